@@ -1,0 +1,67 @@
+# Every target does its own set-up: `make test` in a fresh clone first makes .venv, later runs reuse it.
+#
+#   PYTHON=python3.12   the interpreter that .venv is made with
+#   VENV=path           another place for the environment
+#   WORKERS=8           test processes
+#   ARGS='-k pooling'   passed on to pytest, to the demo or to the benchmarks
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+ARGS    ?=
+
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip --disable-pip-version-check
+STAMP := $(VENV)/.stamp
+
+# pyproject.toml is the only place that names torch's version.
+TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+
+# One thread per test process: WORKERS of them already fill the machine.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make the environment (.venv) with everything in it
+
+# torch goes first and alone: with it in place no other package makes pip look for another, much larger build of it.
+$(STAMP): pyproject.toml
+	@test -x $(PY) || { \
+	  $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else "micronpu needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)' && \
+	  echo "==> making $(VENV) with $$($(PYTHON) --version)" && \
+	  $(PYTHON) -m venv $(VENV); }
+	@echo "==> installing $(TORCH)"
+	@$(PIP) install -qq "$(TORCH)"
+	@echo "==> installing micronpu and its other dependencies (about a minute)"
+	@$(PIP) install -qq -e '.[dev]'
+	@$(PIP) check
+	@touch $@
+
+demo: $(STAMP) ## compile and run the keyword-spotting example
+	$(PY) examples/keyword_spotting/demo.py $(ARGS)
+
+test: $(STAMP) ## run the tests, without the slow ones
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(STAMP) ## run all tests
+	$(PYTEST) $(ARGS)
+
+lint: $(STAMP) ## check style, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(STAMP) ## sort imports, repair what can be repaired, format
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+
+bench: $(STAMP) ## run the benchmarks
+	$(PY) benchmarks/run.py $(ARGS)
+
+clean: ## remove what builds, tests and checks leave behind (.venv stays)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

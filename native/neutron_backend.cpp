@@ -1,0 +1,436 @@
+#include "neutron_backend.h"
+
+#include "payload.h"
+#include "status.h"
+
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/event_tracer_hooks_delegate.h>
+#include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/platform/platform.h>
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace micronpu {
+namespace {
+
+using executorch::aten::ArrayRef;
+using executorch::aten::DimOrderType;
+using executorch::aten::ScalarType;
+using executorch::aten::SizesType;
+using executorch::aten::StridesType;
+using executorch::aten::Tensor;
+using executorch::aten::TensorImpl;
+using executorch::runtime::BackendExecutionContext;
+using executorch::runtime::BackendInitContext;
+using executorch::runtime::BackendInterface;
+using executorch::runtime::CompileSpec;
+using executorch::runtime::DelegateHandle;
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+using executorch::runtime::EventTracer;
+using executorch::runtime::EventTracerDebugLogLevel;
+using executorch::runtime::FreeableBuffer;
+using executorch::runtime::Result;
+using executorch::runtime::Span;
+
+constexpr char kName[] = "NeutronBackend";
+
+Executor g_executor;
+thread_local int32_t t_mode = 0;
+
+// One loaded partition. The model itself belongs to the executor.
+struct Program {
+  Payload payload;
+  int64_t executor = 0;
+  // Reused by each call: tensors for the executor, and memory for those whose layout must change.
+  std::vector<micronpu_tensor> inputs, outputs;
+  std::vector<std::vector<uint8_t>> input_memory, output_memory;
+};
+
+enum class Layout { as_is, permute, unsupported };
+
+// True if the elements of `tensor` lie in memory densely in the given order of axes. Strides of size-1 axes say nothing
+// about memory, so they are not looked at: the dim order list of such a tensor is arbitrary.
+template <typename Axis>
+bool lies_in_order(const Tensor& tensor, const Axis& axis_at) {
+  if (tensor.numel() == 0) {
+    return true;
+  }
+  int64_t expected = 1;
+  for (ssize_t i = tensor.dim() - 1; i >= 0; --i) {
+    const ssize_t axis = axis_at(i);
+    if (tensor.size(axis) == 1) {
+      continue;
+    }
+    if (tensor.strides()[axis] != expected) {
+      return false;
+    }
+    expected *= tensor.size(axis);
+  }
+  return true;
+}
+
+bool is_contiguous(const Tensor& tensor) {
+  return lies_in_order(tensor, [](ssize_t i) { return i; });
+}
+
+// The channels-last orders that ExecuTorch knows: 0, 2, .., rank - 1, 1 for rank 4 and 5.
+bool is_channels_last(const Tensor& tensor) {
+  const ssize_t rank = tensor.dim();
+  return (rank == 4 || rank == 5) &&
+      lies_in_order(tensor, [rank](ssize_t i) { return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1; });
+}
+
+Layout layout_of(const Tensor& tensor, const TensorSlot& slot) {
+  const ssize_t rank = tensor.dim();
+  // With one channel, C, H, W and H, W, C are the same bytes.
+  const bool moves_channels = slot.channels_last && !(rank >= 3 && tensor.size(rank - 3) == 1);
+  if (!moves_channels) {
+    return is_contiguous(tensor) ? Layout::as_is : Layout::unsupported;
+  }
+  if (is_channels_last(tensor)) {
+    return Layout::as_is;
+  }
+  return rank >= 3 && is_contiguous(tensor) ? Layout::permute : Layout::unsupported;
+}
+
+template <typename T>
+void transpose(const uint8_t* from, uint8_t* to, size_t batch, size_t rows, size_t columns) {
+  const T* source = reinterpret_cast<const T*>(from);
+  T* target = reinterpret_cast<T*>(to);
+  for (size_t n = 0; n < batch; ++n, source += rows * columns, target += rows * columns) {
+    for (size_t column = 0; column < columns; ++column) {
+      for (size_t row = 0; row < rows; ++row) {
+        target[column * rows + row] = source[row * columns + column];
+      }
+    }
+  }
+}
+
+// [batch][rows][columns] -> [batch][columns][rows]. False for an element size that the NPU does not have.
+bool transpose(const void* from, void* to, size_t element, size_t batch, size_t rows, size_t columns) {
+  const auto* source = static_cast<const uint8_t*>(from);
+  auto* target = static_cast<uint8_t*>(to);
+  switch (element) {
+    case 1:
+      transpose<uint8_t>(source, target, batch, rows, columns);
+      return true;
+    case 2:
+      transpose<uint16_t>(source, target, batch, rows, columns);
+      return true;
+    case 4:
+      transpose<uint32_t>(source, target, batch, rows, columns);
+      return true;
+    case 8:
+      transpose<uint64_t>(source, target, batch, rows, columns);
+      return true;
+    default:
+      return false;
+  }
+}
+
+struct Chw {
+  size_t batch = 1, channels = 1, pixels = 1;
+
+  explicit Chw(const Tensor& tensor) {
+    const ssize_t rank = tensor.dim();
+    for (ssize_t i = 0; i < rank; ++i) {
+      (i < rank - 3 ? batch : i == rank - 3 ? channels : pixels) *= static_cast<size_t>(tensor.size(i));
+    }
+  }
+};
+
+std::string text_of(const Tensor& tensor) {
+  const auto join = [](const auto& values) {
+    std::string text;
+    for (size_t i = 0; i < values.size(); ++i) {
+      text += (i ? ", " : "") + std::to_string(values[i]);
+    }
+    return text;
+  };
+  return "shape (" + join(tensor.sizes()) + ") and dim order (" + join(tensor.dim_order()) + ")";
+}
+
+Error bad_tensor(const char* what, size_t index, const std::string& why, const char* hint) {
+  return fail(
+      Error::InvalidArgument,
+      std::string(what) + " " + std::to_string(index) + " of NeutronBackend " + why + " Try: " + hint + ".");
+}
+
+// Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
+Error prepare(
+    const char* what,
+    size_t index,
+    const EValue& value,
+    const TensorSlot& slot,
+    std::vector<uint8_t>& memory,
+    micronpu_tensor& entry,
+    Layout& layout) {
+  if (!value.isTensor()) {
+    return bad_tensor(what, index, "is not a tensor.", "export the model with tensors only");
+  }
+  const Tensor& tensor = value.toTensor();
+  const size_t element = static_cast<size_t>(tensor.element_size());
+  if (element != 1 && element != 2 && element != 4 && element != 8) {
+    return bad_tensor(
+        what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
+        "use int8, uint8, int16, int32, int64 or float tensors");
+  }
+  layout = layout_of(tensor, slot);
+  if (layout == Layout::unsupported) {
+    return bad_tensor(
+        what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
+        slot.channels_last ? "a contiguous or channels-last tensor" : "a contiguous tensor");
+  }
+  entry = {};
+  entry.size = tensor.nbytes();
+  entry.scalar_type = static_cast<int32_t>(tensor.scalar_type());
+  if (layout == Layout::permute) {
+    memory.resize(tensor.nbytes());
+    entry.data = memory.data();
+  } else {
+    entry.data = const_cast<void*>(tensor.const_data_ptr());
+  }
+  if (entry.data == nullptr && entry.size != 0) {
+    return bad_tensor(what, index, "has no memory.", "compile the model again with memory planning on");
+  }
+  return Error::Ok;
+}
+
+// Receives the operators of a traced run and logs them: for each an event and, at the level that keeps values, its
+// output. Either all operators have both or none has: the Inspector cannot digest an event whose output is missing.
+struct TraceContext {
+  EventTracer* tracer;
+  bool logs_outputs;
+};
+
+void log_operator(
+    void* context,
+    int32_t operator_index,
+    const char* operator_name,
+    uint64_t nanoseconds,
+    const micronpu_tensor* outputs,
+    int32_t num_outputs) {
+  try {
+    const auto* trace = static_cast<TraceContext*>(context);
+    const auto ratio = et_pal_ticks_to_ns_multiplier();
+    const auto ticks = static_cast<et_timestamp_t>(
+        static_cast<double>(nanoseconds) * static_cast<double>(ratio.denominator) /
+        static_cast<double>(ratio.numerator));
+    const et_timestamp_t end = et_pal_current_ticks();
+    executorch::runtime::event_tracer_log_profiling_delegate(
+        trace->tracer,
+        nullptr,
+        static_cast<executorch::runtime::DebugHandle>(operator_index),
+        end > ticks ? end - ticks : 0,
+        end,
+        operator_name,
+        std::strlen(operator_name));
+    if (!trace->logs_outputs) {
+      return;
+    }
+    std::vector<std::unique_ptr<TensorImpl>> implementations;
+    std::vector<std::vector<SizesType>> sizes(static_cast<size_t>(num_outputs));
+    std::vector<std::vector<DimOrderType>> orders(sizes.size());
+    std::vector<std::vector<StridesType>> strides(sizes.size());
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const micronpu_tensor& output = outputs[i];
+      const size_t rank = static_cast<size_t>(output.rank);
+      sizes[i].assign(output.shape, output.shape + rank);
+      orders[i].resize(rank);
+      strides[i].resize(rank);
+      StridesType stride = 1;
+      for (size_t axis = rank; axis-- > 0;) {
+        orders[i][axis] = static_cast<DimOrderType>(axis);
+        strides[i][axis] = stride;
+        stride *= sizes[i][axis];
+      }
+      implementations.push_back(std::make_unique<TensorImpl>(
+          static_cast<ScalarType>(output.scalar_type), static_cast<ssize_t>(rank), sizes[i].data(), output.data,
+          orders[i].data(), strides[i].data()));
+      tensors.emplace_back(implementations.back().get());
+    }
+    const auto identifier = static_cast<executorch::runtime::DebugHandle>(operator_index);
+    if (tensors.size() == 1) {
+      executorch::runtime::event_tracer_log_output_delegate<Tensor>(trace->tracer, nullptr, identifier, tensors[0]);
+    } else {
+      executorch::runtime::event_tracer_log_output_delegate<ArrayRef<Tensor>>(
+          trace->tracer, nullptr, identifier, ArrayRef<Tensor>(tensors.data(), tensors.size()));
+    }
+  } catch (...) {
+    // Out of memory while tracing: a missing event is better than a C++ exception in Python's frames.
+  }
+}
+
+class NeutronBackend final : public BackendInterface {
+ public:
+  bool is_available() const override {
+    return true;
+  }
+
+  Result<DelegateHandle*> init(
+      BackendInitContext& context, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
+    try {
+      auto program = std::make_unique<Program>();
+      std::string error;
+      const auto status = parse_payload(
+          static_cast<const uint8_t*>(processed->data()), processed->size(), program->payload, error);
+      if (status != PayloadStatus::ok) {
+        return fail(
+            status == PayloadStatus::incompatible ? Error::DelegateInvalidCompatibility : Error::InvalidProgram, error);
+      }
+      if (g_executor.create == nullptr) {
+        return fail(
+            Error::InvalidState,
+            "NeutronBackend has no executor installed. Try: load the program with micronpu.runtime.HostProgram.");
+      }
+      Payload& payload = program->payload;
+      program->inputs.resize(payload.inputs.size());
+      program->outputs.resize(payload.outputs.size());
+      program->input_memory.resize(payload.inputs.size());
+      program->output_memory.resize(payload.outputs.size());
+      const int32_t mode = t_mode | (context.event_tracer() != nullptr ? MICRONPU_MODE_TRACED : 0);
+      program->executor = g_executor.create(
+          payload.model, payload.model_size, mode, static_cast<int32_t>(payload.inputs.size()),
+          static_cast<int32_t>(payload.outputs.size()));
+      if (program->executor == 0) {
+        return Error::InvalidProgram; // the executor left the sentence
+      }
+      // The executor has its own copy of the model.
+      payload.model = nullptr;
+      processed->Free();
+      return static_cast<DelegateHandle*>(program.release());
+    } catch (const std::exception& error) {
+      return fail(Error::Internal, std::string("NeutronBackend could not load the program: ") + error.what() + ".");
+    } catch (...) {
+      return fail(Error::Internal, "NeutronBackend could not load the program.");
+    }
+  }
+
+  Error execute(BackendExecutionContext& context, DelegateHandle* handle, Span<EValue*> arguments) const override {
+    try {
+      return run(context, *static_cast<Program*>(handle), arguments);
+    } catch (const std::exception& error) {
+      return fail(Error::Internal, std::string("NeutronBackend could not run the program: ") + error.what() + ".");
+    } catch (...) {
+      return fail(Error::Internal, "NeutronBackend could not run the program.");
+    }
+  }
+
+  void destroy(DelegateHandle* handle) const override {
+    auto* program = static_cast<Program*>(handle);
+    if (program != nullptr && g_executor.destroy != nullptr) {
+      g_executor.destroy(program->executor);
+    }
+    delete program;
+  }
+
+ private:
+  static Error run(BackendExecutionContext& context, Program& program, Span<EValue*> arguments) {
+    const Payload& payload = program.payload;
+    const size_t expected = payload.num_arguments + payload.outputs.size();
+    if (arguments.size() != expected) {
+      return fail(
+          Error::InvalidArgument,
+          "NeutronBackend was called with " + std::to_string(arguments.size()) + " arguments, but its payload has " +
+              std::to_string(payload.num_arguments) + " inputs and " + std::to_string(payload.outputs.size()) +
+              " outputs. Try: compile the model again with this version of micronpu.");
+    }
+    if (g_executor.run == nullptr) {
+      return fail(Error::InvalidState, "NeutronBackend has no executor any more, because Python is shutting down.");
+    }
+    for (size_t i = 0; i < payload.inputs.size(); ++i) {
+      const EValue& value = *arguments[payload.inputs[i].index];
+      Layout layout;
+      const Error error = prepare(
+          "Input", i, value, payload.inputs[i], program.input_memory[i], program.inputs[i], layout);
+      if (error != Error::Ok) {
+        return error;
+      }
+      if (layout == Layout::permute) {
+        const Tensor& tensor = value.toTensor();
+        const Chw size(tensor);
+        transpose(
+            tensor.const_data_ptr(), program.inputs[i].data, static_cast<size_t>(tensor.element_size()), size.batch,
+            size.channels, size.pixels);
+      }
+    }
+    std::vector<Layout> layouts(payload.outputs.size());
+    for (size_t i = 0; i < payload.outputs.size(); ++i) {
+      const EValue& value = *arguments[payload.num_arguments + payload.outputs[i].index];
+      const Error error = prepare(
+          "Output", i, value, payload.outputs[i], program.output_memory[i], program.outputs[i], layouts[i]);
+      if (error != Error::Ok) {
+        return error;
+      }
+    }
+
+    const int32_t num_inputs = static_cast<int32_t>(program.inputs.size());
+    const int32_t num_outputs = static_cast<int32_t>(program.outputs.size());
+    int32_t status = 0;
+    if (EventTracer* tracer = context.event_tracer()) {
+      TraceContext trace{
+          tracer, tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs};
+      status = g_executor.run_traced(
+          program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs, log_operator,
+          &trace);
+    } else {
+      status = g_executor.run(
+          program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs);
+    }
+    if (status != 0) {
+      return Error::Internal; // the executor left the sentence
+    }
+
+    for (size_t i = 0; i < payload.outputs.size(); ++i) {
+      if (layouts[i] == Layout::permute) {
+        const Tensor& tensor = arguments[payload.num_arguments + payload.outputs[i].index]->toTensor();
+        const Chw size(tensor);
+        transpose(
+            program.outputs[i].data, tensor.mutable_data_ptr(), static_cast<size_t>(tensor.element_size()), size.batch,
+            size.pixels, size.channels);
+      }
+    }
+    return Error::Ok;
+  }
+};
+
+} // namespace
+
+void set_neutron_executor(const Executor& executor) {
+  g_executor = executor;
+}
+
+void set_neutron_mode(int32_t mode) {
+  t_mode = mode;
+}
+
+Error register_neutron_backend() {
+  static NeutronBackend backend;
+  auto* registered = executorch::runtime::get_backend_class(kName);
+  if (registered == &backend) {
+    return Error::Ok;
+  }
+  if (registered != nullptr) {
+    return fail(
+        Error::RegistrationAlreadyRegistered,
+        "Another library has already registered the delegate NeutronBackend in this process. "
+        "Try: load programs through one installation of micronpu per process.");
+  }
+  const Error error = executorch::runtime::register_backend({kName, &backend});
+  if (error != Error::Ok) {
+    return fail(
+        error,
+        "ExecuTorch refused to register the delegate NeutronBackend. "
+        "Try: a process in which fewer delegates are registered.");
+  }
+  return Error::Ok;
+}
+
+} // namespace micronpu

@@ -1,0 +1,74 @@
+// The delegate `NeutronBackend` for the host: runs the LiteRT program of our open reference container.
+//
+// What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
+// interpreter, see src/micronpu/runtime/litert_executor.py). This side reads the payload, checks and lays out tensors
+// the way the device's runtime does, and reports profiling events.
+#pragma once
+
+#include <executorch/runtime/core/error.h>
+
+#include <cstdint>
+
+extern "C" {
+
+// One tensor of the NPU program. `scalar_type` is ExecuTorch's number of the element type.
+struct micronpu_tensor {
+  void* data;
+  uint64_t size; // bytes
+  int32_t scalar_type;
+  int32_t rank; // of `shape`; tensors handed to the executor have rank 0 and no shape
+  const int32_t* shape;
+};
+
+// Called by a traced run after each operator. `outputs` are laid out as the LiteRT program has them.
+typedef void (*micronpu_trace_sink)(
+    void* context,
+    int32_t operator_index,
+    const char* operator_name,
+    uint64_t nanoseconds,
+    const micronpu_tensor* outputs,
+    int32_t num_outputs);
+
+// Bits of `mode`. TRACED: run_traced will be called, so that its preparation need not fall into the first run's time.
+enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2 };
+
+// The executor. A function that fails leaves a sentence with micronpu_set_error() and returns 0 (create) or non-zero.
+typedef int64_t (*micronpu_create)(
+    const void* model, uint64_t size, int32_t mode, int32_t num_inputs, int32_t num_outputs);
+typedef int32_t (*micronpu_run)(
+    int64_t handle,
+    const micronpu_tensor* inputs,
+    int32_t num_inputs,
+    const micronpu_tensor* outputs,
+    int32_t num_outputs);
+typedef int32_t (*micronpu_run_traced)(
+    int64_t handle,
+    const micronpu_tensor* inputs,
+    int32_t num_inputs,
+    const micronpu_tensor* outputs,
+    int32_t num_outputs,
+    micronpu_trace_sink sink,
+    void* context);
+typedef void (*micronpu_destroy)(int64_t handle);
+
+} // extern "C"
+
+namespace micronpu {
+
+struct Executor {
+  micronpu_create create = nullptr;
+  micronpu_run run = nullptr;
+  micronpu_run_traced run_traced = nullptr;
+  micronpu_destroy destroy = nullptr;
+};
+
+// Replaces the executor of programs loaded from now on; an empty one detaches Python at its exit.
+void set_neutron_executor(const Executor& executor);
+
+// The `mode` that programs loaded on this thread from now on hand to the executor's create().
+void set_neutron_mode(int32_t mode);
+
+// Registers the delegate once; a second call is Ok and does nothing.
+executorch::runtime::Error register_neutron_backend();
+
+} // namespace micronpu

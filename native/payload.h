@@ -1,0 +1,37 @@
+// Reader of the NeutronBackend payload: the published header and our open reference container.
+//
+// The layout is described in src/micronpu/neutron/payload.py and converter.py, which write it. Nothing here depends on
+// ExecuTorch. Every offset is checked: a payload comes from a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace micronpu {
+
+struct TensorSlot {
+  uint8_t index; // delegate argument of an input, delegate output of an output
+  bool channels_last; // the NPU wants C last where the program has C, H, W as last three axes
+};
+
+struct Payload {
+  std::vector<TensorSlot> inputs;
+  std::vector<TensorSlot> outputs;
+  size_t num_arguments = 0;
+  uint32_t num_operators = 0;
+  const uint8_t* model = nullptr; // LiteRT flatbuffer, inside the parsed bytes
+  size_t model_size = 0;
+};
+
+enum class PayloadStatus {
+  ok,
+  malformed, // truncated or corrupted
+  incompatible, // another version, or a program for silicon
+};
+
+// Reads and verifies `data`; on anything but ok, `error` is a sentence. `payload.model` points into `data`.
+PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, std::string& error);
+
+} // namespace micronpu

@@ -1,0 +1,50 @@
+// The C surface of the plug-in: registration, the executor's installation and the last error. Called through ctypes.
+//
+// Registration is a call, not a static initialiser: its error can then be told, and loading the library twice is safe.
+#include "neutron_backend.h"
+#include "status.h"
+
+#define MICRONPU_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Changes whenever a signature of this surface changes; the loader checks it.
+MICRONPU_EXPORT int32_t micronpu_abi_version() {
+  return 1;
+}
+
+// 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
+MICRONPU_EXPORT int32_t micronpu_register() {
+  return static_cast<int32_t>(micronpu::register_neutron_backend());
+}
+
+// Null pointers detach the executor; programs then fail with a sentence.
+MICRONPU_EXPORT void micronpu_set_executor(
+    micronpu_create create, micronpu_run run, micronpu_run_traced run_traced, micronpu_destroy destroy) {
+  micronpu::Executor executor;
+  executor.create = create;
+  executor.run = run;
+  executor.run_traced = run_traced;
+  executor.destroy = destroy;
+  micronpu::set_neutron_executor(executor);
+}
+
+// 0: bit-exact reference kernels; 1: fast kernels. For programs that this thread loads from now on.
+MICRONPU_EXPORT void micronpu_set_mode(int32_t mode) {
+  micronpu::set_neutron_mode(mode);
+}
+
+// For the executor: the sentence of its failure. UTF-8.
+MICRONPU_EXPORT void micronpu_set_error(const char* sentence) {
+  try {
+    micronpu::fail(executorch::runtime::Error::Internal, sentence == nullptr ? "" : sentence);
+  } catch (...) {
+    micronpu::clear_last_error();
+  }
+}
+
+MICRONPU_EXPORT const char* micronpu_last_error() {
+  return micronpu::last_error();
+}
+
+MICRONPU_EXPORT void micronpu_clear_error() {
+  micronpu::clear_last_error();
+}

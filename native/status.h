@@ -1,0 +1,20 @@
+// The last error of the plug-in, one sentence per thread.
+//
+// ExecuTorch's error codes cannot say what is wrong with a payload or a tensor, so every backend leaves a sentence here
+// before it returns a code; Python reads it through micronpu_last_error().
+#pragma once
+
+#include <executorch/runtime/core/error.h>
+
+#include <string>
+
+namespace micronpu {
+
+// Keeps the sentence and gives the code back: `return fail(Error::InvalidProgram, "...");`
+executorch::runtime::Error fail(executorch::runtime::Error code, const std::string& sentence) noexcept;
+
+// Empty when nothing went wrong on this thread since the last clear_last_error(). Valid until the next error.
+const char* last_error() noexcept;
+void clear_last_error() noexcept;
+
+} // namespace micronpu

@@ -1,0 +1,37 @@
+"""PyTorch models on the NPUs of microcontrollers.
+
+    program = micronpu.compile(model, example_inputs, target="imxrt700", calibration=batches)
+    program.report          # what runs where and why
+    program.save("kws.pte")
+    program.run(x)          # in the ExecuTorch runtime, on this machine
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import MicroNpuError
+
+if TYPE_CHECKING:
+    from micronpu.compiler.compile import check_model as check
+    from micronpu.compiler.compile import compile_model as compile
+    from micronpu.compiler.program import CompiledProgram
+
+__version__ = "0.1.0"
+__all__ = ["CompiledProgram", "MicroNpuError", "check", "compile"]
+
+# Imported on first use: torch and ExecuTorch take seconds, which `micronpu --help` must not wait for.
+_HOMES = {
+    "CompiledProgram": ("micronpu.compiler.program", "CompiledProgram"),
+    "check": ("micronpu.compiler.compile", "check_model"),
+    "compile": ("micronpu.compiler.compile", "compile_model"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,113 @@
+"""A read-only, bounds-checked view of flatbuffers, for the few fields that we need without a schema library.
+
+`.pte` programs and LiteRT models are both flatbuffers, and both are checked before a C++ library sees them. The
+generated readers trust their input; this one raises `CorruptFlatbufferError` for every offset that leaves the buffer.
+Format: https://flatbuffers.dev/internals/. Standard library only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CorruptFlatbufferError(ValueError):
+    """An offset or length points outside the buffer. Callers turn it into a `PayloadError` with the file's name."""
+
+
+def _read(format_: str, data: Buffer, position: int) -> int:
+    # unpack_from counts a negative position from the end, so it alone is not a bounds check.
+    size = struct.calcsize(format_)
+    if position < 0 or position + size > len(data):
+        raise CorruptFlatbufferError(f"offset {position} is outside the {len(data)} bytes")
+    value: int = struct.unpack_from(format_, data, position)[0]
+    return value
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A vector field: `length` elements starting at byte `start`."""
+
+    data: Buffer
+    start: int
+    length: int
+
+    def table(self, index: int) -> Table:
+        """Element `index` of a vector of tables."""
+        if not 0 <= index < self.length:
+            raise CorruptFlatbufferError(f"element {index} of a vector of {self.length}")
+        position = self.start + 4 * index
+        return Table(self.data, position + _read("<I", self.data, position))
+
+    def tables(self) -> Iterator[Table]:
+        """All elements of a vector of tables."""
+        return (self.table(index) for index in range(self.length))
+
+    def integers(self, format_: str = "<i") -> tuple[int, ...]:
+        """All elements of a vector of numbers; `format_` is a `struct` format of one element."""
+        size = struct.calcsize(format_)
+        if self.start + size * self.length > len(self.data):
+            raise CorruptFlatbufferError(f"a vector of {self.length} elements leaves the {len(self.data)} bytes")
+        return tuple(_read(format_, self.data, self.start + size * index) for index in range(self.length))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table; fields are addressed by their number in the schema (a union takes two: type, value)."""
+
+    data: Buffer
+    position: int
+
+    def _field(self, number: int) -> int:
+        """Byte position of a field, 0 when it is absent and has its default."""
+        vtable = self.position - _read("<i", self.data, self.position)
+        entry = 4 + 2 * number
+        if entry + 2 > _read("<H", self.data, vtable):
+            return 0
+        offset = _read("<H", self.data, vtable + entry)
+        return self.position + offset if offset else 0
+
+    def integer(self, number: int, format_: str = "<i", default: int = 0) -> int:
+        """A number field."""
+        position = self._field(number)
+        return _read(format_, self.data, position) if position else default
+
+    def table(self, number: int) -> Table | None:
+        """A table or union value field, None when absent."""
+        position = self._field(number)
+        return Table(self.data, position + _read("<I", self.data, position)) if position else None
+
+    def vector(self, number: int) -> Vector:
+        """A vector field; an absent one has no elements."""
+        position = self._field(number)
+        if not position:
+            return Vector(self.data, 0, 0)
+        start = position + _read("<I", self.data, position)
+        length = _read("<I", self.data, start)
+        # Every element takes at least one byte: a damaged length cannot start a long loop.
+        if start + 4 + length > len(self.data):
+            raise CorruptFlatbufferError(f"a vector of {length} elements leaves the {len(self.data)} bytes")
+        return Vector(self.data, start + 4, length)
+
+    def string(self, number: int) -> str:
+        """A string field, empty when absent."""
+        vector = self.vector(number)
+        return bytes(self.data[vector.start : vector.start + vector.length]).decode("utf-8", errors="replace")
+
+
+def root(data: Buffer, identifier: bytes) -> Table:
+    """The root table of a buffer with a four-byte file identifier, such as `b"TFL3"`.
+
+    Raises:
+        CorruptFlatbufferError: too short, another identifier, or a root outside the buffer.
+    """
+    if len(data) < 8:
+        raise CorruptFlatbufferError(f"{len(data)} bytes are too few for a flatbuffer")
+    if bytes(data[4:8]) != identifier:
+        raise CorruptFlatbufferError(f"its identifier is {bytes(data[4:8])!r}, not {identifier!r}")
+    table = Table(data, _read("<I", data, 0))
+    _read("<i", data, table.position)
+    return table

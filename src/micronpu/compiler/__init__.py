@@ -1,0 +1,1 @@
+"""The front door: model to program, along the way that DESIGN describes."""

@@ -1,0 +1,125 @@
+"""The host part of a program, built round delegate calls that are compiled already.
+
+The operators of a partition are replaced by one call before ExecuTorch sees the program, so that its passes, which
+walk every node many times, never meet them.  What is left is lowered by ExecuTorch as usual.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from micronpu.partition.partition import Group
+
+_EDGE = EdgeCompileConfig(_check_ir_validity=False)
+
+
+class _Stub(nn.Module):
+    """Has the types of a partition's border and computes nothing: exir asks a delegate for no more than that."""
+
+    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.types = [(tuple(t.shape), t.dtype) for t in outputs]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(inputs[0].new_zeros(shape, dtype=dtype) for shape, dtype in self.types)
+
+
+def delegate(
+    backend: str,
+    payload: bytes,
+    specs: list[CompileSpec],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    debug_handle_map: dict[int, tuple[int, ...]],
+) -> LoweredBackendModule:
+    """A delegate call with a finished payload.
+
+    Args:
+        inputs, outputs: tensors with the shapes and dtypes of the call's border.
+    """
+    stub = to_edge(torch.export.export(_Stub(outputs), tuple(inputs)), compile_config=_EDGE).exported_program()
+    module = LoweredBackendModule(stub, backend, payload, specs)
+    module.meta = {"debug_handle_map": debug_handle_map}
+    return module
+
+
+def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[LoweredBackendModule]) -> GraphModule:
+    """A new module in which each group is one call; weights that only groups read are not in it."""
+    graph = Graph()
+    root = nn.Module()
+    copies: dict[Node, Node] = {}
+    home = {output: (number, index) for number, g in enumerate(groups) for index, output in enumerate(g.outputs)}
+    called: dict[int, Node] = {}
+
+    def sources(node: Node) -> Sequence[Node]:
+        return groups[home[node][0]].inputs if node in home else node.all_input_nodes
+
+    def copy(node: Node) -> Node:
+        if node not in home:
+            return graph.node_copy(node, copies.__getitem__)
+        number, index = home[node]
+        if number not in called:
+            call = graph.call_module(f"delegate_{number}", tuple(copies[n] for n in groups[number].inputs))
+            called[number] = call
+        return graph.call_function(operator.getitem, (called[number], index))
+
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = graph.node_copy(node)
+    (output,) = (n for n in module.graph.nodes if n.op == "output")
+    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(output.all_input_nodes)]
+    while stack:
+        node, ready = stack.pop()
+        if node in copies:
+            continue
+        if ready:
+            copies[node] = copy(node)
+        else:
+            stack.append((node, True))
+            stack.extend((n, False) for n in reversed(sources(node)))
+    graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
+    graph.set_codegen(module.graph._codegen)
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            _share(module, root, str(node.target))
+    for number, call in enumerate(calls):
+        root.add_module(f"delegate_{number}", call)
+    return GraphModule(root, graph)
+
+
+def _share(source: nn.Module, target: nn.Module, name: str) -> None:
+    """Makes an attribute ``a.b.c`` of one module available in another."""
+    *path, last = name.split(".")
+    value: Any = source
+    for part in path:
+        value = getattr(value, part)
+        if not hasattr(target, part):
+            target.add_module(part, nn.Module())
+        target = getattr(target, part)
+    value = getattr(value, last)
+    if isinstance(value, nn.Parameter):
+        target.register_parameter(last, value)
+    elif isinstance(value, torch.Tensor):
+        target.register_buffer(last, value)
+    else:
+        setattr(target, last, value)
+
+
+def lower(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExecutorchProgramManager:
+    """Export and ExecuTorch's lowering of the host part."""
+    import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
+
+    exported = torch.export.export(module, examples)
+    # Delegate payloads stay inside the program, where device runtimes can read them in place.
+    return to_edge(exported, compile_config=_EDGE).to_executorch(
+        config=ExecutorchBackendConfig(extract_delegate_segments=False)
+    )

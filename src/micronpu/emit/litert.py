@@ -1,0 +1,210 @@
+"""Graph to LiteRT flatbuffer, through the schema classes that ai-edge-litert ships."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
+
+from micronpu.errors import InternalError
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.types import DType, TensorType
+from micronpu.ops.fused import Activation, Padding2d
+
+_FILE_IDENTIFIER = b"TFL3"
+_SCHEMA_VERSION = 3
+_TYPES = {
+    DType.INT8: schema.TensorType.INT8,
+    DType.UINT8: schema.TensorType.UINT8,
+    DType.INT16: schema.TensorType.INT16,
+    DType.INT32: schema.TensorType.INT32,
+    DType.INT64: schema.TensorType.INT64,
+    DType.FLOAT32: schema.TensorType.FLOAT32,
+    DType.BOOL: schema.TensorType.BOOL,
+}
+
+
+@dataclass(frozen=True)
+class LiteRtModel:
+    """A LiteRT model and how it relates to the graph.
+
+    Attributes:
+        data: the flatbuffer.
+        nodes: for every LiteRT operator, the index of the graph's node that it stems from.
+    """
+
+    data: bytes
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LiteRtTensor:
+    """Index of a tensor in the model being written."""
+
+    index: int
+
+
+class LiteRtEmitter:
+    """What an operator writes itself with; one at a time is the current node."""
+
+    def __init__(self) -> None:
+        self._model = schema.ModelT()
+        self._model.version = _SCHEMA_VERSION
+        self._model.description = "micronpu"
+        self._model.operatorCodes = []
+        self._model.buffers = [schema.BufferT()]
+        self._subgraph = schema.SubGraphT()
+        self._subgraph.name = "main"
+        self._subgraph.tensors, self._subgraph.operators = [], []
+        self._model.subgraphs = [self._subgraph]
+        self._tensors: dict[Tensor, LiteRtTensor] = {}
+        self._codes: dict[tuple[str, int], int] = {}
+        self._shared: dict[tuple[str, bytes, str], LiteRtTensor] = {}
+        self._node: Node | None = None
+        self._node_index = -1
+        self._nodes: list[int] = []
+
+    # -- what operators call
+
+    def input_type(self, index: int) -> TensorType:
+        """Type of an operand of the current node."""
+        return self._current.inputs[index].type
+
+    def constant(self, value: npt.ArrayLike, type: TensorType) -> LiteRtTensor:
+        """A constant that exists in LiteRT only; equal ones are written once."""
+        data = np.asarray(value, type.dtype.numpy).reshape(type.shape)
+        key = (type.dtype.value, data.tobytes(), str(type))
+        if key not in self._shared:
+            self._shared[key] = self._tensor(f"constant_{len(self._shared)}", type, data)
+        return self._shared[key]
+
+    def int32(self, value: npt.ArrayLike) -> LiteRtTensor:
+        """A constant operand such as a shape or a list of axes."""
+        data = np.asarray(value, np.int32)
+        return self.constant(data, TensorType(data.shape, DType.INT32))
+
+    def intermediate(self, type: TensorType) -> LiteRtTensor:
+        """A value between two LiteRT operators of the current node."""
+        return self._tensor(f"{self._current.output.name}/{len(self._subgraph.tensors)}", type, None)
+
+    @staticmethod
+    def activation(activation: Activation) -> int:
+        """Code of a fused activation."""
+        if not activation.can_fuse:
+            raise InternalError(f"LiteRT has no fused-activation code for {activation.name}.")
+        return int(getattr(schema.ActivationFunctionType, activation.name))
+
+    @staticmethod
+    def padding(word: str | None, padding: Padding2d) -> int:
+        """Code of a padding word; ``None`` is a padding that a pass should have made a node of its own."""
+        if word is None:
+            raise InternalError(f"LiteRT has no word for the padding {padding}; it must be legalised before emission.")
+        return int(getattr(schema.Padding, word))
+
+    def add(
+        self,
+        builtin: str,
+        *,
+        options: str = "",
+        fields: Mapping[str, Any] | None = None,
+        inputs: Sequence[int | LiteRtTensor] | None = None,
+        outputs: Sequence[LiteRtTensor] | None = None,
+        version: int = 1,
+    ) -> None:
+        """Appends a LiteRT operator for the current node.
+
+        Args:
+            builtin: name in ``BuiltinOperator``.
+            options: name of the options table, and ``fields`` its values.
+            inputs: operands of the node by position, or tensors made here; all of the node's unless given.
+            outputs: tensors made here; the node's results unless given.
+        """
+        node = self._current
+        given = range(len(node.inputs)) if inputs is None else inputs
+        operator = schema.OperatorT()
+        operator.opcodeIndex = self._code(builtin, version)
+        operator.inputs = [i.index if isinstance(i, LiteRtTensor) else self._of(node.inputs[i]).index for i in given]
+        results = [self._of(t) for t in node.outputs] if outputs is None else outputs
+        operator.outputs = [t.index for t in results]
+        if options:
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, options)
+            table = getattr(schema, f"{options}T")()
+            for key, value in (fields or {}).items():
+                if not hasattr(table, key):
+                    raise InternalError(f"{options} has no field {key}.")
+                setattr(table, key, value)
+            operator.builtinOptions = table
+        self._subgraph.operators.append(operator)
+        self._nodes.append(self._node_index)
+
+    # -- the walk
+
+    def write(self, graph: Graph) -> LiteRtModel:
+        inputs = [self._of(t).index for t in graph.inputs]
+        for index, node in enumerate(graph.nodes):
+            self._node, self._node_index = node, index
+            node.op.to_litert(self)
+        self._node = None
+        self._subgraph.inputs = inputs
+        self._subgraph.outputs = [self._of(t).index for t in graph.outputs]
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(self._model.Pack(builder), file_identifier=_FILE_IDENTIFIER)
+        return LiteRtModel(bytes(builder.Output()), tuple(self._nodes))
+
+    @property
+    def _current(self) -> Node:
+        if self._node is None:
+            raise InternalError("No node is being written.")
+        return self._node
+
+    def _of(self, tensor: Tensor) -> LiteRtTensor:
+        if tensor not in self._tensors:
+            self._tensors[tensor] = self._tensor(tensor.name, tensor.type, tensor.data)
+        return self._tensors[tensor]
+
+    def _tensor(self, name: str, type: TensorType, data: npt.NDArray[Any] | None) -> LiteRtTensor:
+        table = schema.TensorT()
+        table.name = name
+        table.shape = np.array(type.shape, np.int32)
+        table.type = _TYPES[type.dtype]
+        table.buffer = 0
+        if data is not None:
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            table.buffer = len(self._model.buffers)
+            self._model.buffers.append(buffer)
+        if type.qparams is not None:
+            quantization = schema.QuantizationParametersT()
+            quantization.scale = np.array(type.qparams.scale, np.float32)
+            quantization.zeroPoint = np.array(type.qparams.zero_point, np.int64)
+            quantization.quantizedDimension = type.qparams.axis or 0
+            table.quantization = quantization
+        self._subgraph.tensors.append(table)
+        return LiteRtTensor(len(self._subgraph.tensors) - 1)
+
+    def _code(self, builtin: str, version: int) -> int:
+        key = (builtin, version)
+        if key not in self._codes:
+            value = int(getattr(schema.BuiltinOperator, builtin))
+            code = schema.OperatorCodeT()
+            code.builtinCode = value
+            # The field that old readers look at holds 7 bits.
+            code.deprecatedBuiltinCode = min(value, 127)
+            code.version = version
+            self._codes[key] = len(self._model.operatorCodes)
+            self._model.operatorCodes.append(code)
+        return self._codes[key]
+
+
+def to_litert(graph: Graph) -> LiteRtModel:
+    """Writes a legalised graph as a LiteRT model.
+
+    Raises:
+        InternalError: an operator is in a form that LiteRT cannot express; see `micronpu.passes`.
+    """
+    return LiteRtEmitter().write(graph)

@@ -1,0 +1,41 @@
+"""The exceptions that users see: each message is a sentence with what, where, why and what to try."""
+
+from __future__ import annotations
+
+
+class MicroNpuError(Exception):
+    """Base of every error raised for something the user can change.
+
+    Args:
+        what: one sentence that says what is wrong, where, and why.
+        hint: what to try, as a clause without a full stop; printed after "Try:".
+    """
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        self.what = what
+        self.hint = hint
+        super().__init__(f"{what} Try: {hint}." if hint else what)
+
+
+class ModelError(MicroNpuError):
+    """The model, its example inputs or its calibration data cannot be used as given."""
+
+
+class UnsupportedError(MicroNpuError):
+    """An operator, option or number format that the chosen target cannot handle."""
+
+
+class OptionError(MicroNpuError):
+    """An option has an unknown name or an impossible value."""
+
+
+class PayloadError(MicroNpuError):
+    """A compiled program or delegate payload is truncated, corrupted or of another version."""
+
+
+class RuntimeUnavailableError(MicroNpuError):
+    """The host runtime plug-in cannot be built or loaded on this machine."""
+
+
+class InternalError(MicroNpuError):
+    """An invariant of the compiler is broken: a defect of micronpu, not of the model."""

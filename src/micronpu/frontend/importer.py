@@ -1,0 +1,356 @@
+"""Quantized ATen nodes to graph nodes.
+
+The program comes as quantize, dequantize and float operators.  In the graph only the integers exist: a value of the
+graph is what stands between a quantize and the dequantizes behind it, and an operator maps integers to integers.
+
+    x8 ── dq ── conv2d ── relu ── q ── y8         x8 ── conv2d{activation=relu} ── y8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.fx import Node
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.frontend.program import (
+    Edge,
+    ProgramView,
+    arguments,
+    is_compute,
+    is_dequantize,
+    is_dequantize_channel,
+    is_getitem,
+    is_quantize,
+    origin_of,
+    overload_name,
+    static_shape,
+)
+from micronpu.ir.graph import Graph, GraphBuilder, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.activation import Relu
+from micronpu.ops.base import AtenImport, Op
+from micronpu.ops.quantization import Requantize
+
+
+def clamp_behind(node: Node) -> Node | None:
+    """The clamp that ``node`` takes into itself: its only reader, with nothing quantized between, or None."""
+    entry = ATEN_IMPORTS.get(overload_name(node))
+    if entry is None or not entry.fuses or len(node.users) != 1:
+        return None
+    (user,) = node.users
+    following = ATEN_IMPORTS.get(overload_name(user))
+    return user if following is not None and following.is_activation else None
+
+
+def fused_kind(node: Node) -> str:
+    """Name of the fused-activation code of a clamp node, such as "relu6"."""
+    from micronpu.ops.activation import _bounds
+    from micronpu.ops.fused import Activation
+
+    kind = Activation.of_bounds(*_bounds(NodeArguments(node)))
+    if kind is None or not kind.can_fuse:
+        raise UnsupportedError(
+            f"`{node.name}` clamps the result of an operator to bounds that cannot be fused and has no quantization before it.",
+            hint="quantize the result of the operator before the clamp",
+        )
+    return kind.name.lower()
+
+
+class NodeArguments:
+    """The plain arguments of an FX node; the part of `AtenNode` that needs no quantization."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._arguments: dict[str, Any] | None = None
+
+    @property
+    def overload(self) -> str:
+        return overload_name(self.node)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        if self._arguments is None:
+            self._arguments = arguments(self.node)
+        return self._arguments
+
+    def value(self, argument: str) -> Any:
+        given = self.arguments.get(argument)
+        if isinstance(given, Node):
+            raise UnsupportedError(f"`{argument}` of {self.overload} is computed at run time.")
+        return list(given) if isinstance(given, (list, tuple)) else given
+
+
+class QuantizedNode(NodeArguments):
+    """An FX node whose tensors are quantized, as importers see it (`micronpu.ops.aten.AtenNode`)."""
+
+    def __init__(self, importer: Importer, node: Node, entry: AtenImport, output: Edge, clamp: Node | None) -> None:
+        super().__init__(node)
+        self._importer = importer
+        self._names = dict(entry.arguments)
+        self._output = output
+        self._clamp = clamp
+        self._origin = origin_of(node).joined(origin_of(clamp)) if clamp is not None else origin_of(node)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = static_shape(self.node)
+        if shape is None:
+            raise UnsupportedError(
+                f"The shape of `{self.node.name}` is only known at run time.", hint="export the model with static shapes"
+            )
+        return shape
+
+    @property
+    def output(self) -> QParams:
+        return self._output.qparams
+
+    @property
+    def activation(self) -> str:
+        if self._clamp is None:
+            return ""
+        kind = fused_kind(self._clamp)
+        return "" if kind == "none" else kind
+
+    def _given(self, operand: str) -> Any:
+        return self.arguments.get(self._names.get(operand, operand))
+
+    def tensor(self, operand: str) -> Tensor:
+        return self._importer.activation(self._given(operand), self.node)
+
+    def tensors(self, operand: str) -> list[Tensor]:
+        return [self._importer.activation(n, self.node) for n in self._given(operand)]
+
+    def has(self, operand: str) -> bool:
+        return self._given(operand) is not None
+
+    def is_constant(self, operand: str) -> bool:
+        return self._importer.constant_behind(self._given(operand)) is not None
+
+    def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
+        return self._importer.weight(self._given(operand), self.node)
+
+    def float_constant(self, operand: str) -> npt.NDArray[Any]:
+        return self._importer.float_constant(self._given(operand), self.node)
+
+    def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
+        return self._importer.builder.emit(op, *inputs, qparams=qparams, origin=self._origin)
+
+    def constant(self, data: npt.ArrayLike, type: TensorType) -> Tensor:
+        return self._importer.builder.constant(data, type)
+
+
+class Importer:
+    """Builds one graph from nodes of a program."""
+
+    def __init__(self, view: ProgramView) -> None:
+        self.view = view
+        self.builder = GraphBuilder(Graph())
+        self.values: dict[Node, Tensor] = {}
+        self._constants: dict[Node, Tensor] = {}
+
+    # -- what importers of operators ask for
+
+    def activation(self, source: Any, reader: Node) -> Tensor:
+        """The integer tensor behind a float operand."""
+        if not isinstance(source, Node):
+            raise UnsupportedError(
+                f"`{reader.name}` takes the number {source!r} where a quantized tensor is expected.",
+                hint="quantize the model with the quantizer of the target, which turns numbers into constants",
+            )
+        if not is_dequantize(source):
+            raise UnsupportedError(
+                f"The operand `{source.name}` of `{reader.name}` is not quantized: no dequantize stands between.",
+                hint="quantize the model, or check why the quantizer left this operator in float",
+            )
+        edge = self._edge(source)
+        integers = source.args[0]
+        assert isinstance(integers, Node)
+        if integers in self.values:
+            return self.values[integers]
+        constant = self.view.constant(integers)
+        shape = static_shape(source) if constant is None else tuple(constant.shape)
+        if shape is None:
+            raise UnsupportedError(
+                f"The shape of `{source.name}` is only known at run time.", hint="export the model with static shapes"
+            )
+        type = TensorType(shape, edge.dtype, edge.qparams)
+        if constant is not None:
+            self.values[integers] = self.builder.constant(self.view.array(integers), type)
+        else:
+            self.values[integers] = self.builder.input(type)
+        return self.values[integers]
+
+    def constant_behind(self, source: Any) -> Node | None:
+        """The constant that a float operand is made from, through dequantize and transposes, or None."""
+        node = source
+        while isinstance(node, Node):
+            if self.view.constant(node) is not None:
+                return node
+            if not (
+                is_dequantize(node)
+                or is_dequantize_channel(node)
+                or overload_name(node) in ("t.default", "t_copy.default", "permute.default", "permute_copy.default")
+            ):
+                return None
+            node = node.args[0]
+        return None
+
+    def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
+        """int8 constant behind an operand; a transpose between is applied to it."""
+        if not isinstance(source, Node) or self.constant_behind(source) is None:
+            raise UnsupportedError(
+                f"The weights of `{reader.name}` are computed at run time.", hint="only constant weights can be compiled"
+            )
+        if is_dequantize(source) or is_dequantize_channel(source):
+            integers = source.args[0]
+            assert isinstance(integers, Node)
+            data = self.view.array(integers)
+            if data.dtype != np.int8:
+                raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
+            if is_dequantize(source):
+                return data, self._edge(source).qparams
+            qparams = self.view.channel_edge(source)
+            assert qparams is not None
+            return data, qparams
+        if self.view.constant(source) is not None:
+            raise UnsupportedError(
+                f"The weights of `{reader.name}` are not quantized.",
+                hint="quantize the model with the quantizer of the target",
+            )
+        data, qparams = self.weight(source.args[0], reader)
+        order = tuple(range(data.ndim))[::-1]
+        if overload_name(source).startswith("permute"):
+            order = tuple(int(d) % data.ndim for d in arguments(source)["dims"])
+        axis = None if qparams.axis is None else order.index(qparams.axis)
+        return data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
+
+    def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
+        """A constant operand as float32."""
+        if isinstance(source, Node) and self.view.constant(source) is not None:
+            return self.view.array(source).astype(np.float32)
+        if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
+            integers = source.args[0]
+            qparams = self._edge(source).qparams if is_dequantize(source) else self.view.channel_edge(source)
+            if isinstance(integers, Node) and qparams is not None:
+                data = self.view.array(integers).astype(np.float64)
+                shape = [1] * data.ndim
+                if qparams.axis is not None:
+                    shape[qparams.axis] = -1
+                scale, zero = np.array(qparams.scale).reshape(shape), np.array(qparams.zero_point).reshape(shape)
+                return np.asarray((data - zero) * scale, np.float32)
+        raise UnsupportedError(f"A constant operand of `{reader.name}` is computed at run time.")
+
+    # -- the walk
+
+    def add(self, node: Node) -> None:
+        """Imports a node; operators that another node takes into itself and unpackings need nothing."""
+        if is_quantize(node):
+            self._add_quantize(node)
+
+    def _add_quantize(self, node: Node) -> None:
+        source = node.args[0]
+        assert isinstance(source, Node)
+        edge = self._edge(node)
+        if is_dequantize(source):
+            x = self.activation(source, node)
+            y = x if x.type.qparams == edge.qparams else self._requantize(x, edge, node)
+        else:
+            y = self._compute(source, edge, node)
+        self.values[node] = y
+
+    def _requantize(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
+        return self.builder.emit(Requantize(), x, qparams=edge.qparams, origin=origin_of(node))
+
+    def _compute(self, node: Node, edge: Edge, reader: Node) -> Tensor:
+        """The operators for the float node that ``reader`` quantizes."""
+        if is_getitem(node):
+            node = _first_of_tuple(node)
+        if node in self.values:  # quantized a second time, with other parameters
+            y = self.values[node]
+            return y if y.type.qparams == edge.qparams else self._requantize(y, edge, reader)
+        head, clamp = node, None
+        previous = node.args[0] if node.args else None
+        if isinstance(previous, Node) and clamp_behind(previous) is node:
+            head, clamp = previous, node
+        entry = import_of(head)
+        y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
+        if y.type.qparams != edge.qparams:
+            y = self._requantize(y, edge, reader)
+        self.values[node] = y
+        return y
+
+    def _edge(self, node: Node) -> Edge:
+        edge = self.view.edge(node)
+        if edge is None:
+            raise UnsupportedError(f"The quantization parameters of `{node.name}` are computed at run time.")
+        if edge.dtype is not DType.INT8 or edge.limits != (-128, 127):
+            raise UnsupportedError(
+                f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in [-128, 127]."
+            )
+        return edge
+
+
+def import_of(node: Node) -> AtenImport:
+    """How a compute node is imported; raises `UnsupportedError` where no operator does."""
+    entry = ATEN_IMPORTS.get(overload_name(node))
+    if entry is None:
+        raise UnsupportedError(f"No operator of micronpu imports {overload_name(node) or node.target}.")
+    return entry
+
+
+def _first_of_tuple(node: Node) -> Node:
+    source = node.args[0]
+    if not isinstance(source, Node) or node.args[1] != 0:
+        raise UnsupportedError(f"`{node.name}` reads a second result, which is not imported.")
+    return source
+
+
+def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], outputs: list[Node]) -> Graph:
+    """One graph for a group of nodes.
+
+    Args:
+        nodes: the group, in execution order.
+        inputs: integer nodes that the group reads, in the order that the graph's inputs shall have.
+        outputs: quantize nodes of the group whose integers are read outside.
+
+    Raises:
+        UnsupportedError: a node cannot be imported.
+    """
+    importer = Importer(view)
+    chosen = list(nodes)
+    wanted = set(inputs)
+    types: dict[Node, TensorType] = {}
+    for node in chosen:
+        if is_dequantize(node) and node.args[0] in wanted:
+            edge, shape = importer._edge(node), static_shape(node)
+            if shape is None:
+                raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
+            types.setdefault(node.args[0], TensorType(shape, edge.dtype, edge.qparams))
+    for node in inputs:
+        if node not in types:
+            raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
+        importer.values[node] = importer.builder.input(types[node])
+    for node in chosen:
+        importer.add(node)
+    missing = [n.name for n in outputs if n not in importer.values]
+    if missing:
+        raise InternalError(f"The group does not compute its outputs {missing}.")
+    graph = importer.builder.finish(*(importer.values[n] for n in outputs))
+    if len(graph.inputs) != len(inputs):
+        raise InternalError("The group reads a value from outside that is not among its inputs.")
+    return graph
+
+
+def import_program(view: ProgramView) -> Graph:
+    """The graph of a whole program whose inputs and outputs are integers, as a delegate gets it."""
+    (output,) = (n for n in view.graph.nodes if n.op == "output")
+    results = [n for n in output.args[0] if isinstance(n, Node)]
+    return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)
+
+
+__all__ = ["Importer", "ProgramView", "Relu", "clamp_behind", "import_nodes", "import_of", "import_program", "is_compute"]

@@ -1,0 +1,249 @@
+"""One view of a quantized program, whether it is an exported program, an edge program or a converted module.
+
+Importers see ATen overloads only: an edge operator unwraps to the ATen operator that it stands for, and weights are
+found behind placeholders (exported programs) and behind ``get_attr`` nodes (modules) alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from micronpu.errors import ModelError
+from micronpu.ir.graph import Origin
+from micronpu.ir.types import DType, QParams
+
+_QUANTIZE = "quantized_decomposed::quantize_per_tensor"
+_DEQUANTIZE = "quantized_decomposed::dequantize_per_tensor"
+_DEQUANTIZE_CHANNEL = "quantized_decomposed::dequantize_per_channel"
+
+_DTYPES = {
+    torch.int8: DType.INT8,
+    torch.uint8: DType.UINT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.float32: DType.FLOAT32,
+    torch.bool: DType.BOOL,
+}
+
+
+def aten_overload(node: Node) -> Any:
+    """The ATen overload that a node calls; edge operators wrap one.  None for anything else."""
+    target = node.target
+    if node.op != "call_function":
+        return None
+    if type(target).__name__ == "EdgeOpOverload":
+        target = target._op  # type: ignore[union-attr]
+    return target if isinstance(target, torch._ops.OpOverload) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(overload: Any) -> tuple[str, str]:
+    """("aten::conv2d", "conv2d.default")"""
+    name = overload._schema.name
+    return name, f"{name.split('::')[1]}.{overload._overloadname}"
+
+
+def qualified_name(node: Node) -> str:
+    """``aten::conv2d`` and the like, or ""."""
+    overload = aten_overload(node)
+    return _names(overload)[0] if overload is not None else ""
+
+
+def overload_name(node: Node) -> str:
+    """``conv2d.default`` and the like, or "" for what is not an operator."""
+    overload = aten_overload(node)
+    return _names(overload)[1] if overload is not None else ""
+
+
+def is_quantize(node: Node) -> bool:
+    return qualified_name(node) == _QUANTIZE
+
+
+def is_dequantize(node: Node) -> bool:
+    """Whether the node turns integers with one scale per tensor into floats."""
+    return qualified_name(node) == _DEQUANTIZE
+
+
+def is_dequantize_channel(node: Node) -> bool:
+    return qualified_name(node) == _DEQUANTIZE_CHANNEL
+
+
+def is_getitem(node: Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def is_compute(node: Node) -> bool:
+    """Whether the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
+    return (
+        node.op == "call_function"
+        and not is_getitem(node)
+        and not qualified_name(node).startswith("quantized_decomposed::")
+    )
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """Arguments by the names of the schema, defaults filled in."""
+    overload = aten_overload(node)
+    schema = overload._schema.arguments
+    values = {a.name: a.default_value for a in schema if a.has_default_value()}
+    values.update(zip((a.name for a in schema), node.args, strict=False))
+    values.update(node.kwargs)
+    return values
+
+
+def value_of(node: Node) -> Any:
+    """The fake tensor (or tuple of them) that stands for the result.
+
+    `convert_pt2e` leaves its quantize and dequantize nodes without one; they have the shape of their operand.
+    """
+    while "val" not in node.meta and qualified_name(node).startswith("quantized_decomposed::"):
+        (node,) = node.all_input_nodes[:1]
+    value = node.meta.get("val")
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
+
+def element_type(node: Node) -> DType | None:
+    """Element type of the result, or None where it is not a tensor or has a type that no NPU knows."""
+    value = value_of(node)
+    return _DTYPES.get(value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def static_shape(node: Node) -> tuple[int, ...] | None:
+    """Shape of the result, or None where a size is only known at run time."""
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor) or not all(isinstance(s, int) for s in value.shape):
+        return None
+    return tuple(value.shape)
+
+
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (torch,) if m.__file__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_line(stack_trace: str) -> str:
+    line = ""
+    for part in stack_trace.splitlines():
+        part = part.strip()
+        if part.startswith('File "'):
+            path, _, rest = part[len('File "') :].partition('"')
+            if not path.startswith(_LIBRARIES) and "site-packages" not in path:
+                line = f"{path}:{rest.split(',')[1].replace('line', '').strip()}"
+    return line
+
+
+def origin_of(node: Node) -> Origin:
+    """Where a node of the program comes from in the user's code."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    handle = node.meta.get("debug_handle")
+    return Origin(
+        nodes=(node.name,),
+        source=_user_line(node.meta.get("stack_trace") or ""),
+        module=path.removeprefix("L['self'].").removeprefix("L['self']"),
+        debug_handles=(handle,) if isinstance(handle, int) else (),
+    )
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A quantize or dequantize node: its integer side's parameters."""
+
+    qparams: QParams
+    dtype: DType
+    limits: tuple[int, int]
+
+
+class ProgramView:
+    """A program's graph together with the constants that it reads."""
+
+    def __init__(self, program: ExportedProgram | GraphModule) -> None:
+        self.program = program
+        self.graph = program.graph
+        self._constants: dict[Node, torch.Tensor] = {}
+        self._edges: dict[Node, Edge | None] = {}
+        self.inputs: list[Node] = []
+        if isinstance(program, ExportedProgram):
+            self._read_exported(program)
+        else:
+            self._read_module(program)
+
+    def _read_exported(self, program: ExportedProgram) -> None:
+        signature = program.graph_signature
+        for node in self.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            name = node.name
+            if name in signature.inputs_to_parameters:
+                self._constants[node] = program.state_dict[signature.inputs_to_parameters[name]]
+            elif name in signature.inputs_to_buffers:
+                target = signature.inputs_to_buffers[name]
+                table = program.constants if target in signature.non_persistent_buffers else program.state_dict
+                self._constants[node] = table[target]
+            elif name in signature.inputs_to_lifted_tensor_constants:
+                self._constants[node] = program.constants[signature.inputs_to_lifted_tensor_constants[name]]
+            else:
+                self.inputs.append(node)
+
+    def _read_module(self, module: GraphModule) -> None:
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                value: Any = module
+                for part in str(node.target).split("."):
+                    value = getattr(value, part)
+                if isinstance(value, torch.Tensor):
+                    self._constants[node] = value
+            elif node.op == "placeholder":
+                self.inputs.append(node)
+
+    def constant(self, node: Any) -> torch.Tensor | None:
+        """Value of a constant node, or None."""
+        return self._constants.get(node) if isinstance(node, Node) else None
+
+    def array(self, node: Node) -> npt.NDArray[Any]:
+        """Value of a constant node as NumPy."""
+        value = self._constants.get(node)
+        if value is None:
+            raise ModelError(f"`{node.name}` is not a constant.")
+        return np.asarray(value.detach().cpu().numpy())
+
+    def edge(self, node: Node) -> Edge | None:
+        """What a per-tensor quantize or dequantize node says; None where its parameters are not constants."""
+        if node not in self._edges:
+            self._edges[node] = self._read_edge(node)
+        return self._edges[node]
+
+    def _read_edge(self, node: Node) -> Edge | None:
+        values = arguments(node)
+        scale, zero_point = values["scale"], values["zero_point"]
+        if isinstance(scale, Node) or isinstance(zero_point, Node):
+            scale, zero_point = self.constant(scale), self.constant(zero_point)
+            if scale is None or zero_point is None or scale.numel() != 1:
+                return None
+        dtype = _DTYPES.get(values["dtype"])
+        if dtype is None:
+            return None
+        qparams = QParams.per_tensor(float(scale), int(zero_point))
+        return Edge(qparams, dtype, (int(values["quant_min"]), int(values["quant_max"])))
+
+    def channel_edge(self, node: Node) -> QParams | None:
+        """Parameters of a per-channel dequantize node."""
+        values = arguments(node)
+        scales, zeros = self.constant(values["scales"]), self.constant(values["zero_points"])
+        if scales is None:
+            return None
+        zero_list = [0] * scales.numel() if zeros is None else [int(z) for z in zeros.reshape(-1).tolist()]
+        return QParams.per_channel(scales.reshape(-1).tolist(), int(values["axis"]), zero_list)
+
+    def compute_nodes(self) -> Iterator[Node]:
+        return (n for n in self.graph.nodes if is_compute(n))

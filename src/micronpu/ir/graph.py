@@ -1,0 +1,267 @@
+"""The graph that every stage between import and emission works on.
+
+A `Graph` is a list of `Node` in execution order over `Tensor` values.  A node applies one operator of
+`micronpu.ops` (what to do) to tensors (on what) and remembers its `Origin` (for whom).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError
+from micronpu.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from micronpu.ops.base import Op
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node comes from, so that any report can point at the user's own code.
+
+    Attributes:
+        nodes: names of the nodes of the exported program, several when operators were fused.
+        source: ``file:line`` of the user's model, or "".
+        module: path of the submodule, such as ``block1.conv``, or "".
+        debug_handles: ExecuTorch's handles of these nodes, for the delegate's debug map.
+        passes: names of the passes that made or changed the node, oldest first.
+    """
+
+    nodes: tuple[str, ...] = ()
+    source: str = ""
+    module: str = ""
+    debug_handles: tuple[int, ...] = ()
+    passes: tuple[str, ...] = ()
+
+    def through(self, pass_name: str) -> Origin:
+        """The origin of something that ``pass_name`` made from here."""
+        return self if self.passes[-1:] == (pass_name,) else replace(self, passes=(*self.passes, pass_name))
+
+    def joined(self, other: Origin) -> Origin:
+        """The origin of a node that stands for both."""
+        return Origin(
+            nodes=tuple(dict.fromkeys((*self.nodes, *other.nodes))),
+            source=self.source or other.source,
+            module=self.module or other.module,
+            debug_handles=tuple(dict.fromkeys((*self.debug_handles, *other.debug_handles))),
+            passes=tuple(dict.fromkeys((*self.passes, *other.passes))),
+        )
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value: a graph input, the result of a node, or a constant that holds its data.
+
+    Tensors are compared by identity.  ``data`` of a constant has exactly ``type.shape`` and ``type.dtype``.
+    """
+
+    name: str
+    type: TensorType
+    data: npt.NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and (
+            self.data.shape != self.type.shape or self.data.dtype != self.type.dtype.numpy
+        ):
+            raise InternalError(
+                f"Constant {self.name} holds {self.data.dtype}{list(self.data.shape)} but is declared {self.type}."
+            )
+
+    @property
+    def is_constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(eq=False)
+class Node:
+    """One operator applied to tensors."""
+
+    op: Op
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    origin: Origin = field(default_factory=Origin)
+
+    @property
+    def output(self) -> Tensor:
+        """The result of an operator that has exactly one."""
+        (only,) = self.outputs
+        return only
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(t.type for t in self.inputs)
+
+    def __str__(self) -> str:
+        results = ", ".join(map(str, self.outputs))
+        operands = ", ".join(map(str, self.inputs))
+        return f"{results} = {self.op}({operands})"
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in execution order; every input of a node is a graph input, a constant, or an earlier result."""
+
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+    def producers(self) -> dict[Tensor, Node]:
+        return {output: node for node in self.nodes for output in node.outputs}
+
+    def users(self) -> dict[Tensor, list[Node]]:
+        """For every tensor the nodes that read it, a node once per operand that reads it."""
+        readers: dict[Tensor, list[Node]] = {}
+        for node in self.nodes:
+            for tensor in node.inputs:
+                readers.setdefault(tensor, []).append(node)
+        return readers
+
+    def constants(self) -> list[Tensor]:
+        """Constants in the order in which they are first read."""
+        found = dict.fromkeys(t for node in self.nodes for t in node.inputs if t.is_constant)
+        found.update(dict.fromkeys(t for t in self.outputs if t.is_constant))
+        return list(found)
+
+    def replace_uses(self, old: Tensor, new: Tensor) -> None:
+        """Makes every reader of ``old``, the graph's outputs included, read ``new``."""
+        for node in self.nodes:
+            if old in node.inputs:
+                node.inputs = [new if t is old else t for t in node.inputs]
+        self.outputs = [new if t is old else t for t in self.outputs]
+
+    def remove_dead(self) -> bool:
+        """Drops nodes whose results nobody reads.  Returns whether anything was dropped."""
+        live: set[Tensor] = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if any(t in live for t in node.outputs):
+                live.update(node.inputs)
+                kept.append(node)
+        changed = len(kept) != len(self.nodes)
+        self.nodes = kept[::-1]
+        return changed
+
+    def sort(self) -> None:
+        """Restores execution order after a pass that appended nodes, keeping the present order where it can."""
+        producer = self.producers()
+        done: set[Node] = set()
+        order: list[Node] = []
+        for root in self.nodes:
+            stack: list[tuple[Node, bool]] = [(root, False)]
+            while stack:
+                node, ready = stack.pop()
+                if node in done:
+                    continue
+                if ready:
+                    done.add(node)
+                    order.append(node)
+                    continue
+                stack.append((node, True))
+                stack.extend((producer[t], False) for t in reversed(node.inputs) if t in producer)
+        self.nodes = order
+
+    def rename(self) -> None:
+        """Gives tensors names that depend on the structure alone, so that equal graphs become equal bytes."""
+        for index, tensor in enumerate(self.inputs):
+            tensor.name = f"input_{index}"
+        counts: dict[str, int] = {}
+        for node in self.nodes:
+            base = node.op.name
+            number = counts.get(base, 0)
+            counts[base] = number + 1
+            roles = node.op.operand_names
+            for position, tensor in enumerate(node.inputs):
+                if tensor.is_constant:
+                    role = roles[position] if position < len(roles) else str(position)
+                    tensor.name = f"{base}_{number}.{role}"
+            for position, tensor in enumerate(node.outputs):
+                tensor.name = f"{base}_{number}" if len(node.outputs) == 1 else f"{base}_{number}:{position}"
+
+    def clone(self) -> Graph:
+        """A copy whose nodes and tensors can be changed; constants share their data."""
+        copies: dict[Tensor, Tensor] = {}
+
+        def copy(tensor: Tensor) -> Tensor:
+            if tensor not in copies:
+                copies[tensor] = Tensor(tensor.name, tensor.type, tensor.data)
+            return copies[tensor]
+
+        return Graph(
+            [copy(t) for t in self.inputs],
+            [copy(t) for t in self.outputs],
+            [Node(n.op, [copy(t) for t in n.inputs], [copy(t) for t in n.outputs], n.origin) for n in self.nodes],
+        )
+
+    def __str__(self) -> str:
+        from micronpu.ir.text import print_graph
+
+        return print_graph(self)
+
+
+class GraphBuilder:
+    """Appends nodes to a graph, inferring the type of each result."""
+
+    def __init__(self, graph: Graph | None = None, origin: Origin | None = None) -> None:
+        self.graph = graph if graph is not None else Graph()
+        self.origin = origin or Origin()
+        self._count = 0
+
+    def _fresh(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{self._count}"
+
+    def input(self, type: TensorType, name: str = "") -> Tensor:
+        tensor = Tensor(name or self._fresh("input"), type)
+        self.graph.inputs.append(tensor)
+        return tensor
+
+    def constant(self, data: npt.ArrayLike, type: TensorType, name: str = "") -> Tensor:
+        array = np.ascontiguousarray(np.asarray(data, dtype=type.dtype.numpy).reshape(type.shape))
+        return Tensor(name or self._fresh("constant"), type, array)
+
+    def emit(self, op: Op, *inputs: Tensor, qparams: Any = None, origin: Origin | None = None) -> Tensor:
+        """Appends ``op`` and returns its result.
+
+        Args:
+            inputs: operands in the order of ``op.operand_names``.
+            qparams: quantization of the result where the operator does not dictate it.
+        """
+        inferred = op.infer(*(t.type for t in inputs))
+        if inferred.qparams is None and qparams is not None:
+            inferred = inferred.with_qparams(qparams)
+        result = Tensor(self._fresh(op.name), inferred)
+        self.graph.nodes.append(Node(op, list(inputs), [result], origin or self.origin))
+        return result
+
+    def finish(self, *outputs: Tensor) -> Graph:
+        self.graph.outputs = list(outputs)
+        return self.graph
+
+
+def transform_nodes(graph: Graph, change: Callable[[Node], bool]) -> bool:
+    """Calls ``change`` on every node; returns whether any call changed something."""
+    results = [change(node) for node in list(graph.nodes)]
+    return any(results)
+
+
+def insert_before(nodes: list[Node], anchor: Node, new: Sequence[Node]) -> None:
+    """Puts ``new`` in front of ``anchor`` in a node list."""
+    index = next(i for i, node in enumerate(nodes) if node is anchor)
+    nodes[index:index] = new
+
+
+def tensors_of(nodes: Iterable[Node]) -> list[Tensor]:
+    """Every tensor that the nodes touch, once, in order of first appearance."""
+    return list(dict.fromkeys(t for node in nodes for t in (*node.inputs, *node.outputs)))

@@ -1,0 +1,56 @@
+"""The reference interpreter: runs a graph by the operators' own definitions.
+
+Slow and obvious on purpose.  Everything faster is tested against it, element for element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, ModelError
+from micronpu.ir.graph import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from micronpu.ops.base import Value
+
+Array = npt.NDArray[Any]
+
+
+def interpret(
+    graph: Graph, inputs: Sequence[Array], *, observe: Callable[[Node, Array], None] | None = None
+) -> list[Array]:
+    """Computes the outputs of a graph.
+
+    Args:
+        inputs: one array per graph input, of its shape and integer type.
+        observe: called with every node and its result.
+
+    Raises:
+        ModelError: the inputs do not fit.
+    """
+    from micronpu.ops.base import Value
+
+    if len(inputs) != len(graph.inputs):
+        raise ModelError(f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given.")
+    values: dict[Tensor, Array] = {}
+    for tensor, array in zip(graph.inputs, inputs, strict=True):
+        if array.shape != tensor.shape or array.dtype != tensor.type.dtype.numpy:
+            raise ModelError(f"Input {tensor.name} is {tensor.type}, got {array.dtype}{list(array.shape)}.")
+        values[tensor] = array
+
+    def value(tensor: Tensor) -> Value:
+        data = tensor.data if tensor.data is not None else values[tensor]
+        return Value(data, tensor.type)
+
+    for node in graph.nodes:
+        result = node.op.reference(node.output.type, *(value(t) for t in node.inputs))
+        if result.shape != node.output.shape or result.dtype != node.output.type.dtype.numpy:
+            raise InternalError(f"{node.op} made {result.dtype}{list(result.shape)} instead of {node.output.type}.")
+        values[node.output] = result
+        if observe is not None:
+            observe(node, result)
+    return [np.asarray(value(t).data) for t in graph.outputs]

@@ -1,0 +1,84 @@
+"""One partition: graph to payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.neutron.converter import NeutronConverter, ReferenceConverter
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.neutron.payload import PayloadLayout, TensorSlot, pack
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.passes import run_passes
+
+
+@dataclass(frozen=True)
+class CompiledPartition:
+    """A partition after compilation.
+
+    Attributes:
+        payload: the bytes that travel in the ``.pte``.
+        graph: the legalised graph, one node per NPU operation.
+        litert: the LiteRT model of it.
+        debug_handles: LiteRT operator index to ExecuTorch's debug handles.
+    """
+
+    payload: bytes
+    graph: Graph
+    litert: LiteRtModel
+    debug_handles: dict[int, tuple[int, ...]]
+
+
+def compile_graph(
+    graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
+) -> CompiledPartition:
+    """Runs passes, emission, converter and packing on an imported graph, which is changed in place."""
+    run_passes(graph)
+    channels_last = (set[Tensor](), set[Tensor]())
+    if not options.use_neutron_for_format_conversion:
+        channels_last = take_border_transposes(graph)
+        graph.rename()
+    litert = to_litert(graph)
+    artifacts = (converter or ReferenceConverter()).convert(litert.data, options.converter)
+    layout = PayloadLayout(
+        inputs=tuple(TensorSlot(i, t in channels_last[0]) for i, t in enumerate(graph.inputs)),
+        outputs=tuple(TensorSlot(i, t in channels_last[1]) for i, t in enumerate(graph.outputs)),
+        num_arguments=len(graph.inputs),
+    )
+    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
+    return CompiledPartition(pack(layout, artifacts), graph, litert, handles)
+
+
+def take_border_transposes(graph: Graph) -> tuple[set[Tensor], set[Tensor]]:
+    """Removes layout transposes at the border, which the runtime does instead.
+
+    Returns:
+        The inputs and outputs that are channels-last afterwards.
+    """
+    inputs: set[Tensor] = set()
+    users = graph.users()
+    for index, tensor in enumerate(graph.inputs):
+        readers = users.get(tensor, [])
+        if tensor in graph.outputs or not readers or not all(_is(n, TO_CHANNELS_LAST) for n in readers):
+            continue
+        shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
+        moved = Tensor(tensor.name, tensor.type.with_shape(shape))
+        graph.inputs[index] = moved
+        for node in readers:
+            graph.replace_uses(node.output, moved)
+        inputs.add(moved)
+    outputs: set[Tensor] = set()
+    producer = graph.producers()
+    for index, tensor in enumerate(graph.outputs):
+        node = producer.get(tensor)
+        if node is not None and _is(node, TO_CHANNELS_FIRST) and node.inputs[0] in producer:
+            if node.inputs[0] not in graph.outputs:
+                graph.outputs[index] = node.inputs[0]
+                outputs.add(node.inputs[0])
+    graph.remove_dead()
+    return inputs, outputs
+
+
+def _is(node: Node, permutation: tuple[int, ...]) -> bool:
+    return isinstance(node.op, Transpose) and node.op.permutation == permutation

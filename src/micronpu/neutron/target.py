@@ -1,0 +1,31 @@
+"""Neutron's rules applied to a whole program."""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from micronpu.frontend.program import ProgramView, origin_of, overload_name
+from micronpu.neutron.devices import NeutronTargetSpec
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.neutron.rules import check_node
+from micronpu.partition.partition import Partitioning, partition
+from micronpu.partition.verdict import Reason
+
+
+def neutron_partition(
+    view: ProgramView, target: NeutronTargetSpec, options: NeutronCompileOptions, name: str = ""
+) -> Partitioning:
+    """Partitions and verdicts of a quantized program."""
+
+    def exclude(node: Node) -> Reason | None:
+        if f"aten.{overload_name(node)}" not in options.operators_not_to_delegate:
+            return None
+        return Reason(
+            "is_wanted",
+            "The user wants the operator on the NPU.",
+            f"aten.{overload_name(node)} is in operators_not_to_delegate",
+            node.name,
+            origin_of(node).source,
+        )
+
+    return partition(view, name or f"{target.target}-neutron", lambda n: check_node(n, target), exclude)

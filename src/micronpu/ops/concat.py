@@ -1,0 +1,56 @@
+"""Joining tensors along an axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError
+from micronpu.ir.types import TensorType
+from micronpu.ops.aten import axis_of
+from micronpu.ops.base import Op, Permutation, Value, from_aten, operator, shares_qparams
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+
+@operator("concat")
+class Concat(Op):
+    """Tensors one after the other along an axis; all share scale and zero point.
+
+    tensors int8 [.., n_i, ..]  ->  y int8 [.., sum n_i, ..], qparams of the first.
+    """
+
+    axis: int = 0
+
+    operand_names = ("tensors",)
+    quantization = shares_qparams(of="tensors")
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        first = operands[0]
+        for other in operands[1:]:
+            rest = [n for i, n in enumerate(other.shape) if i != self.axis]
+            if rest != [n for i, n in enumerate(first.shape) if i != self.axis]:
+                raise InternalError(f"{list(first.shape)} and {list(other.shape)} cannot be joined along {self.axis}.")
+        shape = list(first.shape)
+        shape[self.axis] = sum(t.shape[self.axis] for t in operands)
+        return first.with_shape(shape)
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        return Concat(permutation[self.axis]), permutation
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return np.concatenate([v.data for v in operands], axis=self.axis)
+
+    @from_aten("cat.default", "concat.default", "concatenate.default", tensors="tensors", moves_only=True)
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        tensors = node.tensors("tensors")
+        return node.emit(cls(axis_of(node, "dim", len(node.shape))), *tensors)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("CONCATENATION", options="ConcatenationOptions", fields={"axis": self.axis}, version=2)

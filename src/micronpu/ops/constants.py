@@ -1,0 +1,61 @@
+"""Constant operands: weights and biases on their integer grids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.fused import Activation
+
+if TYPE_CHECKING:
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+# Leaves as much room in the int32 accumulator for the products as the bias may take.
+LARGEST_BIAS = 2**30
+
+
+def fused_activation(node: AtenNode) -> Activation:
+    """The clamp that follows the node without a quantization between."""
+    return Activation[node.activation.upper()] if node.activation else Activation.NONE
+
+
+def quantized_weights(
+    node: AtenNode, x: TensorType, channel_axis: int = 0
+) -> tuple[npt.NDArray[Any], QParams, Tensor]:
+    """Weights, their parameters, and the int32 bias at scale ``s_x * s_weight`` (zero where there is none).
+
+    A channel whose weights are so small that its bias would not fit gets a coarser scale: its weights lose bits
+    that the bias drowns anyway, where a saturated bias would be a wrong constant in every output.
+    """
+    weight, qparams = node.weight("weight")
+    channels = weight.shape[channel_axis]
+    scale = np.array(qparams.scale, np.float64)
+    bias = node.float_constant("bias").astype(np.float64) if node.has("bias") else np.zeros(channels)
+    if bias.size != channels:
+        raise UnsupportedError(f"The bias has {bias.size} elements for {channels} output channels.")
+    bias = bias.reshape(channels)
+    if any(qparams.zero_point):
+        raise UnsupportedError(
+            "The weights are quantized with a zero point; the int8 contract has symmetric weights.",
+            hint="quantize weights symmetrically (zero point 0)",
+        )
+    needed = np.abs(bias) / (x.scale * LARGEST_BIAS)
+    if qparams.axis is None:
+        needed = needed.max(keepdims=True)
+    coarse = needed > scale
+    if coarse.any():
+        wider = np.where(coarse, needed, scale)
+        shape = [1] * weight.ndim
+        if qparams.axis is not None:
+            shape[channel_axis] = channels
+        weight = np.rint(weight * (scale / wider).reshape(shape)).astype(np.int8)
+        qparams = QParams(tuple(wider), qparams.zero_point, qparams.axis)
+    bias_scale = QParams(tuple(x.scale * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0)
+    grid = np.broadcast_to(x.scale * np.array(qparams.scale), (channels,))
+    quantized = np.clip(np.rint(bias / grid), -(2**31), 2**31 - 1)
+    return weight, qparams, node.constant(quantized, TensorType((channels,), DType.INT32, bias_scale))

@@ -1,0 +1,185 @@
+"""2-D convolutions with constant weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import DType, TensorType
+from micronpu.ops.aten import pair
+from micronpu.ops.base import Op, Value, from_aten, operator, weighted
+from micronpu.ops.constants import fused_activation, quantized_weights
+from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channel_multipliers, saturate
+from micronpu.ops.fused import Activation, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.movement import channels_first, channels_last
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+
+def requantize_accumulators(
+    accumulators: npt.NDArray[Any], x: TensorType, weight: TensorType, y: TensorType, activation: Activation
+) -> npt.NDArray[Any]:
+    """int32 accumulators [..., channels] to the int8 grid of y, per tensor or per channel, with the fused clamp."""
+    assert weight.qparams is not None
+    multiplier, shift = per_channel_multipliers(x.scale, weight.qparams.scale, y.scale)
+    scaled = multiply_by_quantized_multiplier(accumulators, multiplier, shift) + y.zero_point
+    return saturate(scaled, *activation.limits(y), y.dtype.value)
+
+
+@dataclass(frozen=True)
+class _Convolution(Op):
+    """What regular and depthwise convolution share."""
+
+    stride: Size2d = (1, 1)
+    padding: Padding2d = Padding2d()
+    dilation: Size2d = (1, 1)
+    activation: Activation = Activation.NONE
+
+    operand_names = ("x", "weight", "bias")
+    quantization = weighted()
+
+    def kernel(self, weight: TensorType) -> Size2d:
+        return weight.shape[1], weight.shape[2]
+
+    def window_shape(self, x: TensorType, weight: TensorType) -> tuple[int, int]:
+        """Height and width of the result."""
+        kernel = self.kernel(weight)
+        return (
+            windows(x.shape[1], kernel[0], self.stride[0], self.padding.rows, self.dilation[0]),
+            windows(x.shape[2], kernel[1], self.stride[1], self.padding.columns, self.dilation[1]),
+        )
+
+    def taps(self, x: Value, weight: TensorType, y: TensorType) -> Any:
+        """For every kernel position (row, column): the inputs [N, OH, OW, C] that it meets, zero point removed."""
+        p = self.padding
+        padded = np.pad(x.centered, ((0, 0), p.rows, p.columns, (0, 0)))
+        _, rows, columns, _ = y.shape
+        for i in range(weight.shape[1]):
+            for j in range(weight.shape[2]):
+                top, left = i * self.dilation[0], j * self.dilation[1]
+                yield i, j, padded[
+                    :,
+                    top : top + (rows - 1) * self.stride[0] + 1 : self.stride[0],
+                    left : left + (columns - 1) * self.stride[1] + 1 : self.stride[1],
+                    :,
+                ]
+
+    def litert_fields(self, emit: LiteRtEmitter) -> dict[str, Any]:
+        x, weight = emit.input_type(0), emit.input_type(1)
+        padding = litert_padding(x.shape[1:3], self.kernel(weight), self.stride, self.padding, self.dilation)
+        return {
+            "padding": emit.padding(padding, self.padding),
+            "strideH": self.stride[0],
+            "strideW": self.stride[1],
+            "dilationHFactor": self.dilation[0],
+            "dilationWFactor": self.dilation[1],
+            "fusedActivationFunction": emit.activation(self.activation),
+        }
+
+
+@operator("conv2d")
+class Conv2d(_Convolution):
+    """2-D convolution, cross-correlation as in all of deep learning; groups follow from the weights' last axis.
+
+    x [N, H, W, C] int8, weight [O, KH, KW, C/groups] int8 symmetric (one scale, or one per O), bias [O] int32 at
+    scale ``s_x * s_weight``  ->  y [N, OH, OW, O] int8.
+    """
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        x, weight, _ = operands
+        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[0]), x.dtype)
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        weight = operands[1]
+        return y.size * weight.shape[1] * weight.shape[2] * weight.shape[3]
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        x, weight, bias = operands
+        channels_out, _, _, depth = weight.type.shape
+        groups = x.type.channels // depth
+        per_group = channels_out // groups
+        accumulators = np.broadcast_to(bias.data.astype(np.int64), y.shape).copy()
+        for i, j, taps in self.taps(x, weight.type, y):
+            for group in range(groups):
+                rows = slice(group * per_group, (group + 1) * per_group)
+                # |x| <= 255 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
+                products = taps[..., group * depth : (group + 1) * depth].astype(np.float64) @ weight.data[
+                    rows, i, j, :
+                ].T.astype(np.float64)
+                accumulators[..., rows] += products.astype(np.int64)
+        return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
+
+    @from_aten("conv2d.default", "conv2d.padding", "convolution.default", x="input", fuses=True)
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        if node.overload.startswith("convolution") and node.value("transposed"):
+            raise UnsupportedError("Transposed convolutions are not imported.")
+        x = node.tensor("x")
+        if len(x.shape) != 4:
+            raise UnsupportedError(f"A convolution of rank {len(x.shape)} is not 2-D.")
+        weight, qparams, bias = quantized_weights(node, x.type)
+        groups = int(node.value("groups"))
+        size, kernel = x.shape[2:], weight.shape[2:]
+        stride, dilation = pair(node, "stride"), pair(node, "dilation")
+        padding = _padding(node, (size[0], size[1]), (kernel[0], kernel[1]), stride, dilation)
+        depthwise = groups == x.shape[1] and groups > 1
+        make: type[Conv2d] | type[DepthwiseConv2d] = DepthwiseConv2d if depthwise else cls
+        ordered = weight[:, 0].transpose(1, 2, 0)[None] if depthwise else weight.transpose(0, 2, 3, 1)
+        if qparams.axis is not None:
+            qparams = type(qparams).per_channel(qparams.scale, 3 if depthwise else 0)
+        y = node.emit(
+            make(stride, padding, dilation, fused_activation(node)),
+            channels_last(node, x),
+            node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams)),
+            bias,
+            qparams=node.output,
+        )
+        return channels_first(node, y)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("CONV_2D", options="Conv2DOptions", fields=self.litert_fields(emit), version=3)
+
+
+@operator("depthwise_conv2d")
+class DepthwiseConv2d(_Convolution):
+    """2-D convolution of every channel by itself, with ``multiplier`` results per channel.
+
+    x [N, H, W, C] int8, weight [1, KH, KW, C * multiplier] int8 symmetric, bias [C * multiplier] int32
+    ->  y [N, OH, OW, C * multiplier] int8.
+    """
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        x, weight, _ = operands
+        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[3]), x.dtype)
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        return y.size * operands[1].shape[1] * operands[1].shape[2]
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        x, weight, bias = operands
+        multiplier = weight.type.shape[3] // x.type.channels
+        accumulators = np.broadcast_to(bias.data.astype(np.int64), y.shape).copy()
+        for i, j, taps in self.taps(x, weight.type, y):
+            accumulators += np.repeat(taps, multiplier, axis=3) * weight.data[0, i, j].astype(np.int64)
+        return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        multiplier = emit.input_type(1).shape[3] // emit.input_type(0).channels
+        fields = self.litert_fields(emit) | {"depthMultiplier": multiplier}
+        emit.add("DEPTHWISE_CONV_2D", options="DepthwiseConv2DOptions", fields=fields, version=3)
+
+
+def _padding(node: AtenNode, size: Size2d, kernel: Size2d, stride: Size2d, dilation: Size2d) -> Padding2d:
+    given = node.value("padding")
+    if given == "valid":
+        return Padding2d.none()
+    if given == "same":
+        return Padding2d.same(size, kernel, stride, dilation)
+    return Padding2d.symmetric(*pair(node, "padding"))

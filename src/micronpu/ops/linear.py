@@ -1,0 +1,69 @@
+"""Matrix products with constant weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.base import Op, Value, from_aten, operator, weighted
+from micronpu.ops.constants import fused_activation, quantized_weights
+from micronpu.ops.convolution import requantize_accumulators
+from micronpu.ops.fused import Activation
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+
+@operator("fully_connected")
+class FullyConnected(Op):
+    """Product with a constant matrix, plus bias.
+
+    x [..., I] int8, weight [O, I] int8 symmetric (one scale, or one per O), bias [O] int32 at scale
+    ``s_x * s_weight``  ->  y [..., O] int8.
+    """
+
+    activation: Activation = Activation.NONE
+
+    operand_names = ("x", "weight", "bias")
+    quantization = weighted()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        x, weight, _ = operands
+        return TensorType((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        return y.size * operands[1].shape[1]
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        x, weight, bias = operands
+        accumulators = x.centered @ weight.data.T.astype(np.int64) + bias.data
+        return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
+
+    @from_aten("linear.default", x="input", fuses=True)
+    @from_aten("addmm.default", x="mat1", weight="mat2", bias="self", quantization=weighted(axis=1), fuses=True)
+    @from_aten("mm.default", x="self", weight="mat2", quantization=weighted(axis=1), fuses=True)
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        output_axis = 0 if node.overload.startswith("linear") else 1
+        if output_axis and any(node.value(name) != 1 for name in ("alpha", "beta") if node.overload == "addmm.default"):
+            raise UnsupportedError("addmm with alpha or beta other than 1 is not imported.")
+        x = node.tensor("x")
+        weight, qparams, bias = quantized_weights(node, x.type, output_axis)
+        if output_axis:
+            weight = weight.T
+        if qparams.axis is not None:
+            if qparams.axis != output_axis:
+                raise UnsupportedError("The weights have one scale per input, where one per output is expected.")
+            qparams = QParams.per_channel(qparams.scale, 0)
+        constant = node.constant(weight, TensorType(weight.shape, DType.INT8, qparams))
+        return node.emit(cls(fused_activation(node)), x, constant, bias, qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        fields = {"keepNumDims": emit.input_type(0).rank > 2, "fusedActivationFunction": emit.activation(self.activation)}
+        emit.add("FULLY_CONNECTED", options="FullyConnectedOptions", fields=fields, version=12)

@@ -1,0 +1,79 @@
+"""Softmax in fixed point."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import QParams, TensorType
+from micronpu.ops.arithmetic import (
+    doubling_high_multiply,
+    exp_on_negative_values,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    reciprocal,
+    rounding_right_shift,
+    saturate,
+)
+from micronpu.ops.aten import axis_of
+from micronpu.ops.base import Op, Value, fixed_qparams, from_aten, operator
+from micronpu.ops.movement import inverse, transposed
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+_DIFFERENCE_BITS = 5  # integer bits of x - max(x)
+_SUM_BITS = 12  # integer bits of the sum of exponentials
+
+
+@operator("softmax")
+class Softmax(Op):
+    """exp(x) / sum(exp(x)) along the last axis.
+
+    x int8 [..., C]  ->  y int8 [..., C], scale 1/256, zero point -128, as LiteRT demands.
+    """
+
+    quantization = fixed_qparams(1 / 256, -128)
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        return operands[0].with_qparams(QParams.per_tensor(1 / 256, -128))
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        return y.size
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        real = min(x.scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
+        multiplier, shift = quantize_multiplier(real)
+        lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))
+        data = x.data.astype(np.int64)
+        difference = data - data.max(axis=-1, keepdims=True)
+        counts = difference >= lowest  # anything further below is zero
+        scaled = multiply_by_quantized_multiplier(np.where(counts, difference, 0), multiplier, shift)
+        exponential = exp_on_negative_values(scaled, _DIFFERENCE_BITS)
+        addends = np.where(counts, rounding_right_shift(exponential, _SUM_BITS), 0)
+        inverse_sum, excess = reciprocal(addends.sum(axis=-1, keepdims=True), _SUM_BITS)
+        result = rounding_right_shift(doubling_high_multiply(exponential, inverse_sum), excess + 31 - 8)
+        return saturate(np.where(counts, result - 128, -128), *y.dtype.limits, y.dtype.value)
+
+    @from_aten("softmax.int", "_softmax.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        rank = len(x.shape)
+        if rank == 0:
+            raise UnsupportedError("`softmax` of a tensor without axes is not imported.")
+        axis = axis_of(node, "dim", rank)
+        if axis == rank - 1:
+            return node.emit(cls(), x)
+        order = (*(i for i in range(rank) if i != axis), axis)
+        return transposed(node, node.emit(cls(), transposed(node, x, order)), inverse(order))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("SOFTMAX", options="SoftmaxOptions", fields={"beta": 1.0}, version=2)

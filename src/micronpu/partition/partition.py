@@ -1,0 +1,299 @@
+"""Verdict and partition for every operator of a quantized program.
+
+The unit of the decision is an operator with the quantization round it: the dequantizes that feed it, a clamp that it
+takes into itself, and the quantizes of its result.  The same importer that later builds the graph says whether a unit
+can be imported, and the target's rules look at the operators that come of it, so that a verdict and the compilation
+cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch.fx import Node as FxNode
+
+from micronpu.errors import UnsupportedError
+from micronpu.frontend.importer import Importer, clamp_behind, import_of
+from micronpu.frontend.program import (
+    ProgramView,
+    is_compute,
+    is_dequantize,
+    is_dequantize_channel,
+    is_getitem,
+    is_quantize,
+    origin_of,
+    overload_name,
+)
+from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Node as GraphNode
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.partition.grouping import group
+from micronpu.partition.report import DelegationReport
+from micronpu.partition.verdict import Reason, Verdict
+
+Check = Callable[[GraphNode], list[Reason]]
+Exclude = Callable[[FxNode], Reason | None]
+
+IMPORTED = "is_imported"
+IMPORTED_SENTENCE = "The operator, in this form and quantized to int8, is one that micronpu can express."
+COMPUTES = "computes"
+COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
+
+
+@dataclass
+class Unit:
+    """An operator with the quantization round it.
+
+    Attributes:
+        head: the operator; None for a dequantize that meets a quantize.
+        body: operator, fused clamp and unpacking, in execution order.
+        quantizes: quantize nodes of the result.
+        reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
+        dequantizes: nodes between ``reads`` and ``body``.
+        constants: dequantizes and transposes of constants.
+    """
+
+    head: FxNode | None
+    body: list[FxNode]
+    quantizes: list[FxNode]
+    reads: list[FxNode] = field(default_factory=list)
+    dequantizes: list[FxNode] = field(default_factory=list)
+    constants: list[FxNode] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    macs: int = 0
+
+    @property
+    def anchor(self) -> FxNode:
+        return self.body[0] if self.body else self.quantizes[0]
+
+    @property
+    def moves_only(self) -> bool:
+        entry = ATEN_IMPORTS.get(overload_name(self.head)) if self.head is not None else None
+        return self.head is None or (entry is not None and entry.moves_only)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A partition: units and its border.
+
+    Attributes:
+        nodes: every node that belongs to it, in execution order.
+        inputs: integer nodes read from outside.
+        outputs: quantize nodes whose integers are read outside.
+    """
+
+    nodes: tuple[FxNode, ...]
+    inputs: tuple[FxNode, ...]
+    outputs: tuple[FxNode, ...]
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """All partitions of a program and the report on every operator."""
+
+    groups: tuple[Group, ...]
+    report: DelegationReport
+
+
+def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | None = None) -> Partitioning:
+    """Decides for every operator and groups what is supported.
+
+    Args:
+        view: the quantized program.
+        target: name for the report.
+        check: the target's rules for one operator of the graph.
+        exclude: a reason why the user does not want a node delegated, or None.
+    """
+    units, unit_of = _units(view)
+    for unit in units:
+        _judge(view, unit, check, exclude)
+    vertices = _vertices(view, units, unit_of)
+    chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
+    groups: list[Group] = []
+    number_of: dict[int, int] = {}
+    order = {node: i for i, node in enumerate(view.graph.nodes)}
+    for members in chosen:
+        joined = [u for v in members if (u := vertices[v].unit) is not None]
+        if all(u.moves_only for u in joined):
+            for unit in joined:
+                unit.reasons.append(_reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values"))
+            continue
+        for unit in joined:
+            number_of[id(unit)] = len(groups)
+        groups.append(_make_group(joined, order))
+    verdicts = []
+    seen: set[int] = set()
+    for node in view.compute_nodes():
+        owner = unit_of.get(node)
+        if owner is None:
+            if not _feeds_only_constants(view, node):
+                verdicts.append(_float_verdict(node))
+        elif owner.head is node:
+            seen.add(id(owner))
+            verdicts.append(
+                Verdict(overload_name(node), origin_of(node), number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
+            )
+        elif is_compute(node):
+            reasons = tuple(owner.reasons)
+            verdicts.append(Verdict(overload_name(node), origin_of(node), number_of.get(id(owner)), reasons))
+    return Partitioning(tuple(groups), DelegationReport(target, tuple(verdicts)))
+
+
+def _reason(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
+    origin = origin_of(node)
+    return Reason(rule, sentence, detail, node.name, origin.source, hint)
+
+
+def _float_verdict(node: FxNode) -> Verdict:
+    """The verdict on an operator whose result nobody quantizes."""
+    try:
+        import_of(node)
+        detail = "its result is not quantized"
+        hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
+    except UnsupportedError as error:
+        detail, hint = error.what, error.hint
+    reason = _reason(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
+    return Verdict(overload_name(node) or str(node.target), origin_of(node), None, (reason,))
+
+
+def _feeds_only_constants(view: ProgramView, node: FxNode) -> bool:
+    """Whether the node is part of making weights (a transpose of them), which is compile-time work."""
+    sources = [a for a in node.all_input_nodes]
+    return bool(sources) and all(
+        view.constant(s) is not None
+        or ((is_dequantize(s) or is_dequantize_channel(s)) and _feeds_only_constants(view, s))
+        for s in sources
+    )
+
+
+def _units(view: ProgramView) -> tuple[list[Unit], dict[FxNode, Unit]]:
+    units: list[Unit] = []
+    unit_of: dict[FxNode, Unit] = {}
+    for node in view.graph.nodes:
+        if not is_quantize(node):
+            continue
+        source = node.args[0]
+        if not isinstance(source, FxNode):
+            continue
+        if source in unit_of and not is_dequantize(source):
+            unit_of[source].quantizes.append(node)
+            unit_of[node] = unit_of[source]
+            continue
+        unit = _unit(view, source, node)
+        if unit is None:
+            continue
+        units.append(unit)
+        for member in (*unit.body, *unit.quantizes):
+            unit_of[member] = unit
+    return units, unit_of
+
+
+def _unit(view: ProgramView, source: FxNode, quantize: FxNode) -> Unit | None:
+    if is_dequantize(source):
+        if view.constant(source.args[0]) is not None:
+            return None
+        unit = Unit(None, [], [quantize])
+        _add_operand(view, unit, source)
+        return unit
+    body = [source]
+    if is_getitem(source):
+        producer = source.args[0]
+        assert isinstance(producer, FxNode)
+        body.insert(0, producer)
+    if not is_compute(body[0]):
+        return None
+    previous = body[0].args[0] if body[0].args else None
+    if isinstance(previous, FxNode) and clamp_behind(previous) is body[0]:
+        body.insert(0, previous)
+    unit = Unit(body[0], body, [quantize])
+    for operand in body[0].all_input_nodes:
+        _add_operand(view, unit, operand)
+    return unit
+
+
+def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
+    """Files an operand: a dequantized activation, or whatever makes a constant."""
+    if view.constant(operand) is not None:
+        return
+    if is_dequantize(operand) or is_dequantize_channel(operand) or _feeds_only_constants(view, operand):
+        source = operand.args[0]
+        assert isinstance(source, FxNode)
+        if is_dequantize(operand) and view.constant(source) is None:
+            unit.dequantizes.append(operand)
+            if source not in unit.reads:
+                unit.reads.append(source)
+        else:
+            unit.constants.append(operand)
+            _add_operand(view, unit, source)
+
+
+def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None) -> None:
+    """Fills in the unit's reasons and MACs."""
+    if exclude is not None and unit.head is not None and (reason := exclude(unit.head)) is not None:
+        unit.reasons.append(reason)
+        return
+    for node in unit.body:
+        outside = [u for u in node.users if u not in unit.body and u not in unit.quantizes]
+        if outside:
+            detail = f"`{outside[0].name}` reads the float result of `{node.name}`"
+            unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, detail, "quantize that operator too"))
+            return
+    importer = Importer(view)
+    try:
+        for quantize in unit.quantizes:
+            importer.add(quantize)
+    except UnsupportedError as error:
+        unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
+        return
+    graph: Graph = importer.builder.graph
+    for node in graph.nodes:
+        unit.macs += node.op.macs(node.output.type, *node.input_types)
+        unit.reasons += [r for r in check(node) if r not in unit.reasons]
+
+
+@dataclass
+class _Vertex:
+    unit: Unit | None
+    sources: list[int]
+
+
+def _vertices(view: ProgramView, units: list[Unit], unit_of: dict[FxNode, Unit]) -> list[_Vertex]:
+    """Units and host nodes in execution order, with what each waits for.
+
+    A unit stands where its first quantize stands: its operands are computed by then and nobody reads it earlier.
+    Dequantizes are transparent: whoever reads one waits for the integers behind it, since every reader may have a
+    dequantize of its own.
+    """
+    first = {id(u): u.quantizes[0] for u in units}
+    index: dict[FxNode, int] = {}
+    vertices: list[_Vertex] = []
+    for node in view.graph.nodes:
+        unit = unit_of.get(node)
+        if unit is not None and node is not first[id(unit)]:
+            if first[id(unit)] in index:
+                index[node] = index[first[id(unit)]]
+            continue
+        if unit is None and is_dequantize(node):
+            if node.args[0] in index:
+                index[node] = index[node.args[0]]
+            continue
+        sources = unit.reads if unit is not None else node.all_input_nodes
+        vertices.append(_Vertex(unit, list(dict.fromkeys(index[s] for s in sources if s in index))))
+        index[node] = len(vertices) - 1
+    return vertices
+
+
+def _make_group(units: list[Unit], order: dict[FxNode, int]) -> Group:
+    members = {n for u in units for n in (*u.body, *u.quantizes, *u.dequantizes, *u.constants)}
+    nodes = sorted(members, key=order.__getitem__)
+    produced = {q for u in units for q in u.quantizes}
+    inputs = {s for u in units for s in u.reads} - produced
+    inside = {d for u in units for d in u.dequantizes}
+    outputs = [q for q in nodes if q in produced and _read_outside(q, members, inside)]
+    return Group(tuple(nodes), tuple(sorted(inputs, key=order.__getitem__)), tuple(outputs))
+
+
+def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:
+    """Whether anything but the group reads the integers, directly or through a dequantize that both use."""
+    return any(user not in inside or any(reader not in members for reader in user.users) for user in quantize.users)

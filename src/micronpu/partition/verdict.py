@@ -1,0 +1,108 @@
+"""Answers to "does this run on the NPU?" that can be read: a rule, what was found, where, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from micronpu.ir.graph import Origin
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule objects to.
+
+    Attributes:
+        detail: what was found, such as "10 channels".
+        hint: what to try, or "".
+    """
+
+    detail: str
+    hint: str = ""
+
+
+def try_(hint: str, **values: Any) -> str:
+    """A hint with values filled in."""
+    return hint.format(**values)
+
+
+def found(detail: str, hint: str = "") -> Finding:
+    """A rule's objection."""
+    return Finding(detail, hint)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A limit of a target.
+
+    Attributes:
+        name: stable identifier.
+        sentence: what must hold; users and the support table read it.
+        check: function of an operator and its operand types that returns a `Finding` or None.
+        operators: names of the operators that it applies to, empty for all.
+        flavors: names of the rule sets that it belongs to, empty for all.
+    """
+
+    name: str
+    sentence: str
+    check: Callable[..., Finding | None]
+    operators: tuple[str, ...] = ()
+    flavors: tuple[str, ...] = ()
+
+    def applies(self, operator: str, flavor: str) -> bool:
+        return (not self.operators or operator in self.operators) and (not self.flavors or flavor in self.flavors)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a node is not delegated.
+
+    Attributes:
+        rule: name of the rule that failed.
+        sentence: what the rule demands.
+        detail: what was found instead.
+        node: name of the node in the exported program.
+        source: ``file:line`` of the user's model, or "".
+        hint: what to try, or "".
+    """
+
+    rule: str
+    sentence: str
+    detail: str
+    node: str
+    source: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        hint = f" Try: {self.hint}." if self.hint else ""
+        detail = self.detail if self.detail.endswith((".", "?")) else f"{self.detail}."
+        return f"`{self.node}`{where}: {self.sentence} Found: {detail}{hint}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one operator of the program.
+
+    Attributes:
+        operator: ATen name with overload.
+        origin: where the operator comes from.
+        partition: number of the partition that it is delegated in, or None where it stays on the host.
+        reasons: why it stays, empty where it is delegated.
+        macs: multiply-accumulate operations; 0 where they are not known because no operator imports it.
+    """
+
+    operator: str
+    origin: Origin
+    partition: int | None
+    reasons: tuple[Reason, ...] = ()
+    macs: int = 0
+
+    @property
+    def node(self) -> str:
+        return self.origin.nodes[0] if self.origin.nodes else ""
+
+    @property
+    def delegated(self) -> bool:
+        return self.partition is not None

@@ -1,0 +1,151 @@
+"""Calibration data checked, and the PT2E flow from a float model to a quantized one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule
+
+from micronpu.errors import ModelError
+
+Progress = Callable[[int], None]
+
+
+def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+    """Calibration data as a list of input tuples, each checked against the example inputs.
+
+    Args:
+        calibration: an iterable of inputs.  An item is a tuple of tensors, or a tensor where the model has one
+            input; NumPy arrays will do.  An item that holds several rows of a batch-1 model is cut into rows.
+        examples: the example inputs.
+
+    Raises:
+        ModelError: there is none, or an item has another number of inputs, shape, dtype, or holds NaN or infinity.
+    """
+    if calibration is None:
+        raise ModelError(
+            "A float model needs calibration data to choose the ranges of its int8 tensors.",
+            hint="calibration=[...] with some dozens of typical inputs, or a model that is quantized already",
+        )
+    if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
+        raise ModelError(
+            f"Calibration data is a {type(calibration).__name__}, not a list of inputs.", hint="calibration=[x1, x2, ...]"
+        )
+    batches: list[tuple[torch.Tensor, ...]] = []
+    for number, item in enumerate(calibration):
+        batches += _rows(_checked(number, item, examples), examples)
+    if not batches:
+        raise ModelError("The calibration data is empty.", hint="pass some dozens of typical inputs")
+    return batches
+
+
+def _checked(number: int, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    where = f"Calibration item {number}"
+    values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if len(values) != len(examples):
+        raise ModelError(
+            f"{where} has {len(values)} inputs, the model has {len(examples)}.",
+            hint="give one tuple of inputs per item, without labels",
+        )
+    tensors = []
+    for position, (value, example) in enumerate(zip(values, examples, strict=True)):
+        tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        if not isinstance(tensor, torch.Tensor):
+            raise ModelError(f"{where}, input {position} is a {type(value).__name__}, not a tensor.")
+        if tensor.dtype != example.dtype:
+            raise ModelError(
+                f"{where}, input {position} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
+                hint="convert the data as the model's inputs are converted",
+            )
+        if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
+            tensor = tensor.unsqueeze(0)
+        several = example.dim() > 0 and example.shape[0] == 1 and tensor.dim() == example.dim()
+        if tensor.shape != example.shape and not (several and tensor.shape[1:] == example.shape[1:]):
+            raise ModelError(
+                f"{where}, input {position} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
+                hint="shape the data as the example inputs",
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ModelError(
+                f"{where}, input {position} holds NaN or infinity, from which no range can be learnt.",
+                hint="look for missing values or a division by zero in the preprocessing",
+            )
+        tensors.append(tensor.detach())
+    return tuple(tensors)
+
+
+def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+    if all(t.shape == e.shape for t, e in zip(item, examples, strict=True)):
+        return [item]
+    counts = {t.shape[0] for t, e in zip(item, examples, strict=True) if t.shape != e.shape}
+    if len(counts) != 1 or 0 in counts:
+        if counts == {0}:
+            return []
+        raise ModelError(f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}.")
+    (count,) = counts
+    return [
+        tuple(t if t.shape == e.shape else t[i : i + 1] for t, e in zip(item, examples, strict=True))
+        for i in range(count)
+    ]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps torch's warnings about its own deprecations from the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+def graph_module(program: Any) -> GraphModule:
+    """A graph module with weights as attributes, from an exported program or such a module."""
+    if isinstance(program, GraphModule):
+        return program
+    if isinstance(program, torch.export.ExportedProgram):
+        # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
+        module = program.module(check_guards=False)
+        assert isinstance(module, GraphModule)
+        return module
+    raise ModelError(
+        f"A {type(program).__name__} cannot be quantized as it is.", hint="export it first: torch.export.export(model, inputs)"
+    )
+
+
+def quantize(
+    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
+) -> GraphModule:
+    """prepare_pt2e, calibration and convert_pt2e.
+
+    Args:
+        progress: called with the number of batches done.
+    """
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    from micronpu.quantize.transforms import fold_batch_norms
+
+    with quiet(), torch.no_grad():
+        # Before torch folds batch norms itself, since it writes into weights that other layers may share.
+        if fold_batch_norms(module):
+            module.graph.eliminate_dead_code()
+            module.recompile()
+        prepared = prepare_pt2e(module, quantizer)
+        for number, batch in enumerate(batches, 1):
+            prepared(*batch)
+            if progress is not None:
+                progress(number)
+        return convert_pt2e(prepared)

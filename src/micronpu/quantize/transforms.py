@@ -1,0 +1,147 @@
+"""Rewrites of the float program before it is annotated.  All keep its result up to float rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name
+
+_BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
+_FOLDABLE = ("conv1d.default", "conv2d.default", "conv2d.padding", "linear.default")
+_SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor")
+
+
+def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
+    """Value of a ``get_attr`` node, or None."""
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return None
+    value: Any = model
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
+    """A new buffer, read in front of ``before``; existing ones may have other readers and stay as they are."""
+    number = 0
+    while hasattr(model, f"{prefix}_{number}"):
+        number += 1
+    name = f"{prefix}_{number}"
+    model.register_buffer(name, value)
+    with model.graph.inserting_before(before):
+        node = model.graph.get_attr(name)
+    fake = next((n.meta["val"] for n in model.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)), None)
+    mode = getattr(fake, "fake_mode", None)
+    node.meta["val"] = mode.from_tensor(value) if mode is not None else value
+    return node
+
+
+def prepare_for_annotation(model: GraphModule) -> GraphModule:
+    """All rewrites of this module, in place."""
+    changed = fold_batch_norms(model)
+    changed |= scalars_to_constants(model)
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return model
+
+
+def fold_batch_norms(model: GraphModule) -> bool:
+    """Folds batch norms in evaluation mode into the convolution or linear layer before.
+
+    x -> conv2d(w, b) -> batch_norm -> y        x -> conv2d(w', b') -> y
+
+    The folded weights are new constants: a weight that a second layer reads keeps its values.  A batch norm with
+    nothing to fold into becomes a depthwise 1x1 convolution where its input is [N, C, H, W].
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        if overload_name(node) not in _BATCH_NORMS:
+            continue
+        given = arguments(node)
+        if given.get("training"):
+            continue
+        statistics = [attribute(model, given[k]) for k in ("running_mean", "running_var")]
+        if any(s is None for s in statistics):
+            continue
+        mean, variance = (s.detach().double() for s in statistics if s is not None)
+        scale = (variance + given["eps"]).rsqrt()
+        weight, bias = (attribute(model, given.get(k)) for k in ("weight", "bias"))
+        if weight is not None:
+            scale = scale * weight.detach().double()
+        shift = -mean * scale
+        if bias is not None:
+            shift = shift + bias.detach().double()
+        changed |= _fold_into(model, node, given["input"], scale, shift) or _to_depthwise(
+            model, node, given["input"], scale, shift
+        )
+    return changed
+
+
+def _replace(model: GraphModule, node: Node, new: Node) -> None:
+    """Puts ``new`` where the batch norm was; getitem of a tuple result goes with it."""
+    for user in list(node.users):
+        if getattr(user.target, "__name__", "") == "getitem" and user.args[1] == 0:
+            user.replace_all_uses_with(new)
+            model.graph.erase_node(user)
+    node.replace_all_uses_with(new)
+    model.graph.erase_node(node)
+
+
+def _fold_into(model: GraphModule, node: Node, source: Node, scale: torch.Tensor, shift: torch.Tensor) -> bool:
+    if overload_name(source) not in _FOLDABLE or len(source.users) != 1:
+        return False
+    given = arguments(source)
+    weight, bias = attribute(model, given["weight"]), attribute(model, given.get("bias"))
+    if weight is None or (given.get("bias") is not None and bias is None) or weight.shape[0] != scale.numel():
+        return False
+    is_linear = overload_name(source).startswith("linear")
+    if is_linear and len(source.meta["val"].shape) != 2:
+        return False  # batch norm's channels are axis 1, linear's the last
+    shape = (-1,) + (1,) * (weight.dim() - 1)
+    folded = (weight.detach().double() * scale.reshape(shape)).float()
+    offset = shift if bias is None else shift + bias.detach().double() * scale
+    args = list(source.args) + [None] * (3 - len(source.args))
+    args[1] = add_constant(model, source, folded, "folded_weight")
+    args[2] = add_constant(model, source, offset.float(), "folded_bias")
+    source.args = tuple(args)
+    source.kwargs = {k: v for k, v in source.kwargs.items() if k not in ("weight", "bias")}
+    _replace(model, node, source)
+    return True
+
+
+def _to_depthwise(model: GraphModule, node: Node, source: Node, scale: torch.Tensor, shift: torch.Tensor) -> bool:
+    if source.meta["val"].dim() != 4:
+        return False
+    channels = scale.numel()
+    weight = add_constant(model, node, scale.reshape(channels, 1, 1, 1).float(), "batch_norm_weight")
+    bias = add_constant(model, node, shift.float(), "batch_norm_bias")
+    with model.graph.inserting_before(node):
+        new = model.graph.call_function(
+            torch.ops.aten.conv2d.default, (source, weight, bias, [1, 1], [0, 0], [1, 1], channels)
+        )
+    value = node.meta["val"]
+    new.meta = dict(node.meta) | {"val": value[0] if isinstance(value, (tuple, list)) else value}
+    _replace(model, node, new)
+    return True
+
+
+def scalars_to_constants(model: GraphModule) -> bool:
+    """A number as an operand becomes a constant tensor, which can be quantized.
+
+    x + 3.0 -> y        x + constant(3.0) -> y
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        if overload_name(node) not in _SCALAR_OPERATORS:
+            continue
+        other = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
+        value = node.meta.get("val")
+        if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+            constant = add_constant(model, node, torch.tensor([float(other)]), "scalar")
+            node.args = (node.args[0], constant, *node.args[2:])
+            changed = True
+    return changed

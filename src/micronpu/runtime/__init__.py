@@ -1,0 +1,25 @@
+"""Running compiled programs on the host: the stock ExecuTorch runtime, our plug-in, and functional simulators.
+
+    from micronpu.runtime import HostProgram, RunOptions
+
+    outputs = HostProgram("kws.pte").run(x)
+
+Importing this package loads neither torch nor ExecuTorch; loading a program does.
+"""
+
+from micronpu.runtime.build import build_plugin, cache_directory
+from micronpu.runtime.plugin import Plugin, load_plugin
+from micronpu.runtime.program import HostProgram, RunOptions, TensorSignature
+from micronpu.runtime.pte import PteSummary, read_pte
+
+__all__ = [
+    "HostProgram",
+    "Plugin",
+    "PteSummary",
+    "RunOptions",
+    "TensorSignature",
+    "build_plugin",
+    "cache_directory",
+    "load_plugin",
+    "read_pte",
+]

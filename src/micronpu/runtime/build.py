@@ -1,0 +1,235 @@
+"""Compiles the C++ plug-in on first use, with the installed compiler, against the installed ExecuTorch wheel.
+
+The library goes to a cache directory under a name that is a hash of everything that it depends on: sources, flags,
+compiler version and ExecuTorch version. A changed input gives another name, so nothing is ever stale, and a finished
+library is moved into place in one step, so that parallel processes never see half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from micronpu.errors import RuntimeUnavailableError
+
+SUPPORTED_EXECUTORCH = "1.5"
+"""Major and minor version whose C++ interface the sources are written for; the library's soname does not tell."""
+
+_COMPILERS = ("g++", "clang++", "c++")
+_TIMEOUT_SECONDS = 300
+# ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel has
+# no generated c10 macros header.
+_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-DC10_USING_CUSTOM_GENERATED_MACROS",
+    "-DET_EVENT_TRACER_ENABLED",
+)
+
+
+@dataclass(frozen=True)
+class ExecuTorchWheel:
+    """The installed ExecuTorch: its directory, its version, and what a compiler needs from it."""
+
+    root: Path
+    version: str
+
+    @property
+    def include_flags(self) -> tuple[str, ...]:
+        """`-isystem`, not `-I`: warnings of ExecuTorch's headers are not ours."""
+        include = self.root / "include"
+        c10 = include / "executorch/runtime/core/portable_type/c10"
+        return ("-isystem", str(include), "-isystem", str(c10))
+
+    @property
+    def library_directory(self) -> Path:
+        """Where `libexecutorch` is."""
+        return self.root / "lib"
+
+
+def find_executorch() -> ExecuTorchWheel:
+    """Locate ExecuTorch without importing it.
+
+    Raises:
+        RuntimeUnavailableError: not installed, of another version, or without the files to link against.
+    """
+    spec = importlib.util.find_spec("executorch")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeUnavailableError(
+            "ExecuTorch is not installed in this Python environment, so programs cannot run on the host.",
+            hint=f'pip install "executorch=={SUPPORTED_EXECUTORCH}.*"',
+        )
+    root = Path(next(iter(spec.submodule_search_locations)))
+    try:
+        version = importlib.metadata.version("executorch")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    if version.split(".")[:2] != SUPPORTED_EXECUTORCH.split("."):
+        raise RuntimeUnavailableError(
+            f"ExecuTorch {version} is installed, but micronpu's runtime plug-in is written for {SUPPORTED_EXECUTORCH}.",
+            hint=f'pip install "executorch=={SUPPORTED_EXECUTORCH}.*"',
+        )
+    wheel = ExecuTorchWheel(root, version)
+    library = "libexecutorch.dylib" if sys.platform == "darwin" else "libexecutorch.so"
+    for needed in (root / "include/executorch/runtime/backend/interface.h", wheel.library_directory / library):
+        if not needed.exists():
+            raise RuntimeUnavailableError(
+                f"ExecuTorch {version} in {root} has no {needed.relative_to(root)}, so no plug-in can be built for it.",
+                hint="install ExecuTorch from PyPI on Linux (on Windows use WSL)",
+            )
+    return wheel
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The C++ compiler's command: `$CXX` (it may hold arguments) or the first of g++, clang++, c++ on the PATH.
+
+    Raises:
+        RuntimeUnavailableError: there is none, or `$CXX` names one that is not there.
+    """
+    asked = shlex.split(os.environ.get("CXX", ""))
+    if asked:
+        if shutil.which(asked[0]) is None:
+            raise RuntimeUnavailableError(
+                f"The C++ compiler {asked[0]!r} that the environment variable CXX names was not found.",
+                hint="unset CXX, or set it to an installed C++17 compiler",
+            )
+        return tuple(asked)
+    for name in _COMPILERS:
+        if shutil.which(name) is not None:
+            return (name,)
+    raise RuntimeUnavailableError(
+        f"No C++ compiler was found on the PATH ({', '.join(_COMPILERS)}), "
+        "but the host runtime plug-in is compiled on first use.",
+        hint="install one (Debian and Ubuntu: apt install g++), or set CXX to the path of one",
+    )
+
+
+def cache_directory() -> Path:
+    """Where built libraries go: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory. Not created."""
+    if asked := os.environ.get("MICRONPU_CACHE_DIR"):
+        return Path(asked).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/micronpu"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
+
+
+def source_directory() -> Path:
+    """The C++ sources: `micronpu/_native` in an installed wheel, `native` at the root of a checkout.
+
+    Raises:
+        RuntimeUnavailableError: neither is there.
+    """
+    package = Path(__file__).resolve().parent.parent
+    candidates = (package / "_native", package.parent.parent / "native")
+    for candidate in candidates:
+        if (candidate / "plugin.cpp").is_file():
+            return candidate
+    raise RuntimeUnavailableError(
+        f"The C++ sources of the runtime plug-in are neither in {candidates[0]} nor in {candidates[1]}.",
+        hint="install micronpu again",
+    )
+
+
+def build_plugin() -> Path:
+    """Path of the plug-in's shared library, compiled now (about 5 s) unless the cache has it.
+
+    Raises:
+        RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, or a cache that cannot be written.
+    """
+    wheel = find_executorch()
+    compiler = find_compiler()
+    directory = source_directory()
+    sources = sorted(directory.glob("*.cpp"))
+    flags = _FLAGS + wheel.include_flags
+    link_flags = (
+        "-shared",
+        f"-L{wheel.library_directory}",
+        "-lexecutorch",
+        f"-Wl,-rpath,{wheel.library_directory}",
+    )
+
+    digest = hashlib.sha256()
+    parts = (_run((*compiler, "--version"), "asked for its version"), wheel.version, *compiler, *flags, *link_flags)
+    digest.update("\0".join(parts).encode())
+    for file in sorted((*sources, *directory.glob("*.h"))):
+        content = file.read_bytes()
+        digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)
+    cache = cache_directory()
+    library = cache / f"libmicronpu-{digest.hexdigest()[:20]}.so"
+    if library.is_file():
+        return library
+
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as scratch:
+            built = _compile(compiler, flags, link_flags, sources, Path(scratch))
+            os.replace(built, library)
+    except OSError as error:
+        raise RuntimeUnavailableError(
+            f"The runtime plug-in cannot be written to the cache directory {cache}: {error.strerror or error}.",
+            hint="set MICRONPU_CACHE_DIR to a directory that you can write to",
+        ) from error
+    return library
+
+
+def _compile(
+    compiler: Sequence[str], flags: Sequence[str], link_flags: Sequence[str], sources: Sequence[Path], scratch: Path
+) -> Path:
+    """Compile each source on its own thread, then link."""
+    objects = [scratch / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1)) as pool:
+        jobs = [
+            pool.submit(_run, (*compiler, *flags, "-c", str(source), "-o", str(object_)), f"compiling {source.name}")
+            for source, object_ in zip(sources, objects, strict=True)
+        ]
+        for job in jobs:
+            job.result()
+    library = scratch / "libmicronpu.so"
+    _run((*compiler, *map(str, objects), *link_flags, "-o", str(library)), "linking the runtime plug-in")
+    return library
+
+
+def _run(command: Sequence[str], doing: str) -> str:
+    """Run the compiler; its output, or an error with the first line that says what is wrong."""
+    # The C locale keeps messages (and so the word "error") and the version text the same for everyone.
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS, env=environment
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeUnavailableError(
+            f"The C++ compiler {command[0]} did not finish {doing} within {_TIMEOUT_SECONDS} s.",
+            hint="another compiler through the environment variable CXX",
+        ) from error
+    except OSError as error:
+        raise RuntimeUnavailableError(
+            f"The C++ compiler {command[0]} could not be started: {error.strerror or error}.",
+            hint="set CXX to an installed C++17 compiler",
+        ) from error
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        first = next((line for line in lines if re.search(r"\berror: ", line)), lines[0] if lines else "no message")
+        raise RuntimeUnavailableError(
+            f"The C++ compiler {command[0]} failed with exit code {done.returncode} when {doing}: {first}",
+            hint="a C++17 compiler (g++ 9 or clang 10, or newer) through the environment variable CXX",
+        )
+    return done.stdout

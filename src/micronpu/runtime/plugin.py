@@ -1,0 +1,227 @@
+"""Loads the C++ plug-in into the process, once, and installs the LiteRT executor in it.
+
+The plug-in calls back into Python through C function pointers. No exception may leave such a callback: it is kept as
+the thread's last error, the C++ side returns an ExecuTorch error code, and the caller raises from `take_error`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from micronpu.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.runtime import litert_executor
+from micronpu.runtime.build import build_plugin
+from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+
+_ABI_VERSION = 1
+
+
+class _Tensor(ctypes.Structure):
+    """`micronpu_tensor` of native/neutron_backend.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("scalar_type", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int32)),
+    )
+
+
+_TENSORS = ctypes.POINTER(_Tensor)
+_SINK = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64, _TENSORS, ctypes.c_int32
+)
+_CREATE = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32
+)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, _TENSORS, ctypes.c_int32, _TENSORS, ctypes.c_int32)
+_RUN_TRACED = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_int64,
+    _TENSORS,
+    ctypes.c_int32,
+    _TENSORS,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+_DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+class Failure(NamedTuple):
+    """Why a call into the plug-in failed: its sentence, and the Python exception behind it if there was one."""
+
+    sentence: str
+    cause: BaseException | None
+
+
+class Plugin:
+    """The loaded plug-in. Get it from `load_plugin`, never make a second one.
+
+    Args:
+        path: of the shared library.
+
+    Raises:
+        RuntimeUnavailableError: the library cannot be loaded or registered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._library = ctypes.CDLL(str(path))
+            self._library.micronpu_abi_version.restype = ctypes.c_int32
+            version = self._library.micronpu_abi_version()
+        except (OSError, AttributeError) as error:
+            raise RuntimeUnavailableError(
+                f"The runtime plug-in {path} cannot be loaded: {error}.",
+                hint="delete that file, so that it is built again",
+            ) from error
+        if version != _ABI_VERSION:
+            raise RuntimeUnavailableError(
+                f"The runtime plug-in {path} has interface version {version}, but micronpu needs {_ABI_VERSION}.",
+                hint="delete that file, so that it is built again",
+            )
+        self._library.micronpu_last_error.restype = ctypes.c_char_p
+        self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
+        self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)
+        self._programs: dict[int, LiteRtProgram] = {}
+        self._handles = itertools.count(1)
+        self._local = threading.local()
+        # ctypes frees a callback together with its Python object: these live as long as the plug-in.
+        self._callbacks = (
+            _CREATE(self._create),
+            _RUN(self._run),
+            _RUN_TRACED(self._run_traced),
+            _DESTROY(self._destroy),
+        )
+        if self._library.micronpu_register():
+            sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
+            raise RuntimeUnavailableError(sentence or "The runtime plug-in could not register its delegates.")
+        self._library.micronpu_set_executor(*self._callbacks)
+        # Programs that outlive the interpreter are destroyed by C++ when no callback can run any more.
+        atexit.register(self._library.micronpu_set_executor, None, None, None, None)
+
+    @property
+    def live_programs(self) -> int:
+        """How many delegate instances are loaded now."""
+        return len(self._programs)
+
+    @contextmanager
+    def mode(self, mode: Mode) -> Iterator[None]:
+        """Programs that this thread loads inside the context compute with `mode`."""
+        self._library.micronpu_set_mode(int(mode))
+        try:
+            yield
+        finally:
+            self._library.micronpu_set_mode(int(Mode.REFERENCE))
+
+    def clear_error(self) -> None:
+        """Forget this thread's last error, before a call that may leave one."""
+        self._local.cause = None
+        self._library.micronpu_clear_error()
+
+    def take_error(self) -> Failure | None:
+        """This thread's last error, and forget it; None if the plug-in did not fail."""
+        sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
+        cause = getattr(self._local, "cause", None)
+        self.clear_error()
+        return Failure(sentence, cause) if sentence else None
+
+    def _guard(self, work: Callable[[], int], failed: int) -> int:
+        """Run a callback's body; nothing is raised, not even KeyboardInterrupt, which the caller raises later."""
+        try:
+            return work()
+        except BaseException as error:
+            self._local.cause = error
+            if isinstance(error, MicroNpuError):
+                sentence = str(error)
+            else:
+                detail = " ".join(str(error).split())
+                sentence = f"The NPU simulator failed with {type(error).__name__}: {detail or 'no message'}."
+            self._library.micronpu_set_error(sentence.encode())
+            return failed
+
+    def _create(self, model: int, size: int, mode: int, num_inputs: int, num_outputs: int) -> int:
+        def work() -> int:
+            program = LiteRtProgram(ctypes.string_at(model, size), Mode(mode), num_inputs, num_outputs)
+            handle = next(self._handles)
+            self._programs[handle] = program
+            return handle
+
+        return self._guard(work, 0)
+
+    def _run(self, handle: int, inputs: Any, num_inputs: int, outputs: Any, num_outputs: int) -> int:
+        def work() -> int:
+            self._programs[handle].run(_buffers(inputs, num_inputs), _buffers(outputs, num_outputs))
+            return 0
+
+        return self._guard(work, 1)
+
+    def _run_traced(
+        self, handle: int, inputs: Any, num_inputs: int, outputs: Any, num_outputs: int, sink: int, context: int
+    ) -> int:
+        def work() -> int:
+            call = _SINK(sink)
+
+            def report(trace: OperatorTrace) -> None:
+                # The lists keep the memory alive while C++ looks at it.
+                arrays = [np.ascontiguousarray(value) for value in trace.outputs]
+                shapes = [(ctypes.c_int32 * value.ndim)(*value.shape) for value in trace.outputs]
+                tensors = (_Tensor * len(arrays))()
+                for tensor, array, shape in zip(tensors, arrays, shapes, strict=True):
+                    tensor.data = array.ctypes.data
+                    tensor.size = array.nbytes
+                    tensor.scalar_type = litert_executor.scalar_type_of(array.dtype)
+                    tensor.rank = len(shape)
+                    tensor.shape = shape
+                call(context, trace.index, trace.name.encode(), trace.nanoseconds, tensors, len(arrays))
+
+            program = self._programs[handle]
+            program.run_traced(_buffers(inputs, num_inputs), _buffers(outputs, num_outputs), report)
+            return 0
+
+        return self._guard(work, 1)
+
+    def _destroy(self, handle: int) -> None:
+        self._programs.pop(handle, None)
+
+
+def _buffers(tensors: Any, count: int) -> list[Buffer]:
+    return [Buffer(t.data or 0, t.size, t.scalar_type) for t in tensors[:count]]
+
+
+_lock = threading.Lock()
+_loaded: Plugin | None = None
+
+
+def load_plugin() -> Plugin:
+    """Build the plug-in if need be, load it and register its delegates; the same object on every call.
+
+    Imports the ExecuTorch runtime (and with it torch) first: the plug-in resolves its symbols against that library.
+
+    Raises:
+        RuntimeUnavailableError: it cannot be built or loaded on this machine.
+    """
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            path = build_plugin()
+            try:
+                import executorch.extension.pybindings.portable_lib
+                import executorch.kernels.quantized  # noqa: F401  (registers the out variants of q and dq)
+            except (ImportError, OSError) as error:
+                raise RuntimeUnavailableError(
+                    f"The ExecuTorch runtime cannot be imported: {error}.", hint='pip install "executorch==1.5.*" torch'
+                ) from error
+            _loaded = Plugin(path)
+        return _loaded

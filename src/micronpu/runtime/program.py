@@ -1,0 +1,385 @@
+"""A compiled program on the host, through the stock ExecuTorch runtime and our plug-in."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.runtime.litert_executor import Mode
+from micronpu.runtime.plugin import Plugin, load_plugin
+from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
+
+if TYPE_CHECKING:
+    import torch
+
+# ExecuTorch's element type numbers and torch's names for them (executorch/exir/scalar_type.py).
+_TORCH_TYPES = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    15: "bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program runs on the host.
+
+    Attributes:
+        fast: compute with LiteRT's fast kernels. They round a few results of int8 convolutions differently; the default
+            is bit-exact to micronpu's arithmetic.
+        profile: record an ETDump with one event and the output of each NPU operation, for
+            `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
+        debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may not
+            fit is refused: the ExecuTorch runtime would end the process.
+
+    Raises:
+        OptionError: a value of the wrong type.
+    """
+
+    fast: bool = False
+    profile: bool = False
+    debug_buffer_size: int = 1 << 26
+
+    def __post_init__(self) -> None:
+        for name in ("fast", "profile"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(
+                    f"The run option {name} is {getattr(self, name)!r}, but it must be True or False.",
+                    hint=f"RunOptions({name}=True)",
+                )
+        size = self.debug_buffer_size
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise OptionError(
+                f"The run option debug_buffer_size is {size!r}, but it must be a number of bytes.",
+                hint="RunOptions(profile=True, debug_buffer_size=1 << 26)",
+            )
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """One input or output of a program.
+
+    Attributes:
+        dtype: torch's name of the element type, such as "int8".
+        shape: sizes; upper bounds when `dynamic`.
+        dynamic: whether a call may have smaller sizes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    dynamic: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class HostProgram:
+    """A `.pte` loaded for the host.
+
+        program = HostProgram("kws.pte")
+        (scores,) = program.run(features)
+
+    Args:
+        source: path of a `.pte`, or its bytes.
+        options: how to run.
+        method: which of the program's methods to load.
+
+    Raises:
+        PayloadError: the file is no whole `.pte`; or a payload is truncated, corrupted, of another version or for
+            silicon; or it needs a delegate or operator that the host does not have.
+        RuntimeUnavailableError: the plug-in cannot be built or loaded.
+        OptionError: there is no such method.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        options: RunOptions | None = None,
+        *,
+        method: str = "forward",
+    ) -> None:
+        self.options = options or RunOptions()
+        self.method_name = method
+        self._lock = threading.RLock()
+        self._data, self._name = _read(source)
+        summary = read_pte(self._data, name=self._name)
+        if method not in summary.methods:
+            raise OptionError(
+                f"{self._name} has no method {method!r}.",
+                hint=f"one of {', '.join(map(repr, sorted(summary.methods)))}",
+            )
+        self._summary: MethodSummary = summary.methods[method]
+        self._plugin: Plugin = load_plugin()
+        self._program: Any = None
+        self._method: Any = None
+        self._recorded = 0
+        self._load()
+
+    @property
+    def inputs(self) -> tuple[TensorSignature | None, ...]:
+        """Signature of each input; None for an input that is not a tensor."""
+        return tuple(map(_signature, self._summary.inputs))
+
+    @property
+    def outputs(self) -> tuple[TensorSignature | None, ...]:
+        """Signature of each output; None for an output that is not a tensor."""
+        return tuple(map(_signature, self._summary.outputs))
+
+    @property
+    def delegates(self) -> tuple[str, ...]:
+        """Names of the delegates that the method calls, one for each delegated partition."""
+        return self._summary.delegates
+
+    def run(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the method once.
+
+        Args:
+            inputs: CPU tensors of the shapes and types in `inputs`; their memory layout does not matter.
+
+        Returns:
+            New tensors, one per output.
+
+        Raises:
+            ModelError: inputs of another number, type or shape.
+            PayloadError: the program fails.
+        """
+        arguments = self._arguments(inputs)
+        with self._lock:
+            if self._method is None:
+                raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
+            self._reserve()
+            self._plugin.clear_error()
+            try:
+                return tuple(self._method.execute(arguments))
+            except RuntimeError as error:
+                raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+
+    def profile(
+        self,
+        *inputs: torch.Tensor,
+        etdump: str | os.PathLike[str],
+        debug_buffer: str | os.PathLike[str] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Run once with recording on, and save the record; see `save_etdump`. Returns the outputs.
+
+        A separate copy of the program records, so a program loaded without `profile` stays fast.
+        """
+        needed = self._summary.recorded_bytes if debug_buffer is not None else 0
+        options = replace(self.options, profile=True, debug_buffer_size=needed)
+        with HostProgram(self._data, options, method=self.method_name) as recorder:
+            recorder._name = self._name
+            outputs = recorder.run(*inputs)
+            recorder.save_etdump(etdump, debug_buffer)
+        return outputs
+
+    def save_etdump(self, etdump: str | os.PathLike[str], debug_buffer: str | os.PathLike[str] | None = None) -> None:
+        """Write what was recorded since loading, for `Inspector(etdump_path=..., debug_buffer_path=...)`.
+
+        Delegate events carry the LiteRT operator's index as identifier and its name as metadata; their times are those
+        of the functional simulator on this host. Values are laid out as in the LiteRT program.
+
+        Args:
+            etdump: path of the ETDump file.
+            debug_buffer: path for the recorded values; None to leave them out.
+
+        Raises:
+            OptionError: the program was loaded without `profile`, or has not run yet.
+            PayloadError: a file cannot be written.
+        """
+        if not self.options.profile:
+            raise OptionError(
+                f"{self._name} was loaded without recording, so there is no ETDump to save.",
+                hint="HostProgram(path, RunOptions(profile=True)), or its method profile()",
+            )
+        if debug_buffer is not None and not self.options.debug_buffer_size:
+            raise OptionError(
+                f"{self._name} was loaded with debug_buffer_size=0, so there are no recorded values to save.",
+                hint="save_etdump(path) without debug_buffer",
+            )
+        with self._lock:
+            if self._program is None:
+                raise ModelError(f"{self._name} is closed.", hint="save the ETDump before close()")
+            # Both files appear whole or not at all.
+            target = Path(etdump)
+            try:
+                with tempfile.TemporaryDirectory(prefix=".micronpu-", dir=target.parent) as scratch:
+                    record, values = Path(scratch) / "etdump", Path(scratch) / "values"
+                    self._program.write_etdump_result_to_file(str(record), str(values))
+                    if debug_buffer is not None:
+                        # Not os.replace: the two paths may be on different file systems.
+                        shutil.move(values, debug_buffer)
+                    os.replace(record, target)
+            except (OSError, RuntimeError) as error:
+                raise PayloadError(
+                    f"The ETDump cannot be written to {target}: {error}.",
+                    hint="run the program at least once before, and check the path",
+                ) from error
+
+    def close(self) -> None:
+        """Free the program now; running it afterwards is an error. Safe to call twice."""
+        with self._lock:
+            self._method = None
+            self._program = None
+
+    def __enter__(self) -> HostProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        signature = ", ".join(map(str, self.inputs)) + " -> " + ", ".join(map(str, self.outputs))
+        return f"HostProgram({self._name}: {self.method_name}({signature}), delegates: {list(self.delegates)})"
+
+    def _load(self) -> None:
+        from executorch.runtime import Runtime
+
+        runtime = Runtime.get()
+        known = runtime.backend_registry.registered_backend_names
+        for delegate in self._summary.delegates:
+            if delegate not in known:
+                raise PayloadError(
+                    f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
+                    hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
+                )
+        missing = sorted(set(self._summary.operators) - set(runtime.operator_registry.operator_names))
+        if missing:
+            raise PayloadError(
+                f"{self._name} calls operators that the host runtime does not have: {', '.join(missing)}.",
+                hint="import the package that registers their kernels before loading the program",
+            )
+        self._plugin.clear_error()
+        mode = Mode.FAST if self.options.fast else Mode.REFERENCE
+        try:
+            self._program = runtime.load_program(
+                self._data,
+                enable_etdump=self.options.profile,
+                debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
+            )
+            with self._plugin.mode(mode):
+                self._method = self._program.load_method(self.method_name)
+        except RuntimeError as error:
+            self.close()
+            raise self._failure(f"{self._name} cannot be loaded", error) from error
+
+    def _reserve(self) -> None:
+        """Make sure that the values of one more run fit into the debug buffer."""
+        if not self.options.profile or not self.options.debug_buffer_size:
+            return
+        needed = self._recorded + self._summary.recorded_bytes
+        if needed > self.options.debug_buffer_size:
+            raise OptionError(
+                f"One more run of {self._name} may record {needed} bytes, but its debug buffer has "
+                f"{self.options.debug_buffer_size}.",
+                hint=f"RunOptions(profile=True, debug_buffer_size={needed}), or 0 to record times only",
+            )
+        self._recorded = needed
+
+    def _failure(self, what: str, error: RuntimeError) -> BaseException:
+        """The exception for the user: the plug-in's own sentence where there is one."""
+        failure = self._plugin.take_error()
+        if failure is None:
+            detail = " ".join(str(error).split()).rstrip(".")
+            return PayloadError(
+                f"{what}, because the ExecuTorch runtime reports: {detail}.",
+                hint="the lines that ExecuTorch printed above, or compile the model again",
+            )
+        if isinstance(failure.cause, MicroNpuError) or not isinstance(failure.cause, Exception | None):
+            return failure.cause  # among them KeyboardInterrupt
+        sentence, _, hint = failure.sentence.partition(" Try: ")
+        return PayloadError(f"{what}: {sentence}", hint=hint.rstrip("."))
+
+    def _arguments(self, inputs: tuple[Any, ...]) -> list[Any]:
+        """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
+        expected = self._summary.inputs
+        if len(inputs) != len(expected):
+            signature = ", ".join(map(str, self.inputs)) or "none"
+            raise ModelError(
+                f"{self._name} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
+                hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",
+            )
+        return [
+            given if wanted is None else self._argument(position, given, wanted)
+            for position, (given, wanted) in enumerate(zip(inputs, expected, strict=True))
+        ]
+
+    def _argument(self, position: int, given: Any, wanted: TensorValue) -> Any:
+        import torch
+
+        if (
+            type(given) is torch.Tensor
+            and not wanted.dynamic
+            and given.shape == wanted.shape
+            and given.stride() == wanted.strides
+            and given.dtype is getattr(torch, _dtype_name(wanted), None)
+            and given.device.type == "cpu"
+            and not given.requires_grad
+        ):
+            return given  # the usual case costs a microsecond, not ten
+        signature = _signature(wanted)
+        where = f"Input {position} of {self._name}"
+        if not isinstance(given, torch.Tensor):
+            raise ModelError(
+                f"{where} must be a tensor {signature}, but a {type(given).__name__} was given.",
+                hint="torch.as_tensor(...)",
+            )
+        if given.device.type != "cpu" or given.layout != torch.strided:
+            raise ModelError(
+                f"{where} must be a dense tensor on the CPU, but a {given.layout} one on {given.device} was given.",
+                hint="tensor.cpu()",
+            )
+        dtype = str(given.dtype).removeprefix("torch.")
+        shape = tuple(given.shape)
+        fits = shape == wanted.shape
+        if wanted.dynamic and len(shape) == len(wanted.shape):
+            fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
+        if dtype != _dtype_name(wanted) or not fits:
+            same_size = math.prod(shape) == math.prod(wanted.shape)
+            raise ModelError(
+                f"{where} must be {signature}, but {TensorSignature(dtype, shape)} was given.",
+                hint=f"tensor.to(torch.{_dtype_name(wanted)})"
+                if fits
+                else f"tensor.reshape{wanted.shape}"
+                if same_size
+                else "the shape of the example inputs that the program was compiled with",
+            )
+        order = wanted.dim_order
+        # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
+        physical = given.detach().permute(order).contiguous()
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        return physical.permute(inverse)
+
+
+def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tuple[bytes, str]:
+    """The program's bytes, and what to call it in messages."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source), "The program"
+    path = Path(source)
+    try:
+        return path.read_bytes(), str(path)
+    except OSError as error:
+        raise PayloadError(
+            f"The program {path} cannot be read: {error.strerror or error}.", hint="check the path of the .pte file"
+        ) from error
+
+
+def _dtype_name(value: TensorValue) -> str:
+    return _TORCH_TYPES.get(value.scalar_type, f"type number {value.scalar_type}")
+
+
+def _signature(value: TensorValue | None) -> TensorSignature | None:
+    return None if value is None else TensorSignature(_dtype_name(value), value.shape, value.dynamic)

@@ -1,0 +1,248 @@
+"""Looks at a `.pte` before the runtime does: is it whole, what does it need, what are its inputs and outputs.
+
+The runtime reports a damaged or unsuited program as an error number; from here the user gets a sentence. Layout: a
+flatbuffer with identifier `ET12`. If there are segments, 32 bytes of extended header follow the identifier (magic
+`eh00`, its length, the flatbuffer's size, offset and size of the segments), and the segments follow the flatbuffer.
+Source: `executorch/exir/_serialize` (`_program.py`, `program.fbs`), ExecuTorch 1.5. No torch, no ExecuTorch:
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+from micronpu import _flatbuffer
+from micronpu.errors import PayloadError
+
+_IDENTIFIER = b"ET12"
+_HEADER_MAGIC = b"eh00"
+_COPY_AGAIN = "copy or export the file again"
+_TENSOR = 5  # in the union KernelTypes
+_TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
+_KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
+_SEGMENT = 1  # in the enum DataLocation
+_LITERT = b"TFL3"
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """A tensor of the program's signature: ExecuTorch's number of its element type, shape, axes in memory order."""
+
+    scalar_type: int
+    shape: tuple[int, ...]
+    dim_order: tuple[int, ...]
+    dynamic: bool
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each axis, as the runtime computes them from the order of axes."""
+        strides = [0] * len(self.shape)
+        step = 1
+        for axis in reversed(self.dim_order):
+            strides[axis] = step
+            step *= self.shape[axis]
+        return tuple(strides)
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """A method: its tensors (None for other values), the operators and delegates that it calls.
+
+    Attributes:
+        recorded_bytes: upper bound of what one run writes into a debug buffer when values are recorded: every tensor
+            argument of every instruction, NPU operations inside delegates included.
+    """
+
+    name: str
+    inputs: tuple[TensorValue | None, ...]
+    outputs: tuple[TensorValue | None, ...]
+    operators: tuple[str, ...]
+    delegates: tuple[str, ...]
+    recorded_bytes: int
+
+
+@dataclass(frozen=True)
+class PteSummary:
+    """What a `.pte` holds.
+
+    Attributes:
+        methods: by name.
+        payloads: (delegate name, blob) of each delegate of each method, in program order.
+        program_size, segment_size: bytes of the flatbuffer and of the segments.
+    """
+
+    methods: dict[str, MethodSummary]
+    payloads: tuple[tuple[str, bytes], ...]
+    program_size: int
+    segment_size: int
+
+
+def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
+    """Check that a `.pte` is whole and summarise it.
+
+    Args:
+        data: the file's contents.
+        name: what to call it in messages, such as the path.
+
+    Raises:
+        PayloadError: empty, not a `.pte`, truncated, or damaged.
+    """
+    size = len(data)
+    if size == 0:
+        raise PayloadError(f"{name} is empty, so it is not an ExecuTorch program.", hint=_COPY_AGAIN)
+    if size < 8 or data[4:6] != _IDENTIFIER[:2]:
+        raise PayloadError(
+            f"{name} is not an ExecuTorch program (.pte): its {size} bytes do not carry the identifier ET12.",
+            hint="pass a .pte file, such as program.save() writes",
+        )
+    if data[4:8] != _IDENTIFIER:
+        raise PayloadError(
+            f"{name} has the ExecuTorch format {data[4:8]!r}, but this runtime reads {_IDENTIFIER!r}.",
+            hint="export the model again with ExecuTorch 1.5",
+        )
+    program_size, base, segment_size = _extended_header(data, name)
+    try:
+        program = _flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
+        return _summary(data, program, program_size, base, segment_size, name)
+    except _flatbuffer.CorruptFlatbufferError as error:
+        raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
+
+
+def _extended_header(data: bytes, name: str) -> tuple[int, int, int]:
+    """Sizes from the extended header: flatbuffer, offset of the segments, all segments."""
+    size = len(data)
+    magic, length = data[8:12], int.from_bytes(data[12:16], "little")
+    if magic != _HEADER_MAGIC:
+        # Without segments there is no header; the runtime's verifier then finds what is cut off.
+        return size, 0, 0
+    if size < 40 or length < 24:
+        raise PayloadError(f"{name} is truncated or damaged: its extended header is not whole.", hint=_COPY_AGAIN)
+    program_size, base = struct.unpack_from("<2Q", data, 16)
+    segment_size = struct.unpack_from("<Q", data, 32)[0] if length >= 32 else 0
+    needed = max(program_size, base + segment_size)
+    if size < needed:
+        raise PayloadError(
+            f"{name} is truncated: it has {size} of the {needed} bytes that its header names.", hint=_COPY_AGAIN
+        )
+    if program_size < 8 + length or (segment_size and base < program_size):
+        raise PayloadError(f"{name} is damaged: the sizes in its header contradict each other.", hint=_COPY_AGAIN)
+    return program_size, base, segment_size
+
+
+def _summary(
+    data: bytes, program: _flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
+) -> PteSummary:
+    # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4.
+    inline = program.vector(3)
+    segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
+    # A program without header may list an empty segment for constants.
+    if not base and any(length for _, length in segments):
+        raise PayloadError(f"{name} is damaged: it has segments, but no header that says where.", hint=_COPY_AGAIN)
+    for index, (offset, length) in enumerate(segments):
+        if base + offset + length > len(data):
+            raise PayloadError(
+                f"{name} is truncated: its segment {index} ends at byte {base + offset + length}, "
+                f"but it has {len(data)} bytes.",
+                hint=_COPY_AGAIN,
+            )
+    methods: dict[str, MethodSummary] = {}
+    payloads: list[tuple[str, bytes]] = []
+    for plan in program.vector(1).tables():
+        # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, operators 6, delegates 7.
+        values = plan.vector(2)
+        delegates = []
+        for delegate in plan.vector(7).tables():
+            # BackendDelegate: id 0, processed 1 (BackendDelegateDataReference: location 0, index 1).
+            delegates.append(delegate.string(0))
+            where = delegate.table(1)
+            location = where.integer(0, "<b") if where else 0
+            index = where.integer(1, "<I") if where else 0
+            if location == _SEGMENT:
+                if index >= len(segments):
+                    raise _flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
+                start = base + segments[index][0]
+                payloads.append((delegates[-1], data[start : start + segments[index][1]]))
+            else:
+                blob = inline.table(index).vector(0)
+                payloads.append((delegates[-1], bytes(blob.data[blob.start : blob.start + blob.length])))
+        operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+        recorded = _recorded_bytes(plan, values) + sum(
+            litert_output_bytes(blob) for _, blob in payloads[len(payloads) - len(delegates) :]
+        )
+        methods[plan.string(0)] = MethodSummary(
+            name=plan.string(0),
+            inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
+            outputs=tuple(_tensor(values.table(i)) for i in plan.vector(4).integers()),
+            operators=tuple(operators),
+            delegates=tuple(delegates),
+            recorded_bytes=recorded,
+        )
+    return PteSummary(methods, tuple(payloads), program_size, segment_size)
+
+
+def _tensor(value: _flatbuffer.Table) -> TensorValue | None:
+    # EValue: val 0 (type) and 1 (table). Tensor: scalar_type 0, sizes 2, dim_order 3, shape_dynamism 8.
+    tensor = value.table(1)
+    if value.integer(0, "<B") != _TENSOR or tensor is None:
+        return None
+    shape, dim_order = tensor.vector(2).integers(), tensor.vector(3).integers("<B")
+    if sorted(dim_order) != list(range(len(shape))):
+        raise _flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+    return TensorValue(
+        scalar_type=tensor.integer(0, "<b"),
+        shape=shape,
+        dim_order=dim_order,
+        dynamic=tensor.integer(8, "<b") != 0,
+    )
+
+
+def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
+    """Bytes that the runtime itself records of one run: the arguments of all calls, and the method's outputs."""
+    sizes: dict[int, int] = {}
+
+    def size_of(index: int) -> int:
+        if index not in sizes:
+            value = values.table(index)
+            kind, body = value.integer(0, "<B"), value.table(1)
+            if kind in _TENSOR_LISTS and body is not None:
+                sizes[index] = sum(size_of(i) for i in body.vector(0).integers() if i >= 0 and i != index)
+            else:
+                tensor = _tensor(value)
+                sizes[index] = _recorded(math.prod(tensor.shape)) if tensor else 0
+        return sizes[index]
+
+    total = sum(map(size_of, plan.vector(4).integers()))
+    # ExecutionPlan.chains 5; Chain.instructions 2; Instruction: type 0, value 1; KernelCall and DelegateCall: args 1.
+    for chain in plan.vector(5).tables():
+        for instruction in chain.vector(2).tables():
+            call = instruction.table(1)
+            if call is not None and instruction.integer(0, "<B") in (_KERNEL_CALL, _DELEGATE_CALL):
+                total += sum(map(size_of, call.vector(1).integers()))
+    return total
+
+
+def litert_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a Neutron reference payload records; 0 for any other delegate's blob."""
+    start = blob.find(_LITERT)  # not parsed: a damaged payload is the plug-in's to report
+    if start < 4:
+        return 0
+    try:
+        total = 0
+        for graph in _flatbuffer.root(memoryview(blob)[start - 4 :], _LITERT).vector(2).tables():
+            # SubGraph: tensors 0, operators 3; Operator.outputs 2; Tensor.shape 0.
+            tensors = graph.vector(0)
+            for operator in graph.vector(3).tables():
+                for index in operator.vector(2).integers():
+                    if index >= 0:
+                        total += _recorded(math.prod(tensors.table(index).vector(0).integers()))
+        return total
+    except _flatbuffer.CorruptFlatbufferError:
+        return 0
+
+
+def _recorded(elements: int) -> int:
+    """A recorded tensor: up to 8 bytes per element, and padding to the sink's alignment."""
+    return 8 * max(elements, 0) + 128
