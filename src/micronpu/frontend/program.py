@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -215,6 +216,9 @@ class ProgramView:
         value = self._constants.get(node)
         if value is None:
             raise ModelError(f"`{node.name}` is not a constant.")
+        if isinstance(value, FakeTensor):
+            # ExecuTorch shows a partitioner shapes instead of weights; decisions depend on no value.
+            return np.zeros(tuple(value.shape), _DTYPES[value.dtype].numpy)
         return np.asarray(value.detach().cpu().numpy())
 
     def edge(self, node: Node) -> Edge | None:
@@ -242,6 +246,8 @@ class ProgramView:
         scales, zeros = self.constant(values["scales"]), self.constant(values["zero_points"])
         if scales is None:
             return None
+        if isinstance(scales, FakeTensor):
+            return QParams.per_channel([1.0] * scales.numel(), int(values["axis"]))
         zero_list = [0] * scales.numel() if zeros is None else [int(z) for z in zeros.reshape(-1).tolist()]
         return QParams.per_channel(scales.reshape(-1).tolist(), int(values["axis"]), zero_list)
 

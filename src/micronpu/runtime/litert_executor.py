@@ -187,9 +187,10 @@ class LiteRtProgram:
             if buffer.size == tensor.size and buffer.scalar_type == tensor.scalar_type:
                 continue
             found = NUMPY_TYPES.get(buffer.scalar_type)
+            passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
             raise PayloadError(
                 f"{what} {position} of the Neutron program has {tensor.size} bytes of {tensor.numpy_type.name}, "
-                f"but the program around it passes {buffer.size} bytes of {found.__name__ if found else 'an unknown type'}.",
+                f"but the program around it passes {passed}.",
                 hint=_COMPILE_AGAIN,
             )
 

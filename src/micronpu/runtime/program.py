@@ -197,7 +197,8 @@ class HostProgram:
             debug_buffer: path for the recorded values; None to leave them out.
 
         Raises:
-            OptionError: the program was loaded without `profile`, or has not run yet.
+            OptionError: the program was loaded without `profile`, or without the recorded values asked for.
+            ModelError: the program is closed.
             PayloadError: a file cannot be written.
         """
         if not self.options.profile:
