@@ -1,9 +1,9 @@
 """PyTorch models on the NPUs of microcontrollers.
 
-    program = micronpu.compile(model, example_inputs, target="imxrt700", calibration=batches)
-    program.report          # what runs where and why
-    program.save("kws.pte")
-    program.run(x)          # in the ExecuTorch runtime, on this machine
+program = micronpu.compile(model, example_inputs, target="imxrt700", calibration=batches)
+program.report          # what runs where and why
+program.save("kws.pte")
+program.run(x)          # in the ExecuTorch runtime, on this machine
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ def compile_model(
         compiled, calls = [], []
         for number, group in enumerate(partitioning.groups):
             part = compile_graph(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)), chosen)
-            calls.append(delegate("NeutronBackend", part.payload, chosen.to_specs(), *_border(group), part.debug_handles))
+            calls.append(
+                delegate("NeutronBackend", part.payload, chosen.to_specs(), *_border(group), part.debug_handles)
+            )
             compiled.append(part)
             progress((number + 1) / len(partitioning.groups))
     with clock.step("lower"), quiet():

@@ -101,7 +101,8 @@ class QuantizedNode(NodeArguments):
         shape = static_shape(self.node)
         if shape is None:
             raise UnsupportedError(
-                f"The shape of `{self.node.name}` is only known at run time.", hint="export the model with static shapes"
+                f"The shape of `{self.node.name}` is only known at run time.",
+                hint="export the model with static shapes",
             )
         return shape
 
@@ -204,7 +205,8 @@ class Importer:
         """int8 constant behind an operand; a transpose between is applied to it."""
         if not isinstance(source, Node) or self.constant_behind(source) is None:
             raise UnsupportedError(
-                f"The weights of `{reader.name}` are computed at run time.", hint="only constant weights can be compiled"
+                f"The weights of `{reader.name}` are computed at run time.",
+                hint="only constant weights can be compiled",
             )
         if is_dequantize(source) or is_dequantize_channel(source):
             integers = source.args[0]
@@ -353,4 +355,13 @@ def import_program(view: ProgramView) -> Graph:
     return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)
 
 
-__all__ = ["Importer", "ProgramView", "Relu", "clamp_behind", "import_nodes", "import_of", "import_program", "is_compute"]
+__all__ = [
+    "Importer",
+    "ProgramView",
+    "Relu",
+    "clamp_behind",
+    "import_nodes",
+    "import_of",
+    "import_program",
+    "is_compute",
+]

@@ -65,9 +65,7 @@ class Tensor:
     data: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.data is not None and (
-            self.data.shape != self.type.shape or self.data.dtype != self.type.dtype.numpy
-        ):
+        if self.data is not None and (self.data.shape != self.type.shape or self.data.dtype != self.type.dtype.numpy):
             raise InternalError(
                 f"Constant {self.name} holds {self.data.dtype}{list(self.data.shape)} but is declared {self.type}."
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult, Partitioner
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
 from torch.fx import Node
 
@@ -31,9 +31,7 @@ class NeutronBackend(BackendDetails):
         for identifier, handles in compiled.debug_handles.items():
             if handles:
                 mapping.insert_delegate_mapping_entry(handles=list(handles), identifier=identifier)
-        return PreprocessResult(
-            processed_bytes=compiled.payload, debug_handle_map=mapping.get_delegate_mapping()
-        )
+        return PreprocessResult(processed_bytes=compiled.payload, debug_handle_map=mapping.get_delegate_mapping())
 
 
 class NeutronPartitioner(Partitioner):

@@ -92,7 +92,11 @@ def _overload(name: str) -> str:
     bare = name.replace("::", ".").removeprefix("torch.ops.").removeprefix("aten.")
     if bare not in ATEN_IMPORTS:
         close = [o for o in sorted(ATEN_IMPORTS) if o.split(".")[0] == bare.split(".")[0]]
-        hint = f"one of {', '.join(f'aten.{o}' for o in close)}" if close else "`micronpu check` prints the names in a model"
+        hint = (
+            f"one of {', '.join(f'aten.{o}' for o in close)}"
+            if close
+            else "`micronpu check` prints the names in a model"
+        )
         raise OptionError(f"There is no operator {name!r} in `operators_not_to_delegate`.", hint=hint)
     return f"aten.{bare}"
 
@@ -131,5 +135,7 @@ class NeutronCompileSpecBuilder:
     def build(self) -> list[CompileSpec]:
         """The compile specs."""
         if self._options is None:
-            raise OptionError("The compile spec has no chip.", hint='call neutron_compile_spec("imxrt700") before build()')
+            raise OptionError(
+                "The compile spec has no chip.", hint='call neutron_compile_spec("imxrt700") before build()'
+            )
         return generate_neutron_compile_spec(**self._options)

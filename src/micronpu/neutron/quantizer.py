@@ -32,7 +32,8 @@ class NeutronQuantizer(Quantizer):
         super().__init__()
         if neutron_target_spec is not None and not isinstance(neutron_target_spec, NeutronTargetSpec):
             raise OptionError(
-                f"`neutron_target_spec` is a {type(neutron_target_spec).__name__}.", hint='NeutronTargetSpec("imxrt700")'
+                f"`neutron_target_spec` is a {type(neutron_target_spec).__name__}.",
+                hint='NeutronTargetSpec("imxrt700")',
             )
         if not isinstance(per_channel, bool):
             raise OptionError(f"`per_channel` is {per_channel!r}; it is True or False.")

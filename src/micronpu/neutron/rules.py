@@ -13,14 +13,11 @@ from typing import Any
 from micronpu.ir.graph import Node
 from micronpu.ir.types import DType, TensorType
 from micronpu.neutron.devices import NeutronTargetSpec
-
 from micronpu.ops.base import Op
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
-
-
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.verdict import Finding, Reason, Rule, found
 

@@ -11,7 +11,17 @@ import numpy.typing as npt
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.arithmetic import lookup_table, requantize, saturate
-from micronpu.ops.base import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator, own_qparams, shares_qparams
+from micronpu.ops.base import (
+    Op,
+    Permutation,
+    Quantization,
+    Value,
+    fixed_qparams,
+    from_aten,
+    operator,
+    own_qparams,
+    shares_qparams,
+)
 from micronpu.ops.fused import Activation
 
 if TYPE_CHECKING:
@@ -62,7 +72,10 @@ class Relu(Elementwise):
         return saturate(scaled, *self.kind.limits(y), y.dtype.value)
 
     @from_aten(
-        *(f"{name}.default" for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_", "clamp", "clamp_")),
+        *(
+            f"{name}.default"
+            for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_", "clamp", "clamp_")
+        ),
         quantization=_clamp_quantization,
         is_activation=True,
     )
@@ -120,7 +133,9 @@ class Clamp(Elementwise):
         scalar = emit.input_type(0).with_shape(())
         if low > type_min and high < type_max:
             middle = emit.intermediate(emit.input_type(0))
-            emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)], outputs=[middle])
+            emit.add(
+                "MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)], outputs=[middle]
+            )
             emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[middle, emit.constant(high, scalar)])
         elif high < type_max:
             emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(high, scalar)])

@@ -82,9 +82,9 @@ def requantize(x: IntArray, real_multiplier: float) -> IntArray:
     return multiply_by_quantized_multiplier(x, *quantize_multiplier(real_multiplier))
 
 
-def per_channel_multipliers(input_scale: float, weight_scales: tuple[float, ...], output_scale: float) -> tuple[
-    IntArray, IntArray
-]:
+def per_channel_multipliers(
+    input_scale: float, weight_scales: tuple[float, ...], output_scale: float
+) -> tuple[IntArray, IntArray]:
     """Multiplier and shift for each output channel of a convolution or linear layer."""
     pairs = [quantize_multiplier(input_scale * w / output_scale) for w in weight_scales]
     return np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs], np.int64)
@@ -110,9 +110,7 @@ def _exp_between_minus_quarter_and_zero(a: IntArray) -> IntArray:
     x2 = doubling_high_multiply(x, x)
     x3 = doubling_high_multiply(x2, x)
     x4 = doubling_high_multiply(x2, x2)
-    tail = rounding_right_shift(
-        doubling_high_multiply(rounding_right_shift(x4, 2) + x3, one_third) + x2, 1
-    )
+    tail = rounding_right_shift(doubling_high_multiply(rounding_right_shift(x4, 2) + x3, one_third) + x2, 1)
     return exp_of_minus_eighth + doubling_high_multiply(x + tail, exp_of_minus_eighth)
 
 

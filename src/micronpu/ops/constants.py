@@ -24,9 +24,7 @@ def fused_activation(node: AtenNode) -> Activation:
     return Activation[node.activation.upper()] if node.activation else Activation.NONE
 
 
-def quantized_weights(
-    node: AtenNode, x: TensorType, channel_axis: int = 0
-) -> tuple[npt.NDArray[Any], QParams, Tensor]:
+def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
     """Weights, their parameters, and the int32 bias at scale ``s_x * s_weight`` (zero where there is none).
 
     A channel whose weights are so small that its bias would not fit gets a coarser scale: its weights lose bits
@@ -55,7 +53,9 @@ def quantized_weights(
             shape[channel_axis] = channels
         weight = np.rint(weight * (scale / wider).reshape(shape)).astype(np.int8)
         qparams = QParams(tuple(wider), qparams.zero_point, qparams.axis)
-    bias_scale = QParams(tuple(x.scale * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0)
+    bias_scale = QParams(
+        tuple(x.scale * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0
+    )
     grid = np.broadcast_to(x.scale * np.array(qparams.scale), (channels,))
     quantized = np.clip(np.rint(bias / grid), -(2**31), 2**31 - 1)
     return weight, qparams, node.constant(quantized, TensorType((channels,), DType.INT32, bias_scale))

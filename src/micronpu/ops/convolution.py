@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, TensorType
+from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channel_multipliers, saturate
 from micronpu.ops.aten import pair
 from micronpu.ops.base import Op, Value, from_aten, operator, weighted
 from micronpu.ops.constants import fused_activation, quantized_weights
-from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channel_multipliers, saturate
 from micronpu.ops.fused import Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import channels_first, channels_last
 
@@ -64,12 +64,16 @@ class _Convolution(Op):
         for i in range(weight.shape[1]):
             for j in range(weight.shape[2]):
                 top, left = i * self.dilation[0], j * self.dilation[1]
-                yield i, j, padded[
-                    :,
-                    top : top + (rows - 1) * self.stride[0] + 1 : self.stride[0],
-                    left : left + (columns - 1) * self.stride[1] + 1 : self.stride[1],
-                    :,
-                ]
+                yield (
+                    i,
+                    j,
+                    padded[
+                        :,
+                        top : top + (rows - 1) * self.stride[0] + 1 : self.stride[0],
+                        left : left + (columns - 1) * self.stride[1] + 1 : self.stride[1],
+                        :,
+                    ],
+                )
 
     def litert_fields(self, emit: LiteRtEmitter) -> dict[str, Any]:
         x, weight = emit.input_type(0), emit.input_type(1)

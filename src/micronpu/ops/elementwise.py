@@ -69,4 +69,6 @@ class Add(Op):
         return node.emit(cls(fused_activation(node)), node.tensor("x"), node.tensor("z"), qparams=node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add("ADD", options="AddOptions", fields={"fusedActivationFunction": emit.activation(self.activation)}, version=2)
+        emit.add(
+            "ADD", options="AddOptions", fields={"fusedActivationFunction": emit.activation(self.activation)}, version=2
+        )

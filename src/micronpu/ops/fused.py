@@ -103,7 +103,9 @@ def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], dilat
     return span // stride + 1
 
 
-def litert_padding(size: Sequence[int], kernel: Size2d, stride: Size2d, padding: Padding2d, dilation: Size2d = (1, 1)) -> str | None:
+def litert_padding(
+    size: Sequence[int], kernel: Size2d, stride: Size2d, padding: Padding2d, dilation: Size2d = (1, 1)
+) -> str | None:
     """ "VALID" or "SAME" where LiteRT has a word for the padding of a window over [height, width], else None."""
     if not padding:
         return "VALID"

@@ -65,5 +65,8 @@ class FullyConnected(Op):
         return node.emit(cls(fused_activation(node)), x, constant, bias, qparams=node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        fields = {"keepNumDims": emit.input_type(0).rank > 2, "fusedActivationFunction": emit.activation(self.activation)}
+        fields = {
+            "keepNumDims": emit.input_type(0).rank > 2,
+            "fusedActivationFunction": emit.activation(self.activation),
+        }
         emit.add("FULLY_CONNECTED", options="FullyConnectedOptions", fields=fields, version=12)

@@ -64,7 +64,16 @@ class Reshape(Op):
     @from_aten(
         *(
             f"{name}.default"
-            for name in ("view", "view_copy", "reshape", "_unsafe_view", "squeeze", "squeeze_copy", "unsqueeze", "unsqueeze_copy")
+            for name in (
+                "view",
+                "view_copy",
+                "reshape",
+                "_unsafe_view",
+                "squeeze",
+                "squeeze_copy",
+                "unsqueeze",
+                "unsqueeze_copy",
+            )
         ),
         "flatten.using_ints",
         "squeeze.dim",
@@ -213,7 +222,24 @@ def _identity(node: AtenNode) -> Tensor:
     return node.tensor("x")
 
 
-for _overload in ("clone", "contiguous", "detach", "detach_copy", "alias", "alias_copy", "lift_fresh_copy", "_clone_dim_order"):
+for _overload in (
+    "clone",
+    "contiguous",
+    "detach",
+    "detach_copy",
+    "alias",
+    "alias_copy",
+    "lift_fresh_copy",
+    "_clone_dim_order",
+):
     add_import(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "self"),), moves_only=True))
 for _overload in ("dropout", "dropout_"):
-    add_import(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input" if _overload == "dropout" else "self"),), moves_only=True))
+    add_import(
+        AtenImport(
+            f"{_overload}.default",
+            _identity,
+            shares_qparams(),
+            (("x", "input" if _overload == "dropout" else "self"),),
+            moves_only=True,
+        )
+    )

@@ -133,7 +133,9 @@ class AvgPool2d(_Pool):
     def build(cls, node: AtenNode) -> Tensor:
         x, kernel, stride, padding = _window(node)
         if node.value("divisor_override"):
-            raise UnsupportedError(f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported.")
+            raise UnsupportedError(
+                f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported."
+            )
         count_padding = bool(node.value("count_include_pad")) and bool(padding)
         y = node.emit(cls(kernel, stride, padding, count_padding), channels_last(node, x))
         return channels_first(node, y)

@@ -117,7 +117,9 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
         joined = [u for v in members if (u := vertices[v].unit) is not None]
         if all(u.moves_only for u in joined):
             for unit in joined:
-                unit.reasons.append(_reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values"))
+                unit.reasons.append(
+                    _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values")
+                )
             continue
         for unit in joined:
             number_of[id(unit)] = len(groups)
@@ -132,7 +134,9 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
         elif owner.head is node:
             seen.add(id(owner))
             verdicts.append(
-                Verdict(overload_name(node), origin_of(node), number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
+                Verdict(
+                    overload_name(node), origin_of(node), number_of.get(id(owner)), tuple(owner.reasons), owner.macs
+                )
             )
         elif is_compute(node):
             reasons = tuple(owner.reasons)

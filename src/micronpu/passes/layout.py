@@ -58,9 +58,7 @@ class SinkTransposes(Pass):
 
     def run(self, graph: Graph) -> bool:
         producer = graph.producers()
-        transposes = {
-            (n.inputs[0], n.op.permutation): n.output for n in graph.nodes if isinstance(n.op, Transpose)
-        }
+        transposes = {(n.inputs[0], n.op.permutation): n.output for n in graph.nodes if isinstance(n.op, Transpose)}
         nodes: list[Node] = []
         changed = False
         for node in graph.nodes:
@@ -89,7 +87,11 @@ class SinkTransposes(Pass):
             return None
         for tensor in node.inputs:
             first = producer.get(tensor)
-            if first is not None and isinstance(first.op, Transpose) and len(first.op.permutation) == node.output.type.rank:
+            if (
+                first is not None
+                and isinstance(first.op, Transpose)
+                and len(first.op.permutation) == node.output.type.rank
+            ):
                 return first.op.permutation
             if first is not None and isinstance(first.op, Transpose) and len(node.inputs) == 1:
                 return first.op.permutation

@@ -35,7 +35,8 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> l
         )
     if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
         raise ModelError(
-            f"Calibration data is a {type(calibration).__name__}, not a list of inputs.", hint="calibration=[x1, x2, ...]"
+            f"Calibration data is a {type(calibration).__name__}, not a list of inputs.",
+            hint="calibration=[x1, x2, ...]",
         )
     batches: list[tuple[torch.Tensor, ...]] = []
     for number, item in enumerate(calibration):
@@ -122,7 +123,8 @@ def graph_module(program: Any) -> GraphModule:
         assert isinstance(module, GraphModule)
         return module
     raise ModelError(
-        f"A {type(program).__name__} cannot be quantized as it is.", hint="export it first: torch.export.export(model, inputs)"
+        f"A {type(program).__name__} cannot be quantized as it is.",
+        hint="export it first: torch.export.export(model, inputs)",
     )
 
 

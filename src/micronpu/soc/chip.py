@@ -127,7 +127,9 @@ def load_chip(path: str | Path) -> Chip:
 @functools.lru_cache(maxsize=1)
 def load_chips() -> tuple[Chip, ...]:
     """The chips that come with the package, sorted by name."""
-    files = sorted((f for f in resources.files("micronpu.soc").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    files = sorted(
+        (f for f in resources.files("micronpu.soc").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name
+    )
     return tuple(parse_chip(f.read_text(encoding="utf-8"), f.name) for f in files)
 
 
