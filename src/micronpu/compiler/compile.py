@@ -182,7 +182,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
         raise ModelError(f"The model is a {type(model).__name__}, not a torch.nn.Module or an exported program.")
     if model.training:
         raise ModelError(
-            f"The model {type(model).__name__} is in training mode, in which dropout and batch norm change its results.",
+            f"The model {type(model).__name__} is in training mode, in which dropout and batch norm change results.",
             hint="model.eval() before compiling",
         )
     with quiet(), torch.no_grad():

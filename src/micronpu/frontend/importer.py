@@ -20,7 +20,6 @@ from micronpu.frontend.program import (
     Edge,
     ProgramView,
     arguments,
-    is_compute,
     is_dequantize,
     is_dequantize_channel,
     is_getitem,
@@ -32,8 +31,9 @@ from micronpu.frontend.program import (
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.activation import Relu
+from micronpu.ops.activation import clamp_bounds
 from micronpu.ops.base import AtenImport, Op
+from micronpu.ops.fused import Activation
 from micronpu.ops.quantization import Requantize
 
 
@@ -49,13 +49,11 @@ def clamp_behind(node: Node) -> Node | None:
 
 def fused_kind(node: Node) -> str:
     """Name of the fused-activation code of a clamp node, such as "relu6"."""
-    from micronpu.ops.activation import _bounds
-    from micronpu.ops.fused import Activation
-
-    kind = Activation.of_bounds(*_bounds(NodeArguments(node)))
+    kind = Activation.of_bounds(*clamp_bounds(NodeArguments(node)))
     if kind is None or not kind.can_fuse:
         raise UnsupportedError(
-            f"`{node.name}` clamps the result of an operator to bounds that cannot be fused and has no quantization before it.",
+            f"`{node.name}` clamps the result of an operator to bounds that cannot be fused, with no quantization "
+            "before it.",
             hint="quantize the result of the operator before the clamp",
         )
     return kind.name.lower()
@@ -292,7 +290,8 @@ class Importer:
             raise UnsupportedError(f"The quantization parameters of `{node.name}` are computed at run time.")
         if edge.dtype is not DType.INT8 or edge.limits != (-128, 127):
             raise UnsupportedError(
-                f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in [-128, 127]."
+                f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in "
+                "[-128, 127]."
             )
         return edge
 
@@ -328,11 +327,12 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
     wanted = set(inputs)
     types: dict[Node, TensorType] = {}
     for node in chosen:
-        if is_dequantize(node) and node.args[0] in wanted:
+        source = node.args[0] if node.args else None
+        if is_dequantize(node) and isinstance(source, Node) and source in wanted:
             edge, shape = importer._edge(node), static_shape(node)
             if shape is None:
                 raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
-            types.setdefault(node.args[0], TensorType(shape, edge.dtype, edge.qparams))
+            types.setdefault(source, TensorType(shape, edge.dtype, edge.qparams))
     for node in inputs:
         if node not in types:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
@@ -353,15 +353,3 @@ def import_program(view: ProgramView) -> Graph:
     (output,) = (n for n in view.graph.nodes if n.op == "output")
     results = [n for n in output.args[0] if isinstance(n, Node)]
     return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)
-
-
-__all__ = [
-    "Importer",
-    "ProgramView",
-    "Relu",
-    "clamp_behind",
-    "import_nodes",
-    "import_of",
-    "import_program",
-    "is_compute",
-]

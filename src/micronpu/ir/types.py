@@ -37,7 +37,7 @@ class DType(str, Enum):
     @property
     def limits(self) -> tuple[int, int]:
         """Smallest and largest integer of the type."""
-        info = np.iinfo(self.numpy)
+        info = np.iinfo(self.value)
         return int(info.min), int(info.max)
 
 

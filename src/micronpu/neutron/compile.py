@@ -71,11 +71,13 @@ def take_border_transposes(graph: Graph) -> tuple[set[Tensor], set[Tensor]]:
     outputs: set[Tensor] = set()
     producer = graph.producers()
     for index, tensor in enumerate(graph.outputs):
-        node = producer.get(tensor)
-        if node is not None and _is(node, TO_CHANNELS_FIRST) and node.inputs[0] in producer:
-            if node.inputs[0] not in graph.outputs:
-                graph.outputs[index] = node.inputs[0]
-                outputs.add(node.inputs[0])
+        last = producer.get(tensor)
+        if last is None or not _is(last, TO_CHANNELS_FIRST):
+            continue
+        source = last.inputs[0]
+        if source in producer and source not in graph.outputs:
+            graph.outputs[index] = source
+            outputs.add(source)
     graph.remove_dead()
     return inputs, outputs
 

@@ -79,7 +79,7 @@ def steps_are_small(op: Conv2d, target: NeutronTargetSpec, *operands: TensorType
 
 @limits(Conv2d, DepthwiseConv2d)
 def filter_fits(op: Conv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
-    """Kernel height x kernel width x input channels, these rounded up to the multipliers of a unit, is at most 65535."""
+    """Kernel height x width x input channels, rounded up to the multipliers of a unit, is at most 65535."""
     height, width = op.kernel(operands[1])
     channels = -(-operands[0].channels // target.macs) * target.macs
     size = height * width * channels

@@ -27,7 +27,7 @@ from micronpu.ops.fused import Activation
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
+    from micronpu.ops.aten import AtenArguments, AtenNode
 
 
 class Elementwise(Op):
@@ -40,7 +40,7 @@ class Elementwise(Op):
         return self, permutation
 
 
-def _bounds(node: AtenNode) -> tuple[float | None, float | None]:
+def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
     """Bounds of a clamp-like ATen operator; infinite ones count as absent."""
     fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(node.overload.split(".")[0].rstrip("_"))
     if fixed is not None:
@@ -50,9 +50,9 @@ def _bounds(node: AtenNode) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _clamp_quantization(node: AtenNode) -> Quantization:
+def _clamp_quantization(node: AtenArguments) -> Quantization:
     """A clamp that LiteRT has a name for may rescale; any other is a minimum and a maximum on one grid."""
-    return own_qparams() if Activation.of_bounds(*_bounds(node)) else shares_qparams()
+    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else shares_qparams()
 
 
 @operator("relu")
@@ -81,7 +81,7 @@ class Relu(Elementwise):
     )
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        low, high = _bounds(node)
+        low, high = clamp_bounds(node)
         kind = Activation.of_bounds(low, high)
         x = node.tensor("x")
         if kind is Activation.NONE:
@@ -163,7 +163,7 @@ class Table(Elementwise):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        return self.table(x.type, y)[x.data.astype(np.int64) + 128]
+        return np.asarray(self.table(x.type, y)[x.data.astype(np.int64) + 128])
 
 
 @operator("sigmoid")
@@ -174,7 +174,10 @@ class Sigmoid(Table):
     """
 
     quantization = fixed_qparams(1 / 256, -128)
-    function = staticmethod(sigmoid)
+
+    @staticmethod
+    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return sigmoid(x)
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(QParams.per_tensor(1 / 256, -128))
@@ -196,7 +199,10 @@ class Tanh(Table):
     """
 
     quantization = fixed_qparams(1 / 128, 0)
-    function = staticmethod(np.tanh)
+
+    @staticmethod
+    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(np.tanh(x))
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(QParams.per_tensor(1 / 128, 0))

@@ -66,7 +66,7 @@ def rounding_right_shift(x: IntArray, exponent: IntArray | int) -> IntArray:
     exponent = np.asarray(exponent, dtype=np.int64)
     mask = (np.int64(1) << exponent) - 1
     threshold = (mask >> 1) + (x < 0)
-    return (x >> exponent) + ((x & mask) > threshold)
+    return np.asarray((x >> exponent) + ((x & mask) > threshold))
 
 
 def multiply_by_quantized_multiplier(x: IntArray, multiplier: IntArray | int, shift: IntArray | int) -> IntArray:
@@ -155,4 +155,4 @@ def lookup_table(function: Any, x_scale: float, x_zero: int, y_scale: float, y_z
     y = function(x.astype(np.float64)).astype(np.float32)
     scaled = y * (np.float32(1.0) / np.float32(y_scale))
     rounded = np.copysign(np.floor(np.abs(scaled) + np.float32(0.5)), scaled)
-    return np.clip(rounded.astype(np.int64) + y_zero, -128, 127).astype(np.int8)
+    return np.asarray(np.clip(rounded.astype(np.int64) + y_zero, -128, 127).astype(np.int8))

@@ -15,15 +15,22 @@ from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.base import Op
 
 
-class AtenNode(Protocol):
-    """One call of an ATen operator whose tensors are quantized.
-
-    Operands are named by the operator's own names (``x``, ``weight``); other arguments by the ATen schema's.
-    """
+class AtenArguments(Protocol):
+    """One call of an ATen operator, as far as it is known without its tensors."""
 
     @property
     def overload(self) -> str:
         """Name with overload, such as ``conv2d.default``; edge operators give the name of what they wrap."""
+
+    def value(self, argument: str) -> Any:
+        """A plain argument (number, list, bool, string), with the schema's default."""
+
+
+class AtenNode(AtenArguments, Protocol):
+    """One call of an ATen operator whose tensors are quantized.
+
+    Operands are named by the operator's own names (``x``, ``weight``); other arguments by the ATen schema's.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,9 +61,6 @@ class AtenNode(Protocol):
 
     def float_constant(self, operand: str) -> npt.NDArray[Any]:
         """A constant as float32, dequantized if need be."""
-
-    def value(self, argument: str) -> Any:
-        """A plain argument (number, list, bool, string), with the schema's default."""
 
     def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
         """Appends an operator that this node gives rise to."""

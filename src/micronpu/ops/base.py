@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import dataclass_transform
 
 from micronpu.errors import InternalError
 from micronpu.ir.types import QParams, TensorType
@@ -20,7 +21,7 @@ from micronpu.ir.types import QParams, TensorType
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
+    from micronpu.ops.aten import AtenArguments, AtenNode
 
 Permutation = tuple[int, ...]
 
@@ -192,7 +193,7 @@ class AtenImport:
 
     overload: str
     build: BuildFunction
-    quantization: Quantization | Callable[[AtenNode], Quantization]
+    quantization: Quantization | Callable[[AtenArguments], Quantization]
     arguments: tuple[tuple[str, str], ...] = ()
     fuses: bool = False
     is_activation: bool = False
@@ -203,6 +204,7 @@ OPERATORS: dict[str, type[Op]] = {}
 ATEN_IMPORTS: dict[str, AtenImport] = {}
 
 
+@dataclass_transform(frozen_default=True)
 def operator(name: str) -> Callable[[OpClass], OpClass]:
     """Makes a class a frozen dataclass and registers it under ``name``."""
 
@@ -239,7 +241,7 @@ def add_import(entry: AtenImport) -> None:
 
 def from_aten(
     *overloads: str,
-    quantization: Quantization | Callable[[AtenNode], Quantization] | None = None,
+    quantization: Quantization | Callable[[AtenArguments], Quantization] | None = None,
     fuses: bool = False,
     is_activation: bool = False,
     moves_only: bool = False,

@@ -14,7 +14,7 @@ from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channe
 from micronpu.ops.aten import pair
 from micronpu.ops.base import Op, Value, from_aten, operator, weighted
 from micronpu.ops.constants import fused_activation, quantized_weights
-from micronpu.ops.fused import Activation, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import channels_first, channels_last
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _Convolution(Op):
     """What regular and depthwise convolution share."""
 
     stride: Size2d = (1, 1)
-    padding: Padding2d = Padding2d()
+    padding: Padding2d = NO_PADDING
     dilation: Size2d = (1, 1)
     activation: Activation = Activation.NONE
 

@@ -95,6 +95,9 @@ class Padding2d:
         return f"({self.top},{self.bottom},{self.left},{self.right})"
 
 
+NO_PADDING = Padding2d()
+
+
 def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], dilation: int = 1) -> int:
     """Number of positions of a window along one axis."""
     span = size + sum(padding) - (kernel - 1) * dilation - 1

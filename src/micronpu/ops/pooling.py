@@ -12,7 +12,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.ir.types import TensorType
 from micronpu.ops.aten import pair
 from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
-from micronpu.ops.fused import Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.fused import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import channels_first, channels_last
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Pool(Op):
     kernel: Size2d = (1, 1)
     stride: Size2d = (1, 1)
-    padding: Padding2d = Padding2d()
+    padding: Padding2d = NO_PADDING
 
     quantization = shares_qparams()
 
@@ -126,7 +126,7 @@ class AvgPool2d(_Pool):
             count += taps
         # The quotient of C++, towards zero, of the total moved by half a divisor away from zero.
         magnitude = (np.abs(total) + count // 2) // count
-        return (np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value)
+        return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
     @from_aten("avg_pool2d.default")
     @classmethod

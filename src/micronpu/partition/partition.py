@@ -251,9 +251,9 @@ def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None)
         unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
         return
     graph: Graph = importer.builder.graph
-    for node in graph.nodes:
-        unit.macs += node.op.macs(node.output.type, *node.input_types)
-        unit.reasons += [r for r in check(node) if r not in unit.reasons]
+    for operation in graph.nodes:
+        unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
+        unit.reasons += [r for r in check(operation) if r not in unit.reasons]
 
 
 @dataclass
