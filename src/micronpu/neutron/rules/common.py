@@ -1,0 +1,27 @@
+"""Limits of every operator."""
+
+from __future__ import annotations
+
+from micronpu.ir.types import DType, TensorType
+from micronpu.neutron.devices import NeutronTargetSpec
+from micronpu.neutron.rules.registry import limits
+from micronpu.ops.base import Op
+from micronpu.partition.verdict import Finding, found
+
+MAX_RANK = 7
+
+
+@limits()
+def activations_are_int8(op: Op, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """Activations are int8 with one scale and zero point per tensor."""
+    x = operands[0]
+    if x.dtype is not DType.INT8 or x.qparams is None or not x.qparams.is_per_tensor:
+        return found(f"an operand of type {x}", "quantize with `NeutronQuantizer`")
+    return None
+
+
+@limits()
+def rank_is_small(op: Op, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """Tensors have at most 7 axes."""
+    rank = max(t.rank for t in (*operands, op.infer(*operands)))
+    return found(f"{rank} axes", "join axes with a reshape") if rank > MAX_RANK else None
