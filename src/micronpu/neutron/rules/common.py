@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from micronpu.ir.types import DType, TensorType
 from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.rules.registry import limits
+from micronpu.neutron.rules.registry import limits, supports
+from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
 from micronpu.ops.base import Op
+from micronpu.ops.movement import Pad, Reshape, Transpose
+from micronpu.ops.quantization import Requantize
+from micronpu.ops.reduction import Mean
 from micronpu.partition.verdict import Finding, found
 
 MAX_RANK = 7
+
+supports(Clamp, Mean, Pad, Relu, Requantize, Reshape, Sigmoid, Tanh, Transpose)
 
 
 @limits()

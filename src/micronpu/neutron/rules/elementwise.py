@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from micronpu.ir.types import TensorType
 from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.rules.registry import limits
+from micronpu.neutron.rules.registry import limits, supports
 from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add
 from micronpu.partition.verdict import Finding, found
+
+supports(Add, Concat)
 
 
 @limits(Add)

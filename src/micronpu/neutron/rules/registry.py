@@ -12,6 +12,15 @@ from micronpu.ops.base import Op
 from micronpu.partition.verdict import Finding, Reason, Rule
 
 RULES: list[Rule] = []
+SUPPORTED: set[str] = set()
+
+SUPPORTED_RULE = "operator_exists"
+SUPPORTED_SENTENCE = "Neutron has the operator."
+
+
+def supports(*operators: type[Op]) -> None:
+    """Declares that Neutron has operators; whatever is not declared stays on the host."""
+    SUPPORTED.update(o.name for o in operators)
 
 
 def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Callable[..., Finding | None]], Any]:
@@ -28,13 +37,15 @@ def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Cal
 
 def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     """Every limit that an operator of the graph breaks, empty where Neutron can run it."""
+    name = node.origin.nodes[0] if node.origin.nodes else node.output.name
+    if node.op.name not in SUPPORTED:
+        return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, f"`{node.op.name}`", name, node.origin.source)]
     reasons = []
     for rule in RULES:
         if not rule.applies(node.op.name, target.converter_flavor):
             continue
         finding = rule.check(node.op, target, *node.input_types)
         if finding is not None:
-            name = node.origin.nodes[0] if node.origin.nodes else node.output.name
             reasons.append(Reason(rule.name, rule.sentence, finding.detail, name, node.origin.source, finding.hint))
     return reasons
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from micronpu.ir.types import TensorType
 from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.rules.registry import limits
+from micronpu.neutron.rules.registry import limits, supports
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.softmax import Softmax
@@ -13,6 +13,8 @@ from micronpu.partition.verdict import Finding, found
 MAX_STEP = 4096  # kernel, stride and dilation of convolutions and average pools
 MAX_FILTER = 65535  # elements of one filter, its channels rounded up to the multipliers of a unit
 MAX_SOFTMAX_CHANNELS, MAX_SOFTMAX_ROWS, MAX_SOFTMAX_SIZE = 2040, 4096, 524288
+
+supports(AvgPool2d, Conv2d, DepthwiseConv2d, MaxPool2d, Softmax)
 
 
 @limits(Conv2d, DepthwiseConv2d)
