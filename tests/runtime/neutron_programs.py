@@ -123,15 +123,25 @@ def split_model() -> bytes:
     return litert(tensors, operators, [0, 1], [3, 4, 5])
 
 
-def interpret(model: bytes, *inputs: np.ndarray, fast: bool = False) -> list[np.ndarray]:
-    """What LiteRT itself computes: the oracle."""
+def interpreter(model: bytes, fast: bool = False) -> Interpreter:
+    """LiteRT with the model loaded."""
     kind = OpResolverType.AUTO if fast else OpResolverType.BUILTIN_REF
-    interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kind)
-    interpreter.allocate_tensors()
-    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], np.ascontiguousarray(value))
-    interpreter.invoke()
-    return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
+    loaded = Interpreter(model_content=model, experimental_op_resolver_type=kind)
+    loaded.allocate_tensors()
+    return loaded
+
+
+def invoke(loaded: Interpreter, *inputs: np.ndarray) -> list[np.ndarray]:
+    """What LiteRT itself computes: the oracle."""
+    for detail, value in zip(loaded.get_input_details(), inputs, strict=True):
+        loaded.set_tensor(detail["index"], np.ascontiguousarray(value))
+    loaded.invoke()
+    return [loaded.get_tensor(detail["index"]) for detail in loaded.get_output_details()]
+
+
+def interpret(model: bytes, *inputs: np.ndarray, fast: bool = False) -> list[np.ndarray]:
+    """One run of a model that is loaded for it."""
+    return invoke(interpreter(model, fast), *inputs)
 
 
 def payload(model: bytes, inputs: list[TensorSlot], outputs: list[TensorSlot], num_arguments: int) -> bytes:

@@ -7,9 +7,10 @@ from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.rules.registry import limits, supports
 from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add
+from micronpu.ops.linear import FullyConnected
 from micronpu.partition.verdict import Finding, found
 
-supports(Add, Concat)
+supports(Add, Concat, FullyConnected)
 
 
 @limits(Add)
