@@ -29,6 +29,10 @@ class OptionError(MicroNpuError):
     """An option has an unknown name or an impossible value."""
 
 
+class FileError(MicroNpuError):
+    """A file cannot be read or written."""
+
+
 class PayloadError(MicroNpuError):
     """A compiled program or delegate payload is truncated, corrupted or of another version."""
 

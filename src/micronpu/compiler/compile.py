@@ -17,13 +17,14 @@ from micronpu.compiler.outline import delegate, lower, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, ModelError
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, static_shape
+from micronpu.frontend.program import ProgramView, is_channels_last, is_dequantize, is_quantize, static_shape
 from micronpu.neutron.compile import compile_graph
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.neutron.quantizer import NeutronQuantizer
 from micronpu.neutron.target import neutron_partition
 from micronpu.partition.partition import Group, Partitioning
+from micronpu.partition.report import Operation
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
 from micronpu.soc import find_target
 
@@ -96,7 +97,12 @@ def compile_model(
     with clock.step("lower"), quiet():
         program = lower(outline(quantized, partitioning.groups, calls), examples)
         buffer = bytes(program.buffer)
-    report = replace(partitioning.report, notes=(*partitioning.report.notes, REFERENCE_NOTE))
+    report = replace(
+        partitioning.report,
+        notes=(*partitioning.report.notes, REFERENCE_NOTE) if compiled else partitioning.report.notes,
+        operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
+        program_bytes=len(buffer),
+    )
     return CompiledProgram(buffer, report, tuple(compiled), quantized, clock.seconds)
 
 
@@ -112,7 +118,8 @@ def _border(group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     def empty(node: Node) -> torch.Tensor:
         shape = static_shape(node)
         assert shape is not None
-        return torch.zeros(shape, dtype=torch.int8)
+        layout = torch.channels_last if is_channels_last(node) else torch.contiguous_format
+        return torch.zeros(shape, dtype=torch.int8).to(memory_format=layout)
 
     return [empty(n) for n in group.inputs], [empty(n) for n in group.outputs]
 

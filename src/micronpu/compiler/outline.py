@@ -27,10 +27,16 @@ class _Stub(nn.Module):
 
     def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.types = [(tuple(t.shape), t.dtype) for t in outputs]
+        self.types = [(tuple(t.shape), t.dtype, _memory_format(t)) for t in outputs]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(inputs[0].new_zeros(shape, dtype=dtype) for shape, dtype in self.types)
+        return tuple(
+            inputs[0].new_zeros(shape, dtype=dtype).to(memory_format=layout) for shape, dtype, layout in self.types
+        )
+
+
+def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
+    return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last
 
 
 def delegate(

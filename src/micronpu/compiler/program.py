@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.files import write_file
 from micronpu.neutron.compile import CompiledPartition
 from micronpu.partition.report import DelegationReport
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from micronpu.runtime import HostProgram
 
 
@@ -57,21 +59,10 @@ class CompiledProgram:
         results = self._host[fast].run(*inputs)
         return results[0] if len(results) == 1 else results
 
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.terminal import program_view
+
+        return program_view(self)
+
     def __str__(self) -> str:
         return f"{self.report.summary()}; .pte of {len(self.buffer):,} bytes"
-
-
-def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Writes to a temporary name and renames, so that no half-written file is ever seen."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ModelError(f"{target} cannot be written: {error.strerror}.", hint="another folder") from error
-    return target
-
-
-__all__ = ["CompiledProgram", "MicroNpuError", "write_file"]

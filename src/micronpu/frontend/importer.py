@@ -20,6 +20,7 @@ from micronpu.frontend.program import (
     Edge,
     ProgramView,
     arguments,
+    is_channels_last,
     is_dequantize,
     is_dequantize_channel,
     is_getitem,
@@ -34,6 +35,7 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.activation import clamp_bounds
 from micronpu.ops.base import AtenImport, Op
 from micronpu.ops.fused import Activation
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.quantization import Requantize
 
 
@@ -319,10 +321,15 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
         inputs: integer nodes that the group reads, in the order that the graph's inputs shall have.
         outputs: quantize nodes of the group whose integers are read outside.
 
+    Returns:
+        The graph.  A tensor at its border that the program keeps channels-last in memory has that shape, so that the
+        bytes of the program are the bytes of the graph.
+
     Raises:
         UnsupportedError: a node cannot be imported.
     """
     importer = Importer(view)
+    builder = importer.builder
     chosen = list(nodes)
     wanted = set(inputs)
     types: dict[Node, TensorType] = {}
@@ -336,16 +343,32 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
     for node in inputs:
         if node not in types:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        importer.values[node] = importer.builder.input(types[node])
+        importer.values[node] = _input(builder, types[node], is_channels_last(node))
     for node in chosen:
         importer.add(node)
     missing = [n.name for n in outputs if n not in importer.values]
     if missing:
         raise InternalError(f"The group does not compute its outputs {missing}.")
-    graph = importer.builder.finish(*(importer.values[n] for n in outputs))
+    results = [
+        builder.emit(Transpose(TO_CHANNELS_LAST), importer.values[n], origin=origin_of(n))
+        if is_channels_last(n)
+        else importer.values[n]
+        for n in outputs
+    ]
+    graph = builder.finish(*results)
+    graph.channels_last_inputs = {i for i, n in enumerate(inputs) if is_channels_last(n)}
+    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if is_channels_last(n)}
     if len(graph.inputs) != len(inputs):
         raise InternalError("The group reads a value from outside that is not among its inputs.")
     return graph
+
+
+def _input(builder: GraphBuilder, type: TensorType, channels_last: bool) -> Tensor:
+    """A graph input as importers of operators expect it, in the order of the program's axes."""
+    if not channels_last:
+        return builder.input(type)
+    physical = builder.input(type.with_shape([type.shape[i] for i in TO_CHANNELS_LAST]))
+    return builder.emit(Transpose(TO_CHANNELS_FIRST), physical)
 
 
 def import_program(view: ProgramView) -> Graph:

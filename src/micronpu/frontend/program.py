@@ -128,6 +128,17 @@ def static_shape(node: Node) -> tuple[int, ...] | None:
     return tuple(value.shape)
 
 
+def is_channels_last(node: Node) -> bool:
+    """Whether the program keeps the 4-D result of a node in channels-last order in memory."""
+    value = value_of(node)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 4
+        and value.is_contiguous(memory_format=torch.channels_last)
+        and not value.is_contiguous()
+    )
+
+
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (torch,) if m.__file__)
 
 

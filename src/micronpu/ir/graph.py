@@ -109,11 +109,18 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in execution order; every input of a node is a graph input, a constant, or an earlier result."""
+    """Nodes in execution order; every input of a node is a graph input, a constant, or an earlier result.
+
+    Attributes:
+        channels_last_inputs: positions of inputs that are [N, H, W, C] here and [N, C, H, W] in the program.
+        channels_last_outputs: the same for outputs.
+    """
 
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    channels_last_inputs: set[int] = field(default_factory=set)
+    channels_last_outputs: set[int] = field(default_factory=set)
 
     def producers(self) -> dict[Tensor, Node]:
         return {output: node for node in self.nodes for output in node.outputs}
@@ -200,6 +207,8 @@ class Graph:
             [copy(t) for t in self.inputs],
             [copy(t) for t in self.outputs],
             [Node(n.op, [copy(t) for t in n.inputs], [copy(t) for t in n.outputs], n.origin) for n in self.nodes],
+            set(self.channels_last_inputs),
+            set(self.channels_last_outputs),
         )
 
     def __str__(self) -> str:

@@ -35,51 +35,44 @@ def compile_graph(
 ) -> CompiledPartition:
     """Runs passes, emission, converter and packing on an imported graph, which is changed in place."""
     run_passes(graph)
-    channels_last = (set[Tensor](), set[Tensor]())
     if not options.use_neutron_for_format_conversion:
-        channels_last = take_border_transposes(graph)
+        take_border_transposes(graph)
         graph.rename()
     litert = to_litert(graph)
     artifacts = (converter or ReferenceConverter()).convert(litert.data, options.converter)
     layout = PayloadLayout(
-        inputs=tuple(TensorSlot(i, t in channels_last[0]) for i, t in enumerate(graph.inputs)),
-        outputs=tuple(TensorSlot(i, t in channels_last[1]) for i, t in enumerate(graph.outputs)),
+        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in range(len(graph.inputs))),
+        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in range(len(graph.outputs))),
         num_arguments=len(graph.inputs),
     )
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
     return CompiledPartition(pack(layout, artifacts), graph, litert, handles)
 
 
-def take_border_transposes(graph: Graph) -> tuple[set[Tensor], set[Tensor]]:
-    """Removes layout transposes at the border, which the runtime does instead.
-
-    Returns:
-        The inputs and outputs that are channels-last afterwards.
-    """
-    inputs: set[Tensor] = set()
+def take_border_transposes(graph: Graph) -> None:
+    """Removes layout transposes at the border, which the runtime does instead, and notes it in the graph."""
     users = graph.users()
     for index, tensor in enumerate(graph.inputs):
         readers = users.get(tensor, [])
-        if tensor in graph.outputs or not readers or not all(_is(n, TO_CHANNELS_LAST) for n in readers):
+        taken = index in graph.channels_last_inputs or tensor in graph.outputs
+        if taken or not readers or not all(_is(n, TO_CHANNELS_LAST) for n in readers):
             continue
         shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
         moved = Tensor(tensor.name, tensor.type.with_shape(shape))
         graph.inputs[index] = moved
         for node in readers:
             graph.replace_uses(node.output, moved)
-        inputs.add(moved)
-    outputs: set[Tensor] = set()
+        graph.channels_last_inputs.add(index)
     producer = graph.producers()
     for index, tensor in enumerate(graph.outputs):
         last = producer.get(tensor)
-        if last is None or not _is(last, TO_CHANNELS_FIRST):
+        if last is None or index in graph.channels_last_outputs or not _is(last, TO_CHANNELS_FIRST):
             continue
         source = last.inputs[0]
         if source in producer and source not in graph.outputs:
             graph.outputs[index] = source
-            outputs.add(source)
+            graph.channels_last_outputs.add(index)
     graph.remove_dead()
-    return inputs, outputs
 
 
 def _is(node: Node, permutation: tuple[int, ...]) -> bool:

@@ -2,121 +2,49 @@
 
 A partition runs as one call, so no value may leave it, pass through something else and come back:
 
-    a ── b ── c          {a, c} would wait for b, which waits for {a, c}
+    a ── host ── c          {a, c} would wait for host, which waits for {a, c}
+
+Along any path, every return from the host therefore needs a new partition.  Counting these returns gives each vertex
+its partition at once, and no division has fewer partitions: the path with the most returns needs that many.
+
+    a ── b ── host ── c ── d        partition 1: a b e    partition 2: c d f
+         └──── e ──────────f (reads c, e)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-
-@dataclass
-class _Group:
-    members: list[int] = field(default_factory=list)
-    upstream: int = 0  # bit g: group g must run before
-    outside: set[int] = field(default_factory=set)  # predecessors of members that are not members
+from micronpu.errors import InternalError
 
 
 def group(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[list[int]]:
-    """Partitions of the supported vertices.
+    """Partitions of the supported vertices, in time and space linear in the size of the graph.
 
     Args:
         predecessors: for every vertex, in execution order, the vertices that it reads.
         supported: which vertices may be in a partition.
 
     Returns:
-        Partitions in execution order, each a sorted list of vertices.  Contracting any of them keeps the graph
-        acyclic.
+        Partitions in execution order, each a sorted list of vertices; every supported vertex is in exactly one.
+        Making one vertex of each keeps the graph acyclic, and no division has fewer partitions.
+
+    Raises:
+        InternalError: a vertex reads itself or a later one.
     """
-    groups: list[_Group] = []
-    owner: list[int | None] = []
-    upstream: list[int] = []  # for a vertex outside of groups: groups that run before it
-
-    def before(vertex: int) -> int:
-        """Groups that must have run when ``vertex`` has run."""
-        number = owner[vertex]
-        return upstream[vertex] if number is None else groups[number].upstream | 1 << number
-
-    def refresh(number: int) -> None:
-        """Spreads what runs before group ``number`` to everything behind it."""
-        bit, more = 1 << number, groups[number].upstream
-        for other in groups:
-            if other.upstream & bit:
-                other.upstream |= more
-        for vertex, bits in enumerate(upstream):
-            if bits & bit:
-                upstream[vertex] = bits | more
-
+    # level[v] is the number of partitions that run before or with v on the longest path to it.  A partition is a
+    # level: values flow from lower levels to equal or higher ones, and leave a level for the host to come back higher.
+    level: list[int] = []
+    partitions: list[list[int]] = []
     for vertex, sources in enumerate(predecessors):
-        owner.append(None)
-        upstream.append(0)
-        bits = 0
-        for source in sources:
-            bits |= before(source)
+        if any(source >= vertex for source in sources):
+            raise InternalError(f"Vertex {vertex} reads {max(sources)}, which comes after it.")
         if not supported[vertex]:
-            upstream[vertex] = bits
+            level.append(max((level[source] for source in sources), default=0))
             continue
-        chosen = _choose(vertex, sources, groups, owner, before)
-        if chosen is None:
-            chosen = len(groups)
-            groups.append(_Group())
-        owner[vertex] = chosen
-        into = groups[chosen]
-        into.members.append(vertex)
-        into.outside.update(s for s in sources if owner[s] != chosen)
-        added = bits & ~(1 << chosen) & ~into.upstream
-        if added:
-            into.upstream |= added
-            refresh(chosen)
-        for source in sources:  # other groups that the vertex reads may now be one with its own
-            other = owner[source]
-            if other is not None and other != chosen and _can_merge(groups, owner, before, chosen, other):
-                _merge(groups, owner, upstream, chosen, other)
-                refresh(chosen)
-    _merge_rest(groups, owner, upstream, before, refresh)
-    return sorted(sorted(g.members) for g in groups if g.members)
-
-
-def _choose(vertex, sources, groups, owner, before) -> int | None:  # type: ignore[no-untyped-def]
-    """A group among the vertex's sources that it can join: no path from the group to it leaves the group."""
-    candidates = list(dict.fromkeys(owner[s] for s in reversed(sources) if owner[s] is not None))
-    for number in candidates:
-        if all(owner[s] == number or not before(s) >> number & 1 for s in sources):
-            return int(number)
-    return None
-
-
-def _can_merge(groups, owner, before, a: int, b: int) -> bool:  # type: ignore[no-untyped-def]
-    """Whether no path between the two groups, in either direction, leads through anything else."""
-    for first, second in ((a, b), (b, a)):
-        for source in groups[second].outside:
-            if owner[source] not in (a, b) and before(source) >> first & 1:
-                return False
-    return True
-
-
-def _merge(groups, owner, upstream, into: int, other: int) -> None:  # type: ignore[no-untyped-def]
-    target, gone = groups[into], groups[other]
-    for vertex in gone.members:
-        owner[vertex] = into
-    target.members += gone.members
-    target.outside = {v for v in target.outside | gone.outside if owner[v] != into}
-    old, new = 1 << other, 1 << into
-    target.upstream = (target.upstream | gone.upstream) & ~old & ~new
-    gone.members, gone.outside, gone.upstream = [], set(), 0
-    for g in groups:
-        if g.upstream & old:
-            g.upstream = g.upstream & ~old | new
-    for vertex, bits in enumerate(upstream):
-        if bits & old:
-            upstream[vertex] = bits & ~old | new
-
-
-def _merge_rest(groups, owner, upstream, before, refresh) -> None:  # type: ignore[no-untyped-def]
-    """Joins groups that do not touch, too: one call instead of two."""
-    for a in range(len(groups)):
-        for b in range(a + 1, len(groups)):
-            if groups[a].members and groups[b].members and _can_merge(groups, owner, before, a, b):
-                _merge(groups, owner, upstream, a, b)
-                refresh(a)
+        number = max((level[source] + (not supported[source]) for source in sources), default=1)
+        level.append(max(number, 1))
+        if level[vertex] > len(partitions):
+            partitions.append([])
+        partitions[level[vertex] - 1].append(vertex)
+    return partitions

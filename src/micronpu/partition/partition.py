@@ -24,6 +24,7 @@ from micronpu.frontend.program import (
     is_quantize,
     origin_of,
     overload_name,
+    static_shape,
 )
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
@@ -134,13 +135,10 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
         elif owner.head is node:
             seen.add(id(owner))
             verdicts.append(
-                Verdict(
-                    overload_name(node), origin_of(node), number_of.get(id(owner)), tuple(owner.reasons), owner.macs
-                )
+                _verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
             )
         elif is_compute(node):
-            reasons = tuple(owner.reasons)
-            verdicts.append(Verdict(overload_name(node), origin_of(node), number_of.get(id(owner)), reasons))
+            verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons)))
     return Partitioning(tuple(groups), DelegationReport(target, tuple(verdicts)))
 
 
@@ -158,7 +156,12 @@ def _float_verdict(node: FxNode) -> Verdict:
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
     reason = _reason(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
-    return Verdict(overload_name(node) or str(node.target), origin_of(node), None, (reason,))
+    return _verdict(node, None, (reason,))
+
+
+def _verdict(node: FxNode, partition: int | None, reasons: tuple[Reason, ...], macs: int = 0) -> Verdict:
+    name = overload_name(node) or str(node.target)
+    return Verdict(name, origin_of(node), partition, reasons, macs, static_shape(node) or ())
 
 
 def _feeds_only_constants(view: ProgramView, node: FxNode) -> bool:

@@ -3,11 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from micronpu.ir.graph import Node, Origin
+from micronpu.ops.fused import Activation
 from micronpu.partition.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of an NPU program; it stands for several operators of the model where they were fused.
+
+    Attributes:
+        partition: number of its partition.
+        name: operator of the NPU and the clamp that it applies to its result, such as "conv2d + relu".
+        attributes: the operator with its attributes, as the graph's text shows it.
+        shape: sizes of the result, in the order of axes that the NPU uses.
+        macs: multiply-accumulate operations.
+        origin: where it comes from.
+    """
+
+    partition: int
+    name: str
+    attributes: str
+    shape: tuple[int, ...]
+    macs: int
+    origin: Origin
+
+    @classmethod
+    def of(cls, partition: int, node: Node) -> Operation:
+        """The entry of a node of the partition's finished graph."""
+        clamp = getattr(node.op, "activation", None)
+        fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
+        result = node.outputs[0].type
+        return cls(
+            partition=partition,
+            name=f"{node.op.name} + {clamp.name.lower()}" if clamp is not None and fused else node.op.name,
+            attributes=str(node.op),
+            shape=result.shape,
+            macs=node.op.macs(result, *node.input_types),
+            origin=node.origin,
+        )
 
 
 @dataclass(frozen=True)
@@ -18,11 +60,15 @@ class DelegationReport:
         target: name of the target.
         verdicts: one per operator of the program, in execution order.
         notes: what else a user should know, such as the converter that was used.
+        operations: the operations of the NPU programs in execution order; empty before compilation.
+        program_bytes: size of the ``.pte``; 0 before compilation.
     """
 
     target: str
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    program_bytes: int = 0
 
     @property
     def delegated(self) -> int:
@@ -44,18 +90,32 @@ class DelegationReport:
         """Delegated operators as a fraction of all; 1.0 for a program without operators."""
         return self.delegated / len(self.verdicts) if self.verdicts else 1.0
 
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of all operators that micronpu knows."""
+        return sum(v.macs for v in self.verdicts)
+
+    @property
+    def delegated_macs(self) -> int:
+        """The part of `macs` that runs on the NPU."""
+        return sum(v.macs for v in self.verdicts if v.delegated)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "target": self.target,
             "operators": len(self.verdicts),
             "delegated": self.delegated,
             "partitions": self.partitions,
+            "macs": self.macs,
+            "delegated_macs": self.delegated_macs,
+            "program_bytes": self.program_bytes,
             "notes": list(self.notes),
             "verdicts": [
                 {
                     "node": v.node,
                     "operator": v.operator,
                     "partition": v.partition,
+                    "shape": list(v.shape),
                     "macs": v.macs,
                     "source": v.origin.source,
                     "module": v.origin.module,
@@ -63,13 +123,31 @@ class DelegationReport:
                 }
                 for v in self.verdicts
             ],
+            "operations": [
+                {
+                    "partition": o.partition,
+                    "operation": o.name,
+                    "attributes": o.attributes,
+                    "shape": list(o.shape),
+                    "macs": o.macs,
+                    "nodes": list(o.origin.nodes),
+                    "source": o.origin.source,
+                    "module": o.origin.module,
+                    "passes": list(o.origin.passes),
+                }
+                for o in self.operations
+            ],
         }
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent)
 
-    def to_html(self, path: str) -> None:
-        """Writes one self-contained page that needs no network."""
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one self-contained page that needs no network.
+
+        Raises:
+            FileError: it cannot be written there.
+        """
         from micronpu.report.html import write_html
 
         write_html(self, path)
@@ -88,3 +166,14 @@ class DelegationReport:
             lines.append("On the host:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
         return "\n".join([*lines, *self.notes])
+
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.terminal import report_view
+
+        return report_view(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, closed off from the notebook's own styles."""
+        from micronpu.report.html import framed
+
+        return framed(self)

@@ -91,6 +91,7 @@ class Verdict:
         partition: number of the partition that it is delegated in, or None where it stays on the host.
         reasons: why it stays, empty where it is delegated.
         macs: multiply-accumulate operations; 0 where they are not known because no operator imports it.
+        shape: sizes of the result, or () where it is no tensor.
     """
 
     operator: str
@@ -98,6 +99,7 @@ class Verdict:
     partition: int | None
     reasons: tuple[Reason, ...] = ()
     macs: int = 0
+    shape: tuple[int, ...] = ()
 
     @property
     def node(self) -> str:

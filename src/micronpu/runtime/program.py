@@ -359,10 +359,31 @@ class HostProgram:
                 else "the shape of the example inputs that the program was compiled with",
             )
         order = wanted.dim_order
+        if (told := _other_layout(given, order)) is not None:
+            asked, hint = told
+            raise ModelError(f"{where} has another memory layout than the program, which was compiled for {asked}.", hint=hint)
         # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
         physical = given.detach().permute(order).contiguous()
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return physical.permute(inverse)
+
+
+def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
+    """The layout that the program wants and how to get it, where a 4-D tensor is plainly laid out the other way.
+
+    A size of 1 can make a tensor both; a view with gaps is neither and is copied into the right order.
+    """
+    import torch
+
+    if given.dim() != 4:
+        return None
+    contiguous = given.is_contiguous()
+    channels_last = given.is_contiguous(memory_format=torch.channels_last)
+    if order == (0, 2, 3, 1) and contiguous and not channels_last:
+        return "channels-last inputs", "x.to(memory_format=torch.channels_last)"
+    if order == (0, 1, 2, 3) and channels_last and not contiguous:
+        return "contiguous inputs", "x.contiguous()"
+    return None
 
 
 def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tuple[bytes, str]:

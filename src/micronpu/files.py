@@ -1,0 +1,66 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from micronpu.errors import FileError
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Writes to a temporary name beside the target and renames.
+
+    A reader sees the old file or the new one, never a part, and a failure leaves the old one as it was.  What is no
+    regular file, such as ``/dev/stdout`` or a pipe, is written to directly; a symbolic link keeps pointing where it
+    points.
+
+    Raises:
+        FileError: the folder does not exist, or the file cannot be written.
+    """
+    shown = Path(path)
+    check_writable(shown)
+    target = Path(os.path.realpath(shown))
+    temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return shown
+        temporary.write_bytes(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise FileError(
+            f"{shown} cannot be written: {error.strerror or error}.", hint="another folder, or make room"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return shown
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses early what `write_file` would refuse after the work is done.
+
+    Raises:
+        FileError: the path is a folder, its folder does not exist, or nothing may be written there.
+    """
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir():
+        raise FileError(f"{target} cannot be written: it is a folder.", hint=f"a file in it, {target / 'NAME'}")
+    if not folder.exists():
+        raise FileError(f"{target} cannot be written: the folder {folder} does not exist.", hint=f"mkdir -p {folder}")
+    if not folder.is_dir():
+        raise FileError(f"{target} cannot be written: {folder} is a file, not a folder.", hint="another folder")
+    if not os.access(target if target.exists() else folder, os.W_OK):
+        raise FileError(f"{target} cannot be written: permission denied.", hint="another folder")
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Refuses a folder that files cannot be written to.
+
+    Raises:
+        FileError: it does not exist, is a file, or nothing may be written there.
+    """
+    check_writable(Path(path) / "file")

@@ -1,0 +1,1 @@
+"""Delegation reports for people: in the terminal and as a page.  Nothing here imports torch."""

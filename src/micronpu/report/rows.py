@@ -1,0 +1,109 @@
+"""What the terminal and the page both show of a report, as plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from micronpu.partition.report import DelegationReport
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a partition's table.
+
+    Attributes:
+        name: operation of the NPU, or operator of the model where nothing is compiled yet.
+        detail: the operation with its attributes, or the operator's node.
+        shape: sizes of the result.
+        macs: multiply-accumulate operations.
+        nodes: names of the nodes of the exported program that it stands for.
+        module: path of the submodule, or "".
+        source: ``file:line`` of the user's model, or "".
+    """
+
+    name: str
+    detail: str
+    shape: tuple[int, ...]
+    macs: int
+    nodes: tuple[str, ...]
+    module: str
+    source: str
+
+
+def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
+    """The rows of every partition by its number: NPU operations, or the model's operators before compilation."""
+    rows: dict[int, list[Row]] = {}
+    for operation in report.operations:
+        origin = operation.origin
+        rows.setdefault(operation.partition, []).append(
+            Row(
+                operation.name,
+                operation.attributes,
+                operation.shape,
+                operation.macs,
+                origin.nodes,
+                origin.module,
+                origin.source,
+            )
+        )
+    for verdict in report.verdicts if not rows else ():
+        if verdict.partition is not None:
+            origin = verdict.origin
+            rows.setdefault(verdict.partition, []).append(
+                Row(
+                    verdict.operator,
+                    verdict.node,
+                    verdict.shape,
+                    verdict.macs,
+                    origin.nodes,
+                    origin.module,
+                    origin.source,
+                )
+            )
+    return dict(sorted(rows.items()))
+
+
+def kind_of_rows(report: DelegationReport) -> str:
+    """What the rows are: "NPU operation" or "operator"."""
+    return "NPU operation" if report.operations else "operator"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """``1×49×10×1``; a dash for a scalar and for what is no tensor."""
+    return "×".join(map(str, shape)) or NOTHING
+
+
+def macs_text(macs: int) -> str:
+    return f"{macs:,}" if macs else NOTHING
+
+
+def macs_sentence(report: DelegationReport) -> str:
+    """How much of the arithmetic runs on the NPU, or "" where there is none."""
+    if not report.macs:
+        return ""
+    share = report.delegated_macs / report.macs
+    part = "all of them" if report.delegated_macs == report.macs else f"{share:.1%} of them"
+    return f"{report.macs:,} multiply-accumulate operations, {part} on the NPU"
+
+
+def short_source(source: str) -> str:
+    """The ``file:line`` relative to the present folder where it lies below it."""
+    path, colon, line = source.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return source
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop where it lacks one."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
