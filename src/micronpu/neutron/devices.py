@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from micronpu.errors import OptionError
-from micronpu.soc import Npu, load_chips
+from micronpu.soc import Chip, Npu, load_chips
 
 LATEST = "latest"
-FLAVORS = (LATEST,)
+PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
+"""Converter versions that the published support table is about; all three have the same limits."""
+FLAVORS = (*PUBLISHED_FLAVORS, LATEST)
 
 
 @dataclass(frozen=True)
@@ -16,20 +18,20 @@ class NeutronTargetSpec:
     """A Neutron by the id of its chip.
 
     Attributes:
-        target: id of a chip with a Neutron, such as "imxrt700".
-        converter_flavor: rule set of the converter version; "latest" is SDK 3.1.2 and newer.
+        target: id of a chip with a Neutron, such as "imxrt700"; `micronpu.soc` holds them as data.
+        converter_flavor: rule set of the converter version: "SDK_25_06", "SDK_25_09" and "SDK_25_12" are the published
+            support table, "latest" is SDK 3.1.2 and newer.
+
+    Raises:
+        OptionError: the chip has no Neutron or the flavor does not exist; the message lists those that do.
     """
 
     target: str
     converter_flavor: str = LATEST
 
     def __post_init__(self) -> None:
-        if self.target not in neutron_chips():
-            raise OptionError(f"{self.target!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}")
-        if self.converter_flavor not in FLAVORS:
-            raise OptionError(
-                f"There is no converter flavor {self.converter_flavor!r}.", hint=f"one of {', '.join(FLAVORS)}"
-            )
+        check_chip(self.target)
+        check_flavor(self.converter_flavor)
 
     @property
     def npu(self) -> Npu:
@@ -45,7 +47,34 @@ class NeutronTargetSpec:
         """Dot-product units."""
         return self.npu.pipelines
 
+    @property
+    def has_controller(self) -> bool:
+        """Whether the NPU runs by itself (Neutron-S) rather than driven by the host's core (Neutron-C)."""
+        return self.npu.kind == "S"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report says about a device whose data are partly assumed; empty where nothing is."""
+        title = _chips()[self.target].title
+        return tuple(f"Assumed about the Neutron of {title}: {clause}." for clause in self.npu.assumed)
+
 
 def neutron_chips() -> dict[str, Npu]:
     """Chips with a Neutron by id."""
-    return {chip.name: chip.npu for chip in load_chips() if chip.npu.family == "neutron"}
+    return {name: chip.npu for name, chip in _chips().items()}
+
+
+def _chips() -> dict[str, Chip]:
+    return {chip.name: chip for chip in load_chips() if chip.npu.family == "neutron"}
+
+
+def check_chip(name: str) -> None:
+    """Raises `OptionError` where no chip with a Neutron has this id."""
+    if name not in neutron_chips():
+        raise OptionError(f"{name!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}")
+
+
+def check_flavor(flavor: str) -> None:
+    """Raises `OptionError` where no rule set has this name."""
+    if flavor not in FLAVORS:
+        raise OptionError(f"There is no converter flavor {flavor!r}.", hint=f"one of {', '.join(FLAVORS)}")

@@ -29,7 +29,10 @@ class Npu:
         pipelines: dot-product units that run in parallel.
         macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
         clock_mhz: clock in MHz.
-        note: what is assumed about it, or "".
+        note: what else is worth knowing about it, or "".
+        assumed: what stands in the file without a published source, one clause each; reports name them.
+        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
+            NPU takes, or "" where only the open reference converter serves.
     """
 
     family: str
@@ -39,6 +42,8 @@ class Npu:
     macs: int
     clock_mhz: float
     note: str = ""
+    assumed: tuple[str, ...] = ()
+    converter: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,19 @@ def _field(table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], wh
     return value
 
 
+def _text(table: Mapping[str, Any], key: str, where: str) -> str:
+    """An optional string."""
+    return str(_field(table, key, str, where)) if key in table else ""
+
+
+def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """An optional list of strings."""
+    given = _field(table, key, list, where) if key in table else []
+    if not all(isinstance(g, str) and g for g in given):
+        raise OptionError(f"`{key}` in the chip file {where} is {given!r}; it is a list of filled strings.")
+    return tuple(given)
+
+
 def parse_chip(text: str, where: str) -> Chip:
     """A chip from the text of its file; ``where`` names the file in errors."""
     try:
@@ -104,13 +122,15 @@ def parse_chip(text: str, where: str) -> Chip:
             pipelines=_field(npu, "pipelines", int, where),
             macs=_field(npu, "macs", int, where),
             clock_mhz=float(_field(npu, "clock_mhz", number, where)),
-            note=str(npu.get("note", "")),
+            note=_text(npu, "note", where),
+            assumed=_texts(npu, "assumed", where),
+            converter=_text(npu, "converter", where),
         ),
         memories=tuple(
             Memory(_field(m, "name", str, where), _field(m, "bytes", int, where)) for m in data.get("memory", [])
         ),
         targets=tuple(
-            TargetEntry(_field(t, "name", str, where), _field(t, "title", str, where), tuple(t.get("aliases", [])))
+            TargetEntry(_field(t, "name", str, where), _field(t, "title", str, where), _texts(t, "aliases", where))
             for t in _field(data, "target", list, where)
         ),
     )
