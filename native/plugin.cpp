@@ -1,7 +1,7 @@
 // The C surface of the plug-in: registration, the executor's installation and the last error. Called through ctypes.
 //
 // Registration is a call, not a static initialiser: its error can then be told, and loading the library twice is safe.
-#include "neutron_backend.h"
+#include "delegate.h"
 #include "status.h"
 
 #define MICRONPU_EXPORT extern "C" __attribute__((visibility("default")))
@@ -13,7 +13,7 @@ MICRONPU_EXPORT int32_t micronpu_abi_version() {
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
 MICRONPU_EXPORT int32_t micronpu_register() {
-  return static_cast<int32_t>(micronpu::register_neutron_backend());
+  return static_cast<int32_t>(micronpu::register_backends());
 }
 
 // Null pointers detach the executor; programs then fail with a sentence.
@@ -24,12 +24,12 @@ MICRONPU_EXPORT void micronpu_set_executor(
   executor.run = run;
   executor.run_traced = run_traced;
   executor.destroy = destroy;
-  micronpu::set_neutron_executor(executor);
+  micronpu::set_executor(executor);
 }
 
 // 0: bit-exact reference kernels; 1: fast kernels. For programs that this thread loads from now on.
 MICRONPU_EXPORT void micronpu_set_mode(int32_t mode) {
-  micronpu::set_neutron_mode(mode);
+  micronpu::set_mode(mode);
 }
 
 // For the executor: the sentence of its failure. UTF-8.

@@ -7,8 +7,8 @@ A row is one operator with the types of its operands:
     case(Concat(1), tensors=[i8(1, 2), i8(1, 3)])
 
 Rows stand in the list ``CASES`` of `tests/cases_<family>.py`; every such file is found by itself, and every row is run
-by `tests/oracle/test_operators.py`.  Operands are in the operator's own layout (channels last for windows).  A bias that
-a row does not name is made up, at the scale that it must have.
+by `tests/oracle/test_operators.py`.  Operands are in the operator's own layout (channels last for windows).  A bias
+that a row does not name is made up, at the scale that it must have.
 """
 
 from __future__ import annotations
@@ -106,12 +106,14 @@ class Case:
         operands: by the operator's names; a list where the operator takes any number.
         out: quantization of the result, where the operator does not dictate it.
         name: unique name, given when rows are collected.
+        litert_samples: numbers of the samples that LiteRT can run by itself.
     """
 
     op: Op
     operands: Mapping[str, Operand | Sequence[Operand]]
     out: QParams | None = None
     name: str = ""
+    litert_samples: tuple[int, ...] = tuple(range(SAMPLES))
 
     @property
     def family(self) -> str:
@@ -180,14 +182,21 @@ def _sample(number: int, type: TensorType, random: np.random.Generator) -> Array
 
 
 def case(
-    op: Op, /, *, out: QParams | None = None, name: str = "", **operands: Operand | Sequence[Operand]
+    op: Op,
+    /,
+    *,
+    out: QParams | None = None,
+    name: str = "",
+    litert_samples: Sequence[int] = range(SAMPLES),
+    **operands: Operand | Sequence[Operand],
 ) -> Case:
     """A row; see the doc-string of this module.
 
     Args:
         name: what the row is about, where its types do not say it.
+        litert_samples: see `Case`.
     """
-    return Case(op, operands, out, name)
+    return Case(op, operands, out, name, tuple(litert_samples))
 
 
 def all_cases() -> list[Case]:

@@ -1,8 +1,7 @@
 """Rows for `micronpu.ops.concat`."""
 
-from tests.cases import c8, case, i8
-
 from micronpu.ops.concat import Concat
+from tests.cases import c8, case, i8
 
 CASES = [
     case(Concat(0), tensors=[i8(5), i8(3)]),

@@ -1,9 +1,8 @@
 """Rows for `micronpu.ops.convolution`."""
 
-from tests.cases import b32, case, i8, q, w8
-
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Activation, Padding2d
+from tests.cases import b32, case, i8, q, w8
 
 SAME_7X5 = Padding2d.same((7, 5), (3, 3), (1, 1))
 FUSED = [a for a in Activation if a.can_fuse]
@@ -127,7 +126,9 @@ DEPTHWISE = [
     ),
     case(DepthwiseConv2d(), x=i8(1, 4, 4, 3, scale=30), weight=w8(1, 3, 3, 3, scale=30), out=q(30.0)),
     case(DepthwiseConv2d(), x=i8(1, 4, 4, 3, scale=1e-6), weight=w8(1, 3, 3, 3, scale=1e-6), out=q(30.0)),
-    case(DepthwiseConv2d(), x=i8(1, 4, 4, 3), weight=w8(1, 3, 3, 3, values=0), bias=b32(2**30), out=q(1e4), name="dead"),
+    case(
+        DepthwiseConv2d(), x=i8(1, 4, 4, 3), weight=w8(1, 3, 3, 3, values=0), bias=b32(2**30), out=q(1e4), name="dead"
+    ),
 ]
 
 CASES = [*REGULAR, *DEPTHWISE]

@@ -1,9 +1,8 @@
 """Rows for `micronpu.ops.linear`."""
 
-from tests.cases import b32, case, i8, q, w8
-
 from micronpu.ops.fused import Activation
 from micronpu.ops.linear import FullyConnected
+from tests.cases import b32, case, i8, q, w8
 
 CASES = [
     case(FullyConnected(), x=i8(1, 10), weight=w8(4, 10), out=q(0.2, 3)),

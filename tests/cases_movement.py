@@ -2,9 +2,8 @@
 
 import math
 
-from tests.cases import case, i8
-
 from micronpu.ops.movement import Pad, Reshape, Transpose
+from tests.cases import case, i8
 
 CASES = [
     *(

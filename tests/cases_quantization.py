@@ -1,8 +1,7 @@
 """Rows for `micronpu.ops.quantization`.  64 x 4 elements hold every int8 value."""
 
-from tests.cases import case, i8, q
-
 from micronpu.ops.quantization import Requantize
+from tests.cases import case, i8, q
 
 CASES = [
     *(

@@ -1,8 +1,7 @@
 """Rows for `micronpu.ops.reduction`."""
 
+from micronpu.ops.reduction import Amax, Amin, Mean
 from tests.cases import case, i8
-
-from micronpu.ops.reduction import Mean
 
 CASES = [
     *(
@@ -28,4 +27,21 @@ CASES = [
     ),
     *(case(Mean((1,)), x=i8(64, n, zero=1), name=f"{n} elements") for n in (2, 3, 4, 31, 32, 33, 100, 256)),
     case(Mean((0,)), x=i8(16384, 1, zero=-128), name="many elements"),
+]
+
+CASES += [
+    case(op(axes, keep), x=i8(*shape, zero=-3))
+    for op in (Amax, Amin)
+    for shape, axes in [
+        ((9,), (0,)),
+        ((3, 4), (1,)),
+        ((3, 4), (0, 1)),
+        ((2, 3, 5), (0, 2)),
+        ((2, 7, 5, 9), (1, 2)),
+        ((1, 7, 5, 9), (3,)),
+        ((1, 1, 1, 8), (1, 2)),
+        ((2, 3, 2, 2, 3), (1, 3)),
+        ((2, 3, 2, 2, 3), (0, 1, 2, 3, 4)),
+    ]
+    for keep in (False, True)
 ]

@@ -37,6 +37,18 @@ class PayloadError(MicroNpuError):
     """A compiled program or delegate payload is truncated, corrupted or of another version."""
 
 
+class ConverterError(MicroNpuError):
+    """A vendor's converter is missing, crashed, did not end, or gave something that cannot be right.
+
+    Args:
+        log: what it had printed until then.
+    """
+
+    def __init__(self, what: str, *, hint: str = "", log: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.log = log
+
+
 class RuntimeUnavailableError(MicroNpuError):
     """The host runtime plug-in cannot be built or loaded on this machine."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,13 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
 from micronpu.compiler.outline import delegate, lower, outline
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, is_channels_last, is_dequantize, is_quantize, static_shape
-from micronpu.neutron.compile import compile_graph
+from micronpu.frontend.program import ProgramView, is_channels_last, static_shape
+from micronpu.neutron.compile import CompiledPartition, compile_graph
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.neutron.quantizer import NeutronQuantizer
@@ -26,6 +28,7 @@ from micronpu.neutron.target import neutron_partition
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.report import Operation
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
+from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.soc import find_target
 
 DEFAULT_TARGET = "imxrt700"
@@ -55,6 +58,7 @@ def compile_model(
     target: str = DEFAULT_TARGET,
     *,
     calibration: Any = None,
+    train: Train | None = None,
     per_channel: bool = True,
     options: NeutronCompileOptions | None = None,
     listener: Listener | None = None,
@@ -62,10 +66,13 @@ def compile_model(
     """Compiles a PyTorch model for a chip.
 
     Args:
-        model: a float module in evaluation mode, an exported program of one, or a program that is quantized already.
+        model: a float module in evaluation mode, an exported program of one, or a program or module that is quantized
+            already (the result of `convert_pt2e`).
         example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
+        train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
+            the place of calibration.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         options: further options of the Neutron back end.
         listener: hears about progress.
@@ -78,20 +85,18 @@ def compile_model(
     """
     clock = _Clock(listener)
     quantized, examples = quantized_module(
-        model, example_inputs, target, calibration=calibration, per_channel=per_channel, clock=clock
+        model, example_inputs, target, calibration=calibration, train=train, per_channel=per_channel, clock=clock
     )
     chip, entry = find_target(target)
-    chosen = options or NeutronCompileOptions(config=chip.name)
+    chosen = _options(options, chip.name)
     view = ProgramView(quantized)
     with clock.step("partition"):
-        partitioning = neutron_partition(view, NeutronTargetSpec(chip.name), chosen, entry.name)
+        partitioning = neutron_partition(view, chosen.target, chosen, entry.name)
     with clock.step("compile") as progress, quiet():
-        compiled, calls = [], []
+        compiled, calls, specs = [], [], chosen.to_specs(for_program=True)
         for number, group in enumerate(partitioning.groups):
             part = compile_graph(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)), chosen)
-            calls.append(
-                delegate("NeutronBackend", part.payload, chosen.to_specs(), *_border(group), part.debug_handles)
-            )
+            calls.append(delegate("NeutronBackend", part.payload, specs, *_border(group), part.debug_handles))
             compiled.append(part)
             progress((number + 1) / len(partitioning.groups))
     with clock.step("lower"), quiet():
@@ -99,7 +104,7 @@ def compile_model(
         buffer = bytes(program.buffer)
     report = replace(
         partitioning.report,
-        notes=(*partitioning.report.notes, REFERENCE_NOTE) if compiled else partitioning.report.notes,
+        notes=(*partitioning.report.notes, *_converter_notes(compiled)),
         operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
         program_bytes=len(buffer),
     )
@@ -110,6 +115,33 @@ REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
     "and a device refuses it."
 )
+
+
+def _options(options: NeutronCompileOptions | None, chip: str) -> NeutronCompileOptions:
+    """The options for a chip; options for another one are refused."""
+    if options is not None and options.config != chip:
+        raise OptionError(
+            f"The target is {chip}, but the options are for {options.config}.",
+            hint=f'NeutronCompileOptions(config="{chip}")',
+        )
+    return options or NeutronCompileOptions(config=chip)
+
+
+def _converter_notes(parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
+    """What the report says about the tools that made the NPU programs."""
+    notes = [REFERENCE_NOTE] if any(p.artifacts.kind == "reference" for p in parts) else []
+    for part in parts:
+        if part.artifacts.kind == "silicon":
+            notes.append(
+                "The NPU program is for silicon, made by "
+                + ", ".join(f"{name} {version}" for name, version in part.artifacts.versions.items())
+                + "; the firmware of the device must be of the same version."
+            )
+        notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
+    cycles = [p.artifacts.cycles for p in parts if p.artifacts.cycles is not None]
+    if parts and len(cycles) == len(parts):
+        notes.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
+    return tuple(dict.fromkeys(notes))
 
 
 def _border(group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -143,8 +175,8 @@ def check_model(
         model, examples, target, calibration=[examples] if calibration is None else calibration, clock=clock
     )
     chip, entry = find_target(target)
-    chosen = options or NeutronCompileOptions(config=chip.name)
-    return neutron_partition(ProgramView(quantized), NeutronTargetSpec(chip.name), chosen, entry.name)
+    chosen = _options(options, chip.name)
+    return neutron_partition(ProgramView(quantized), chosen.target, chosen, entry.name)
 
 
 def quantized_module(
@@ -154,17 +186,33 @@ def quantized_module(
     *,
     calibration: Any,
     clock: _Clock,
+    train: Train | None = None,
     per_channel: bool = True,
 ) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
     """Checks all input, exports and quantizes."""
     chip, _ = find_target(target)
     examples = as_inputs(example_inputs)
-    quantizer = NeutronQuantizer(NeutronTargetSpec(chip.name), per_channel=per_channel)
+    quantizer = NeutronQuantizer(NeutronTargetSpec(chip.name), per_channel=per_channel, is_qat=train is not None)
     with clock.step("export"):
-        module = graph_module(export(model, examples))
+        if isinstance(model, GraphModule) and not is_float(model):
+            module = finished(model, examples)
+        else:
+            module = graph_module(export(model, examples))
         _check_static(module)
-    if any(is_quantize(n) or is_dequantize(n) for n in module.graph.nodes):
+        check_examples(module, examples)
+        check_parameters(module)
+    if not is_float(module):
+        if train is not None:
+            raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
         return module, examples
+    if train is not None:
+        if calibration is not None:
+            raise ModelError(
+                "`train` and `calibration` are both given, and each chooses the ranges of the int8 tensors.",
+                hint="leave out one of them",
+            )
+        with clock.step("train"):
+            return quantize_aware_training(model, examples, train, quantizer), examples
     batches = calibration_batches(calibration, examples)
     with clock.step("quantize") as progress:
         return quantize(module, batches, quantizer, lambda done: progress(done / len(batches))), examples
@@ -174,9 +222,11 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
     """Example inputs as a tuple of tensors."""
     values = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
     if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
-        kinds = [type(v).__name__ for v in values] if isinstance(values, (tuple, list)) else type(values).__name__
+        kind = f"of type {type(values).__name__}"
+        if isinstance(values, (tuple, list)):
+            kind = f"a {type(values).__name__} of {', '.join(type(v).__name__ for v in values)}" if values else "empty"
         raise ModelError(
-            f"`example_inputs` is {kinds or 'empty'}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)"
+            f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)"
         )
     return tuple(values)
 
@@ -186,13 +236,13 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         return model
     if not isinstance(model, nn.Module):
-        raise ModelError(f"The model is a {type(model).__name__}, not a torch.nn.Module or an exported program.")
-    if model.training:
         raise ModelError(
-            f"The model {type(model).__name__} is in training mode, in which dropout and batch norm change results.",
-            hint="model.eval() before compiling",
+            f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
+            hint="pass the module itself, compile(model, (x,), ...)",
         )
-    with quiet(), torch.no_grad():
+    check_evaluation_mode(model)
+    # On some errors torch prints the graph that it has so far.
+    with quiet(), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:
             return torch.export.export(model, examples)
         except MicroNpuError:
@@ -201,7 +251,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise ModelError(
                 f"torch.export cannot trace {type(model).__name__} with these example inputs: "
-                f"{lines[0] if lines else type(error).__name__}",
+                f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
                 hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) shows all of it",
             ) from error
 

@@ -17,6 +17,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.errors import InternalError
 from micronpu.partition.partition import Group
 
 _EDGE = EdgeCompileConfig(_check_ir_validity=False)
@@ -83,6 +84,7 @@ def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[Lowere
             copies[node] = graph.node_copy(node)
     (output,) = (n for n in module.graph.nodes if n.op == "output")
     stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(output.all_input_nodes)]
+    waiting: set[Node] = set()
     while stack:
         node, ready = stack.pop()
         if node in copies:
@@ -90,6 +92,9 @@ def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[Lowere
         if ready:
             copies[node] = copy(node)
         else:
+            if node in waiting:
+                raise InternalError(f"A partition waits for its own result `{node.name}`.")
+            waiting.add(node)
             stack.append((node, True))
             stack.extend((n, False) for n in reversed(sources(node)))
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))

@@ -114,12 +114,6 @@ def value_of(node: Node) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
-def element_type(node: Node) -> DType | None:
-    """Element type of the result, or None where it is not a tensor or has a type that no NPU knows."""
-    value = value_of(node)
-    return _DTYPES.get(value.dtype) if isinstance(value, torch.Tensor) else None
-
-
 def static_shape(node: Node) -> tuple[int, ...] | None:
     """Shape of the result, or None where a size is only known at run time."""
     value = value_of(node)

@@ -6,7 +6,6 @@ A `Graph` is a list of `Node` in execution order over `Tensor` values.  A node a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -158,25 +157,6 @@ class Graph:
         self.nodes = kept[::-1]
         return changed
 
-    def sort(self) -> None:
-        """Restores execution order after a pass that appended nodes, keeping the present order where it can."""
-        producer = self.producers()
-        done: set[Node] = set()
-        order: list[Node] = []
-        for root in self.nodes:
-            stack: list[tuple[Node, bool]] = [(root, False)]
-            while stack:
-                node, ready = stack.pop()
-                if node in done:
-                    continue
-                if ready:
-                    done.add(node)
-                    order.append(node)
-                    continue
-                stack.append((node, True))
-                stack.extend((producer[t], False) for t in reversed(node.inputs) if t in producer)
-        self.nodes = order
-
     def rename(self) -> None:
         """Gives tensors names that depend on the structure alone, so that equal graphs become equal bytes."""
         for index, tensor in enumerate(self.inputs):
@@ -235,7 +215,7 @@ class GraphBuilder:
         return tensor
 
     def constant(self, data: npt.ArrayLike, type: TensorType, name: str = "") -> Tensor:
-        array = np.ascontiguousarray(np.asarray(data, dtype=type.dtype.numpy).reshape(type.shape))
+        array = np.array(data, dtype=type.dtype.numpy).reshape(type.shape)
         return Tensor(name or self._fresh("constant"), type, array)
 
     def emit(self, op: Op, *inputs: Tensor, qparams: Any = None, origin: Origin | None = None) -> Tensor:
@@ -255,20 +235,3 @@ class GraphBuilder:
     def finish(self, *outputs: Tensor) -> Graph:
         self.graph.outputs = list(outputs)
         return self.graph
-
-
-def transform_nodes(graph: Graph, change: Callable[[Node], bool]) -> bool:
-    """Calls ``change`` on every node; returns whether any call changed something."""
-    results = [change(node) for node in list(graph.nodes)]
-    return any(results)
-
-
-def insert_before(nodes: list[Node], anchor: Node, new: Sequence[Node]) -> None:
-    """Puts ``new`` in front of ``anchor`` in a node list."""
-    index = next(i for i, node in enumerate(nodes) if node is anchor)
-    nodes[index:index] = new
-
-
-def tensors_of(nodes: Iterable[Node]) -> list[Tensor]:
-    """Every tensor that the nodes touch, once, in order of first appearance."""
-    return list(dict.fromkeys(t for node in nodes for t in (*node.inputs, *node.outputs)))

@@ -1,17 +1,339 @@
-"""Graphs as text, one node a line."""
+"""Graphs as text, one node a line, and back.
+
+    graph(%x: int8[1,4,4,3, 0.05*(q+3)]) {
+      %y: int8[1,4,4,8, 0.1*(q-2)] = conv2d{stride=(2, 2)}(%x, %w: int8[8,3,3,3, per-channel[8]@0], %b: int32[8, ...])
+      return %y
+    }
+
+Everything is in the text but what constants hold: their elements, and their scales where there is one per channel.
+`constants_of` gives that, by the names of the text.
+"""
 
 from __future__ import annotations
 
-from micronpu.ir.graph import Graph
+import ast
+import re
+import types
+import typing
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import MicroNpuError, ModelError
+from micronpu.ir.graph import Graph, Node, Origin, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+
+if typing.TYPE_CHECKING:
+    from micronpu.ops.base import Op
+
+Array = npt.NDArray[Any]
+
+
+def names_of(graph: Graph) -> dict[Tensor, str]:
+    """The name of every tensor in the text: its own, with a number where an earlier tensor has the same."""
+    names: dict[Tensor, str] = {}
+    taken: set[str] = set()
+    for tensor in _tensors(graph):
+        if tensor in names:
+            continue
+        name, number = tensor.name, 2
+        while name in taken:
+            name, number = f"{tensor.name}~{number}", number + 1
+        names[tensor] = name
+        taken.add(name)
+    return names
+
+
+def _tensors(graph: Graph) -> Iterator[Tensor]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.inputs
+        yield from node.outputs
+    yield from graph.outputs
 
 
 def print_graph(graph: Graph) -> str:
     """The graph with types, constants by shape only, and the source of each node as a comment."""
-    lines = [f"graph({', '.join(f'{t}: {t.type}' for t in graph.inputs)}) {{"]
+    names = names_of(graph)
+
+    def operand(tensor: Tensor) -> str:
+        return declared(tensor) if tensor.is_constant else f"%{names[tensor]}"
+
+    def declared(tensor: Tensor) -> str:
+        return f"%{names[tensor]}: {tensor.type}"
+
+    lines = [f"graph({', '.join(map(declared, graph.inputs))}) {{"]
     for node in graph.nodes:
-        operands = ", ".join(f"{t}: {t.type}" if t.is_constant else str(t) for t in node.inputs)
-        results = ", ".join(f"{t}: {t.type}" for t in node.outputs)
+        operands = ", ".join(map(operand, node.inputs))
+        results = ", ".join(map(declared, node.outputs))
         where = node.origin.source or ", ".join(node.origin.nodes)
         lines.append(f"  {results} = {node.op}({operands})" + (f"  # {where}" if where else ""))
-    lines.append(f"  return {', '.join(map(str, graph.outputs))}")
+    lines.append(f"  return {', '.join(map(operand, graph.outputs))}".rstrip())
     return "\n".join([*lines, "}"])
+
+
+def constants_of(graph: Graph) -> dict[str, Tensor]:
+    """The constants of a graph by their names in the text."""
+    return {name: tensor for tensor, name in names_of(graph).items() if tensor.is_constant}
+
+
+def parse_graph(text: str, constants: Mapping[str, Tensor | Array] | None = None) -> Graph:
+    """The graph that `print_graph` wrote, or that somebody wrote by hand.
+
+    Args:
+        text: one statement a line; empty lines and what follows ``#`` count for nothing, but the comment of a node
+            becomes its origin.
+        constants: what constants hold, by name: an array, or a tensor where the scales per channel matter too.
+            Those that are left out get made-up elements, the same for the same name and type.
+
+    Raises:
+        ModelError: the text is no such graph; the sentence names the line.
+    """
+    return _Parser(text, constants or {}).parse()
+
+
+_NAME = re.compile(r"%([^\s,:()=%]+(?::\d+)?)")
+_TYPE = re.compile(r"(\w+)\[(.*)\]")
+_PER_TENSOR = re.compile(r"([-+.\deE]+|inf|nan)\*\(q([+-]\d+)\)")
+_PER_CHANNEL = re.compile(r"per-channel\[(\d+)\]@(\d+)")
+_OPERATION = re.compile(r"(\w+)(?:\{(.*)\})?\((.*)\)")
+_SOURCE = re.compile(r"\S.*:\d+")
+
+
+class _Parser:
+    def __init__(self, text: str, constants: Mapping[str, Tensor | Array]) -> None:
+        self.lines = text.splitlines()
+        self.number = 0
+        self.given = constants
+        self.known: dict[str, Tensor] = {}
+        self.graph = Graph()
+
+    def fail(self, what: str, hint: str = "") -> NoReturn:
+        raise ModelError(f"Line {self.number} of the graph: {what}", hint=hint)
+
+    def parse(self) -> Graph:
+        state = "head"
+        for number, line in enumerate(self.lines, 1):
+            self.number = number
+            statement, _, comment = line.partition("#")
+            statement = statement.strip()
+            if not statement:
+                continue
+            if state == "head":
+                self._head(statement)
+                state = "body"
+            elif state == "body" and (statement == "return" or statement.startswith("return ")):
+                self.graph.outputs = [self._operand(p) for p in _split(statement.removeprefix("return"))]
+                state = "tail"
+            elif state == "body":
+                self._node(statement, comment.strip())
+            elif state == "tail" and statement == "}":
+                state = "end"
+            else:
+                self.fail(f"`{statement}` stands where {'`}`' if state == 'tail' else 'nothing more'} is expected.")
+        if state != "end":
+            missing = {"head": "`graph(...) {`", "body": "`return`", "tail": "`}`"}[state]
+            self.number = len(self.lines)
+            self.fail(f"the text ends before {missing}.")
+        unused = sorted(set(self.given) - {n for n, t in self.known.items() if t.is_constant})
+        if unused:
+            raise ModelError(f"The graph has no constant {', '.join(unused)}.")
+        return self.graph
+
+    def _head(self, statement: str) -> None:
+        match = re.fullmatch(r"graph\((.*)\)\s*\{", statement)
+        if match is None:
+            self.fail(f"`{statement}` is not the head of a graph.", "graph(%x: int8[1,4, 0.1*(q+0)]) {")
+        for part in _split(match[1]):
+            name, type = self._declaration(part)
+            self.graph.inputs.append(self._define(Tensor(name, type), name))
+
+    def _node(self, statement: str, comment: str) -> None:
+        left, equals, right = _partition(statement)
+        match = _OPERATION.fullmatch(right.strip())
+        if not equals or match is None:
+            self.fail(f"`{statement}` is not an operator.", "%y: type = operator{attribute=value}(%x)")
+        op = self._operator(match[1], match[2] or "")
+        inputs: list[Tensor] = []
+        for position, part in enumerate(_split(match[3])):
+            inputs.append(self._operand(part, op, position, inputs))
+        outputs = []
+        for part in _split(left):
+            name, type = self._declaration(part)
+            outputs.append(Tensor(name, type))
+        self._check(op, inputs, outputs)
+        for tensor in outputs:
+            self._define(tensor, tensor.name)
+        origin = Origin()
+        if comment:
+            is_source = _SOURCE.fullmatch(comment) is not None
+            origin = Origin(source=comment) if is_source else Origin(nodes=tuple(comment.split(", ")))
+        self.graph.nodes.append(Node(op, inputs, outputs, origin))
+
+    def _check(self, op: Op, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """The declared types of the results are those that the operator infers."""
+        names = ", ".join(op.operand_names)
+        if not inputs or (names != "tensors" and len(inputs) != len(op.operand_names)):
+            self.fail(f"`{op}` takes {names}, not {len(inputs)} operands.")
+        try:
+            made = op.infer(*(t.type for t in inputs))
+        except MicroNpuError as error:
+            self.fail(f"`{op}` does not take these operands: {error.what}")
+        except (IndexError, TypeError, ValueError):
+            self.fail(f"`{op}` does not take operands of these shapes; they are {names}.")
+        for tensor in outputs[:1]:
+            declared = tensor.type
+            if made.qparams is None:
+                made = made.with_qparams(declared.qparams)
+            if made != declared:
+                self.fail(f"`{op}` makes {made}, but %{tensor.name} is declared {declared}.")
+
+    # -- parts of a statement
+
+    def _declaration(self, text: str) -> tuple[str, TensorType]:
+        """``%name: type``."""
+        name, colon, type = text.partition(": ")
+        match = _NAME.fullmatch(name.strip())
+        if match is None or not colon:
+            self.fail(f"`{text.strip()}` does not declare a tensor.", "%name: int8[1,4, 0.1*(q+0)]")
+        return match[1], self._type(type.strip())
+
+    def _type(self, text: str) -> TensorType:
+        match = _TYPE.fullmatch(text)
+        parts = _split(match[2]) if match else []
+        quantization = parts.pop() if parts and not parts[-1].isdigit() else ""
+        if match is None or match[1] not in {d.value for d in DType} or not all(p.isdigit() for p in parts):
+            self.fail(f"`{text}` is not a type.", "int8[1,4, 0.1*(q+0)] or int32[8]")
+        qparams = self._qparams(quantization, text) if quantization else None
+        return TensorType(tuple(map(int, parts)), DType(match[1]), qparams)
+
+    def _qparams(self, text: str, where: str) -> QParams:
+        try:
+            if match := _PER_TENSOR.fullmatch(text):
+                return QParams.per_tensor(float(match[1]), -int(match[2]))
+            if match := _PER_CHANNEL.fullmatch(text):
+                count = int(match[1])
+                return QParams.per_channel([0.02 * (1 + i / count) for i in range(count)], int(match[2]))
+        except (MicroNpuError, ValueError) as error:
+            self.fail(f"`{text}` in `{where}` is no quantization: {error}")
+        self.fail(f"`{text}` in `{where}` is no quantization.", "0.1*(q-3) or per-channel[8]@0")
+
+    def _operator(self, name: str, attributes: str) -> Op:
+        from micronpu.ops import OPERATORS
+
+        cls = OPERATORS.get(name)
+        if cls is None:
+            self.fail(f"there is no operator `{name}`.", f"one of {', '.join(sorted(OPERATORS))}")
+        hints = typing.get_type_hints(cls)
+        known = {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]
+        values: dict[str, Any] = {}
+        for part in _split(attributes):
+            key, equals, value = (p.strip() for p in part.partition("="))
+            if not equals or key not in known:
+                self.fail(f"`{name}` has no attribute `{key}`.", f"one of {', '.join(known) or 'none'}")
+            try:
+                values[key] = _value(value, known[key])
+            except (KeyError, SyntaxError, TypeError, ValueError):
+                self.fail(f"`{value}` is no value of the attribute `{key}` of `{name}`.")
+        try:
+            return cls(**values)
+        except TypeError:
+            missing = [f for f in known if f not in values]
+            self.fail(f"`{name}` needs its attributes, and {', '.join(missing)} is not given.")
+
+    def _operand(
+        self, text: str, op: Op | None = None, position: int = 0, before: list[Tensor] | None = None
+    ) -> Tensor:
+        """A tensor that is known, or the declaration of a constant."""
+        text = text.strip()
+        if ": " not in text:
+            match = _NAME.fullmatch(text)
+            if match is None or match[1] not in self.known:
+                self.fail(f"{text or 'an operand'} is read before it is computed.")
+            return self.known[match[1]]
+        name, type = self._declaration(text)
+        if name in self.known:
+            return self.known[name]
+        given = self.given.get(name)
+        if isinstance(given, Tensor):
+            if str(given.type) != str(type):
+                self.fail(f"the constant %{name} is declared {type}, but {given.type} is given.")
+            return self._define(Tensor(name, given.type, given.data), name)
+        type = _with_bias_scales(type, op, position, before or [])
+        data = _made_up(name, type) if given is None else np.ascontiguousarray(given)
+        if data.shape != type.shape or data.dtype != type.dtype.numpy:
+            self.fail(f"the constant %{name} is declared {type}, but {data.dtype}{list(data.shape)} is given.")
+        return self._define(Tensor(name, type, data), name)
+
+    def _define(self, tensor: Tensor, name: str) -> Tensor:
+        if name in self.known:
+            self.fail(f"%{name} exists already.")
+        self.known[name] = tensor
+        return tensor
+
+
+def _split(text: str) -> list[str]:
+    """Parts between the commas that stand outside of all brackets."""
+    parts, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    return [p.strip() for p in (*parts, text[start:]) if p.strip()]
+
+
+def _partition(statement: str) -> tuple[str, str, str]:
+    """Left and right of the first `` = ``: attributes have no blanks round theirs."""
+    return statement.partition(" = ")
+
+
+def _value(text: str, hint: Any) -> Any:
+    """An attribute's value from its text, as its type says."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        if text == "None":
+            return None
+        hint = next(a for a in typing.get_args(hint) if a is not type(None))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint[text.upper()]
+    if hint is float:
+        return float(text)
+    if hint is str:
+        return text
+    value = ast.literal_eval(text)
+    if isinstance(hint, type) and hint not in (int, bool) and not isinstance(value, hint):
+        return hint(*value)  # such as Padding2d, which is printed as its numbers
+    return value
+
+
+def _with_bias_scales(type: TensorType, op: Op | None, position: int, before: list[Tensor]) -> TensorType:
+    """A made-up bias has the scales that it must have: those of the input times those of the weights."""
+    if op is None or type.qparams is None or type.qparams.is_per_tensor or position >= len(op.operand_names):
+        return type
+    rule = op.quantization
+    if not rule.bias or op.operand_names[position] != rule.bias or rule.weight not in op.operand_names:
+        return type
+    weight = op.operand_names.index(rule.weight)
+    if weight >= len(before) or before[weight].type.qparams is None:
+        return type
+    scales = before[weight].type.qparams.scale  # type: ignore[union-attr]
+    if len(scales) != len(type.qparams.scale):
+        return type
+    return type.with_qparams(QParams.per_channel([before[0].type.scale * s for s in scales], type.qparams.axis or 0))
+
+
+def _made_up(name: str, type: TensorType) -> Array:
+    """Elements that depend on name and type alone."""
+    random = np.random.default_rng(zlib.crc32(f"{name}: {type}".encode()))
+    if type.dtype is DType.FLOAT32:
+        return random.standard_normal(type.shape).astype(np.float32)
+    if type.dtype is DType.BOOL:
+        return random.integers(0, 2, type.shape).astype(np.bool_)
+    low, high = type.dtype.limits
+    largest = min(high, 1000)
+    return random.integers(max(low, -largest), largest + 1, type.shape).astype(type.dtype.numpy)

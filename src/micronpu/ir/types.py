@@ -88,7 +88,9 @@ class QParams:
 
     def __str__(self) -> str:
         if self.axis is None:
-            return f"{self.scale[0]:.6g}*(q{-self.zero_point[0]:+d})"
+            # The shortest digits that give the same float32 again.
+            digits = str(np.float32(self.scale[0])).removesuffix(".0")
+            return f"{digits}*(q{-self.zero_point[0]:+d})"
         return f"per-channel[{len(self.scale)}]@{self.axis}"
 
 

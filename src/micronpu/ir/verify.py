@@ -21,7 +21,7 @@ def verify(graph: Graph, stage: Stage = Stage.IMPORTED) -> None:
 
     Every stage: nodes are in execution order, each tensor has one producer, results have the type that the operator
     infers, activations are quantized per tensor, and tensors that must share parameters do.
-    LITERT: paddings have a word in LiteRT, and no node is left that nobody reads.
+    LITERT: paddings have a word in LiteRT, no node is left that nobody reads, and every output is a result of its own.
     """
     defined: set[Tensor] = set()
     for tensor in graph.inputs:
@@ -47,6 +47,8 @@ def verify(graph: Graph, stage: Stage = Stage.IMPORTED) -> None:
 
 
 def _verify_types(node: Node) -> None:
+    from micronpu.ops.base import OutputQuantization
+
     expected = node.op.infer(*node.input_types)
     result = node.output.type
     if (expected.shape, expected.dtype) != (result.shape, result.dtype):
@@ -55,12 +57,22 @@ def _verify_types(node: Node) -> None:
         raise InternalError(f"`{node}` dictates {expected.qparams}, but its result is declared {result.qparams}.")
     if result.dtype is DType.INT8 and (result.qparams is None or not result.qparams.is_per_tensor):
         raise InternalError(f"`{node}` has a result without parameters per tensor: {result}.")
+    rule = node.op.quantization
+    if rule.output is OutputQuantization.SHARED and rule.activations == ("tensors",):
+        different = [t.type for t in node.inputs if t.type.qparams != result.qparams]
+        if different:
+            raise InternalError(f"`{node}` joins {different[0]} into {result}, which has another grid.")
 
 
 def _verify_litert(graph: Graph) -> None:
     from micronpu.ops.fused import litert_padding
 
     read = {t for node in graph.nodes for t in node.inputs} | set(graph.outputs)
+    own = {t for node in graph.nodes for t in node.outputs}
+    for tensor in graph.outputs:
+        if tensor not in own:
+            raise InternalError(f"Graph output {tensor} is an input, a constant, or an output twice.")
+        own.remove(tensor)
     for node in graph.nodes:
         if not any(t in read for t in node.outputs):
             raise InternalError(f"Nobody reads the result of `{node}`.")

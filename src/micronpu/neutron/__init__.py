@@ -5,30 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from micronpu.neutron.backend import NeutronBackend, NeutronPartitioner
+    from micronpu.neutron.backend import NeutronBackend, NeutronEdgePassManager, NeutronPartitioner
     from micronpu.neutron.devices import NeutronTargetSpec
-    from micronpu.neutron.options import NeutronCompileSpecBuilder, generate_neutron_compile_spec
+    from micronpu.neutron.kernels import merge_kernel_selections
+    from micronpu.neutron.options import (
+        CustomDelegationOptions,
+        NeutronCompileOptions,
+        NeutronCompileSpecBuilder,
+        generate_neutron_compile_spec,
+    )
     from micronpu.neutron.quantizer import NeutronQuantizer, calibrate_and_quantize
 
 # Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
 _HOMES = {
+    "CustomDelegationOptions": "options",
     "NeutronBackend": "backend",
+    "NeutronCompileOptions": "options",
     "NeutronCompileSpecBuilder": "options",
+    "NeutronEdgePassManager": "backend",
     "NeutronPartitioner": "backend",
     "NeutronQuantizer": "quantizer",
     "NeutronTargetSpec": "devices",
     "calibrate_and_quantize": "quantizer",
     "generate_neutron_compile_spec": "options",
+    "merge_kernel_selections": "kernels",
 }
 
 __all__ = [
+    "CustomDelegationOptions",
     "NeutronBackend",
+    "NeutronCompileOptions",
     "NeutronCompileSpecBuilder",
+    "NeutronEdgePassManager",
     "NeutronPartitioner",
     "NeutronQuantizer",
     "NeutronTargetSpec",
     "calibrate_and_quantize",
     "generate_neutron_compile_spec",
+    "merge_kernel_selections",
 ]
 
 

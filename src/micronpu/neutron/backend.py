@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
+from executorch.exir.pass_manager import ExportedProgramPassManager
+from executorch.exir.tracer import _default_decomposition_table
+from torch._ops import OpOverload
 from torch.fx import Node
 
+from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 from micronpu.neutron.compile import compile_graph
 from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.neutron.target import neutron_partition
+from micronpu.partition.partition import Partitioning
 from micronpu.partition.report import DelegationReport
 
 
@@ -39,20 +47,45 @@ class NeutronPartitioner(Partitioner):
 
     Args:
         compile_spec: from `generate_neutron_compile_spec`; the defaults for i.MX RT700 unless given.
-        neutron_target_spec: the device; the chip of the compile spec unless given.
+        neutron_target_spec: the device and rule set; those of the compile spec unless given.
+        custom_delegation_options: how bold to delegate; defensive unless given.
+        post_quantization_state_dict: accepted for scripts that pass it, and not looked at: decisions depend on
+            operators and shapes, never on values.
+        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
+            Every operator that can be delegated is kept anyway, in this list or not; one that cannot is decomposed, and
+            the report says why it was not kept.
 
     Attributes:
         report: what the last call of `partition` decided, or None before it.
+
+    Raises:
+        OptionError: an argument of the wrong type, or compile spec and target name different chips or rule sets.
     """
 
     def __init__(
-        self, compile_spec: list[CompileSpec] | None = None, neutron_target_spec: NeutronTargetSpec | None = None
+        self,
+        compile_spec: list[CompileSpec] | None = None,
+        neutron_target_spec: NeutronTargetSpec | None = None,
+        custom_delegation_options: CustomDelegationOptions | None = None,
+        post_quantization_state_dict: Mapping[str, Any] | None = None,
+        preserve_ops: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
+        _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
+        _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
         self.options = NeutronCompileOptions.from_specs(compile_spec or [])
-        self.target = neutron_target_spec or NeutronTargetSpec(self.options.config)
+        self.target = neutron_target_spec or self.options.target
+        if compile_spec:
+            _check_same_device(self.options, self.target)
+        else:
+            flavor = self.target.converter_flavor
+            self.options = replace(self.options, config=self.target.target, converter_flavor=flavor)
+        self.delegation = custom_delegation_options or CustomDelegationOptions()
+        self.preserve_ops = frozenset(_overload(op) for op in preserve_ops or ())
         self.delegation_spec = DelegationSpec(NeutronBackend.__name__, self.options.to_specs())
         self.report: DelegationReport | None = None
+        self._not_kept: tuple[str, ...] = ()
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """Operators to keep whole: exactly the nodes that the same rules would delegate.
@@ -62,16 +95,22 @@ class NeutronPartitioner(Partitioner):
         """
         if any(type(n.target).__name__ == "EdgeOpOverload" for n in ep.graph.nodes):
             return [], None
-        partitioning = neutron_partition(ProgramView(ep), self.target, self.options)
+        partitioning = self._partitioning(ep)
         delegated = {n.name for g in partitioning.groups for n in g.nodes}
-        kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)}
+        kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
+        self._not_kept = tuple(
+            f"{v.operator} is in preserve_ops, but is not kept whole, because it cannot be delegated. {v.reasons[0]}"
+            for v in partitioning.report.host
+            if v.operator in self.preserve_ops and v.reasons
+        )
         return list(kept), lambda node: node.name in delegated
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
         _split_dequantizes(exported_program)
-        partitioning = neutron_partition(ProgramView(exported_program), self.target, self.options)
-        self.report = partitioning.report
+        partitioning = self._partitioning(exported_program)
+        report = partitioning.report
+        self.report = replace(report, notes=(*report.notes, *dict.fromkeys(self._not_kept)))
         tags: dict[str, DelegationSpec] = {}
         for number, group in enumerate(partitioning.groups):
             tag = f"neutron_{number}"
@@ -80,6 +119,62 @@ class NeutronPartitioner(Partitioner):
                 node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+
+    def _partitioning(self, program: ExportedProgram) -> Partitioning:
+        return neutron_partition(ProgramView(program), self.target, self.options, delegation=self.delegation)
+
+
+class NeutronEdgePassManager(ExportedProgramPassManager):
+    """Edge passes for ``to_edge_transform_and_lower(transform_passes=...)``, under the name that users know.
+
+    micronpu's rewrites work on its own graph, behind the partitioner, so there is nothing that an edge program must go
+    through: without passes it comes out as it went in, and leaving the pass manager away changes nothing.
+
+    Args:
+        passes: edge passes of your own, run in this order.
+    """
+
+    def __init__(self, passes: Sequence[Any] | None = None) -> None:
+        super().__init__(list(passes or ()))
+
+
+@functools.lru_cache(maxsize=1)
+def _decomposed_operators() -> frozenset[Any]:
+    """What ExecuTorch would decompose; it warns of requests to keep anything else, and of those that it cannot keep."""
+    return frozenset(
+        op
+        for op in _default_decomposition_table()
+        if isinstance(op, OpOverload)
+        and not op._schema.is_mutable
+        and not any(r.alias_info is not None for r in op._schema.returns)
+    )
+
+
+def _check_type(name: str, given: Any, wanted: type) -> None:
+    if given is not None and not isinstance(given, wanted):
+        raise OptionError(
+            f"`{name}` of NeutronPartitioner is a {type(given).__name__}, not a {wanted.__name__}.",
+            hint="arguments by name",
+        )
+
+
+def _check_same_device(options: NeutronCompileOptions, target: NeutronTargetSpec) -> None:
+    if options.target != target:
+        raise OptionError(
+            f"The compile spec is for {options.config} with the rules of {options.converter_flavor}, the target is "
+            f"{target.target} with those of {target.converter_flavor}.",
+            hint="generate_neutron_compile_spec(target.target, converter_flavor=target.converter_flavor)",
+        )
+
+
+def _overload(op: Any) -> str:
+    """Name with overload of an ATen operator, as `overload_name` gives it."""
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
+        raise OptionError(
+            f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
+            hint="torch.ops.aten.hardswish.default and the like",
+        )
+    return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
 
 
 def _split_dequantizes(program: ExportedProgram) -> None:

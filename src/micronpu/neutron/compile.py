@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.errors import ConverterError
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.neutron.converter import NeutronConverter, ReferenceConverter
+from micronpu.neutron.converter import NeutronArtifacts, NeutronConverter
+from micronpu.neutron.intermediates import Intermediates, describe
+from micronpu.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.neutron.payload import PayloadLayout, TensorSlot, pack
+from micronpu.neutron.sdk import select_converter
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.passes import run_passes
 
@@ -22,31 +27,74 @@ class CompiledPartition:
         graph: the legalised graph, one node per NPU operation.
         litert: the LiteRT model of it.
         debug_handles: LiteRT operator index to ExecuTorch's debug handles.
+        artifacts: what the converter made of the LiteRT model.
+        name: of its first operator, unique in the program; files about the partition are called by it.
     """
 
     payload: bytes
     graph: Graph
     litert: LiteRtModel
     debug_handles: dict[int, tuple[int, ...]]
+    artifacts: NeutronArtifacts
+    name: str
 
 
 def compile_graph(
     graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
 ) -> CompiledPartition:
-    """Runs passes, emission, converter and packing on an imported graph, which is changed in place."""
-    run_passes(graph)
+    """Runs passes, emission, converter and packing on an imported graph, which is changed in place.
+
+    Args:
+        converter: the one that the options choose, unless given.
+
+    Raises:
+        ConverterError: the converter is missing or fails; see `micronpu.neutron.sdk`.
+        FileError: an intermediate file cannot be written.
+    """
+    name = _name(graph)
+    files = Intermediates(options.intermediates_dir, name)
+    files.write("graph_before.txt", lambda: f"{graph}\n")
+    run_passes(graph, disabled=options.disabled_passes)
     if not options.use_neutron_for_format_conversion:
         take_border_transposes(graph)
         graph.rename()
+    files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
-    artifacts = (converter or ReferenceConverter()).convert(litert.data, options.converter)
-    layout = PayloadLayout(
-        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in range(len(graph.inputs))),
-        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in range(len(graph.outputs))),
-        num_arguments=len(graph.inputs),
-    )
+    files.write("model.tflite", lambda: litert.data)
+    chosen = converter or select_converter(options.converter, options.config)
+    try:
+        artifacts = chosen.convert(litert.data, options.converter_options)
+    except ConverterError as error:
+        last_words = f"{error.log or error}\n"
+        files.write("converter.log", lambda: last_words)
+        raise
+    payload = pack(_layout(graph, artifacts), artifacts)
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
-    return CompiledPartition(pack(layout, artifacts), graph, litert, handles)
+    files.write("payload.bin", lambda: payload)
+    files.write("converter.log", lambda: artifacts.log)
+    files.write("report.json", lambda: describe(chosen.name, artifacts, options, len(payload)))
+    if options.dump_kernel_selection_code:
+        selection = artifacts.kernel_selection or selection_of_model(litert.data)
+        files.write_anyway(f"{name}{SUFFIX}", selection)
+    return CompiledPartition(payload, graph, litert, handles, artifacts, name)
+
+
+def _name(graph: Graph) -> str:
+    """Name of the first operator of the program in a graph, as part of a file name."""
+    origins = [name for node in graph.nodes for name in node.origin.nodes]
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", origins[0]) if origins else "partition"
+
+
+def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:
+    """Which tensor of the call is which of the NPU program, in the order that the converter gave it."""
+    inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
+    outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs
+    return PayloadLayout(
+        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in inputs),
+        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in outputs),
+        num_arguments=len(graph.inputs),
+        version=artifacts.payload_version,
+    )
 
 
 def take_border_transposes(graph: Graph) -> None:

@@ -35,6 +35,9 @@ RECORD_SIZE = 64
 """Bytes of the reference container's record."""
 
 _RECORD = struct.Struct("<9I28x")
+DEFAULT_TIMEOUT = 600.0
+"""Seconds; the longest conversion that has been reported in public took 154."""
+
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
@@ -47,7 +50,11 @@ class ConverterOptions:
         target: name of the chip as the converter knows it, such as "imxrt700".
         extra_flags: handed to the vendor's converter as they are; each is one argument.
         fetch_constants_to_sram: prefetch weights from external memory into SRAM.
-        dump_kernel_selection_code: also write the C code that selects the kernels in use.
+        dump_kernel_selection_code: also give the C code that names the kernels in use.
+        profiling: ask for a program that takes the time of its kernels; its payload has version 1.
+        timeout: seconds after which a converter that runs in a process of its own is ended.
+        sdk_version: version of the vendor's SDK whose firmware the device has, or "" where any will do; a converter of
+            another version is refused.
 
     Raises:
         OptionError: a value of the wrong type or form.
@@ -57,6 +64,9 @@ class ConverterOptions:
     extra_flags: tuple[str, ...] = ()
     fetch_constants_to_sram: bool = False
     dump_kernel_selection_code: bool = False
+    profiling: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    sdk_version: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str) or not _TARGET.fullmatch(self.target):
@@ -69,12 +79,18 @@ class ConverterOptions:
                 f"The converter option extra_flags is {self.extra_flags!r}, but it must be a tuple of filled strings.",
                 hint='for instance extra_flags=("--verbose",)',
             )
-        for name in ("fetch_constants_to_sram", "dump_kernel_selection_code"):
+        for name in ("fetch_constants_to_sram", "dump_kernel_selection_code", "profiling"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(
                     f"The converter option {name} is {getattr(self, name)!r}, but it must be True or False.",
                     hint=f"{name}=True or {name}=False",
                 )
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not 0 < self.timeout < 1e6:
+            raise OptionError(f"The converter option timeout is {self.timeout!r}; it is a positive number of seconds.")
+        if not isinstance(self.sdk_version, str):
+            raise OptionError(
+                f'The converter option sdk_version is {self.sdk_version!r}; it is a string such as "3.2.0".'
+            )
 
 
 @dataclass(frozen=True)
@@ -84,7 +100,15 @@ class NeutronArtifacts:
     Attributes:
         microcode, weights, kernels: raw sections, without padding.
         kind: "silicon" or "reference".
-        versions: name and version of the tools that made them, for reports; not part of the payload.
+        versions: name and version of the tools that made them.  Those of silicon programs travel in the payload.
+        inputs: for every input of the NPU program, in its order, which input of the LiteRT model it is; None where the
+            converter kept them as they are.
+        outputs: the same for outputs; together each output of the model exactly once.
+        payload_version: 0, or 1 where the program has a profile and a debug buffer.
+        cycles: the converter's own estimate for the NPU alone, or None where it gives none.
+        warnings: what it warned of, in its own words.
+        kernel_selection: C code that names the kernels in use, "" unless asked for and known to the converter.
+        log: everything that it printed.
     """
 
     microcode: bytes
@@ -92,6 +116,13 @@ class NeutronArtifacts:
     kernels: bytes
     kind: Kind
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    inputs: tuple[int, ...] | None = None
+    outputs: tuple[int, ...] | None = None
+    payload_version: int = 0
+    cycles: int | None = None
+    warnings: tuple[str, ...] = ()
+    kernel_selection: str = ""
+    log: str = ""
 
     def __post_init__(self) -> None:
         if kind_of(self.microcode) != self.kind:
@@ -116,7 +147,7 @@ class NeutronConverter(Protocol):
 
         Raises:
             ModelError: the converter cannot take this model.
-            MicroNpuError: the tool is missing, crashed or timed out.
+            ConverterError: the tool is missing, crashed, timed out or gave a program that cannot be right.
         """
 
 

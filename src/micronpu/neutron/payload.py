@@ -8,17 +8,24 @@
     1 byte              payload version, 0 or 1
     zeros to 16         header = align16(4 + 2 I + 2 O)
     microcode, weights, kernels, each padded with zeros to 16
+    versions            only behind silicon programs; see below
 
 This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the device. Of the microcode only its public
 words are looked at: [0] magic, [6] its size, [7] size of the weights. The open reference container of
 `micronpu.neutron.converter` keeps its sizes in the same words, so that one walk finds the sections of both kinds.
-Standard library only.
+
+A converter and the firmware of the device must match, and neither says so when they do not.  So the versions of the
+tools travel behind the last section, where the device does not look: a JSON object padded with zeros to 16, and the
+16 bytes `MNPV`, size of the JSON, its CRC-32 (zlib's), zero.  Standard library only.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from dataclasses import dataclass
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from micronpu.errors import PayloadError
@@ -37,6 +44,7 @@ SILICON_MAGIC = 0x64434D6E
 REFERENCE_MAGIC = 0x52504E4D
 """First word of our reference container, the bytes `MNPR`; a device answers `InvalidProgram`."""
 
+_VERSIONS_MAGIC = b"MNPV"
 _MAXIMUM = 255
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
@@ -123,6 +131,7 @@ class Payload:
         kind: "silicon" for microcode of a real Neutron, "reference" for our open container.
         microcode, weights, kernels: the sections; `kernels` may end in up to 15 padding zeros, because the format
             keeps no size for it.
+        versions: name and version of the tools that made a silicon program; empty where nothing is recorded.
     """
 
     layout: PayloadLayout
@@ -130,6 +139,7 @@ class Payload:
     microcode: bytes
     weights: bytes
     kernels: bytes
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def align(size: int) -> int:
@@ -168,7 +178,10 @@ def pack(layout: PayloadLayout, artifacts: NeutronArtifacts) -> bytes:
     slots = layout.inputs + layout.outputs
     header += bytes(slot.channels_last for slot in slots) + bytes(slot.index for slot in slots)
     header += bytes((layout.version,))
-    return b"".join(map(_padded, (header, artifacts.microcode, artifacts.weights, artifacts.kernels)))
+    sections = b"".join(map(_padded, (header, artifacts.microcode, artifacts.weights, artifacts.kernels)))
+    if artifacts.kind == "silicon" and artifacts.versions:
+        sections += _pack_versions(artifacts.versions)
+    return sections
 
 
 def parse(data: bytes) -> Payload:
@@ -210,13 +223,39 @@ def parse(data: bytes) -> Payload:
         )
     if len(data) < kernels_start:
         raise _truncated(len(data), kernels_start)
+    end, versions = _parse_versions(data, kernels_start) if kind == "silicon" else (len(data), {})
     return Payload(
         layout,
         kind,
         microcode=data[start : start + microcode_size],
         weights=data[weights_start : weights_start + weights_size],
-        kernels=data[kernels_start:],
+        kernels=data[kernels_start:end],
+        versions=versions,
     )
+
+
+def _pack_versions(versions: Mapping[str, str]) -> bytes:
+    text = json.dumps(dict(sorted(versions.items()))).encode()
+    return _padded(text) + struct.pack("<4s3I", _VERSIONS_MAGIC, len(text), zlib.crc32(text), 0)
+
+
+def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str]]:
+    """Where the kernels end, and the versions behind them.
+
+    Kernels may end in any bytes, so only a record whose checksum is right is one.
+    """
+    none: tuple[int, dict[str, str]] = len(data), {}
+    if len(data) - kernels_start < ALIGNMENT or data[-ALIGNMENT : 4 - ALIGNMENT] != _VERSIONS_MAGIC:
+        return none
+    size, crc = struct.unpack_from("<2I", data, len(data) - ALIGNMENT + 4)
+    end = len(data) - ALIGNMENT - align(size)
+    if end < kernels_start or zlib.crc32(data[end : end + size]) != crc:
+        return none
+    try:
+        versions = json.loads(data[end : end + size])
+    except ValueError:
+        return none
+    return (end, {str(k): str(v) for k, v in versions.items()}) if isinstance(versions, dict) else none
 
 
 def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch.fx import Node
 
 from micronpu.frontend.program import ProgramView, origin_of, overload_name
 from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.neutron.rules import check_node
 from micronpu.partition.partition import Partitioning, partition
 from micronpu.partition.verdict import Reason
 
 
 def neutron_partition(
-    view: ProgramView, target: NeutronTargetSpec, options: NeutronCompileOptions, name: str = ""
+    view: ProgramView,
+    target: NeutronTargetSpec,
+    options: NeutronCompileOptions,
+    name: str = "",
+    delegation: CustomDelegationOptions | None = None,
 ) -> Partitioning:
-    """Partitions and verdicts of a quantized program."""
+    """Partitions and verdicts of a quantized program; the report says what is assumed about the device.
+
+    Args:
+        name: of the target in the report; made of the chip's unless given.
+        delegation: how bold to be; the default is defensive.
+    """
+    allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
     def exclude(node: Node) -> Reason | None:
         if f"aten.{overload_name(node)}" not in options.operators_not_to_delegate:
@@ -28,4 +40,11 @@ def neutron_partition(
             origin_of(node).source,
         )
 
-    return partition(view, name or f"{target.target}-neutron", lambda n: check_node(n, target), exclude)
+    made = partition(
+        view,
+        name or f"{target.target}-neutron",
+        lambda n: check_node(n, target),
+        exclude,
+        allow_no_op_partitions=allow_no_ops,
+    )
+    return replace(made, report=replace(made.report, notes=(*made.report.notes, *target.notes)))

@@ -1,4 +1,4 @@
-"""Clamps, sigmoid and tanh: functions of one element."""
+"""Activation functions: clamps, rectifiers with a slope, hard swish, sigmoid and tanh."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import UnsupportedError
+from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.arithmetic import lookup_table, requantize, saturate
+from micronpu.ops.arithmetic import (
+    float32_quotient,
+    lookup_table,
+    quantize_multiplier,
+    requantize,
+    rounding_right_shift,
+    saturate,
+)
 from micronpu.ops.base import (
     Op,
     Permutation,
@@ -22,7 +29,9 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
+from micronpu.ops.constants import constant_int8
 from micronpu.ops.fused import Activation
+from micronpu.ops.movement import inverse, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -42,9 +51,13 @@ class Elementwise(Op):
 
 def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
     """Bounds of a clamp-like ATen operator; infinite ones count as absent."""
-    fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(node.overload.split(".")[0].rstrip("_"))
+    name = node.overload.split(".")[0].rstrip("_")
+    fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(name)
     if fixed is not None:
         return fixed
+    if name in ("clamp_min", "clamp_max"):
+        bound = float(node.value(name.removeprefix("clamp_")))
+        return (bound, None) if name == "clamp_min" else (None, bound)
     names = ("min_val", "max_val") if node.overload.startswith("hardtanh") else ("min", "max")
     low, high = (None if v is None or math.isinf(v) else float(v) for v in (node.value(n) for n in names))
     return low, high
@@ -68,13 +81,14 @@ class Relu(Elementwise):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        scaled = requantize(x.centered, x.scale / y.scale) + y.zero_point
+        scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
         return saturate(scaled, *self.kind.limits(y), y.dtype.value)
 
     @from_aten(
         *(
             f"{name}.default"
-            for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_", "clamp", "clamp_")
+            for plain in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max")
+            for name in (plain, f"{plain}_")
         ),
         quantization=_clamp_quantization,
         is_activation=True,
@@ -87,8 +101,9 @@ class Relu(Elementwise):
         if kind is Activation.NONE:
             return x
         if kind is not None:
-            return node.emit(cls(kind), x)
-        return node.emit(Clamp(low, high), x)
+            return node.emit(cls(kind), x, qparams=node.output)
+        clamp = Clamp(low, high)
+        return x if clamp.integer_limits(x.type) == x.type.dtype.limits else node.emit(clamp, x)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add(self.kind.name)
@@ -141,6 +156,145 @@ class Clamp(Elementwise):
             emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(high, scalar)])
         else:
             emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)])
+
+
+@operator("leaky_relu")
+class LeakyRelu(Elementwise):
+    """x where it is positive, ``slope`` times x elsewhere.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.  ``slope`` is not negative.
+    """
+
+    slope: float = 0.01
+
+    quantization = own_qparams()
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        above = requantize(x.centered, float32_quotient(y.scale, x.scale))
+        below = requantize(x.centered, float32_quotient(y.scale, x.scale, self.slope))
+        return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
+
+    @from_aten("leaky_relu.default", "leaky_relu_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return rectify(node, node.tensor("x"), np.array([float(node.value("negative_slope"))]))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("LEAKY_RELU", options="LeakyReluOptions", fields={"alpha": self.slope}, version=2)
+
+
+def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
+    """A leaky rectifier with one slope, or one slope per index of axis 1."""
+    if (slope == slope.flat[0]).all():
+        if slope.flat[0] >= 0:
+            return node.emit(LeakyRelu(float(np.float32(slope.flat[0]))), x, qparams=node.output)
+        slope = slope.reshape(-1)[:1]
+    rank = len(x.shape)
+    if slope.size == 1 or rank <= 2:
+        return node.emit(Prelu(), x, constant_int8(node, slope), qparams=node.output)
+    # The slopes belong to the channels, which are last for the NPU.
+    order = (0, *range(2, rank), 1)
+    y = node.emit(Prelu(), transposed(node, x, order), constant_int8(node, slope), qparams=node.output)
+    return transposed(node, y, inverse(order))
+
+
+@operator("prelu")
+class Prelu(Op):
+    """x where it is positive, x times a constant slope elsewhere, with one slope or one per channel.
+
+    x int8 [..., C], slope int8 [1] or [C]  ->  y int8 [..., C], qparams of its own.
+    """
+
+    operand_names = ("x", "slope")
+    quantization = own_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        x, slope = operands
+        if slope.shape not in ((1,), (x.channels,)):
+            raise InternalError(f"Slopes {list(slope.shape)} do not fit the channels of {list(x.shape)}.")
+        return x.with_qparams(None)
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        return y.size
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        x, slope = operands
+        above = requantize(x.centered, float32_quotient(y.scale, x.scale))
+        below = requantize(x.centered * slope.centered, float32_quotient(y.scale, x.scale, slope.scale))
+        return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
+
+    @from_aten("prelu.default", "_prelu_kernel.default", slope="weight")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return rectify(node, node.tensor("x"), node.float_constant("slope").astype(np.float64).reshape(-1))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("PRELU")
+
+
+def _high_multiply_int16(a: npt.NDArray[Any], b: int) -> npt.NDArray[Any]:
+    """High 16 bits of ``2 * a * b`` for int16 numbers, rounded to nearest; ``b`` is not negative."""
+    product = a * b
+    total = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
+    return np.where(total >= 0, total >> 15, -((-total) >> 15))
+
+
+def _int16_multiplier(value: np.float32) -> tuple[int, int]:
+    """Q15 multiplier and shift of a real number."""
+    multiplier, shift = quantize_multiplier(float(value))
+    return min((multiplier + (1 << 15)) >> 16, 2**15 - 1), shift
+
+
+def _shift_left_int16(a: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
+    return np.clip(a << bits, -(2**15), 2**15 - 1)
+
+
+@operator("hard_swish")
+class HardSwish(Elementwise):
+    """x * relu6(x + 3) / 6, in 16-bit fixed point.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own; the scale of x is less than 128 times that of y.
+    """
+
+    quantization = own_qparams()
+
+    @staticmethod
+    def multipliers(x_scale: float, y_scale: float) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of the result, and of the factor between 0 and 1 that x is multiplied with."""
+        fine = np.float32(1.0 / 128.0) * np.float32(x_scale)
+        unit = np.float32(3.0) / np.float32(32768.0)
+        return _int16_multiplier(fine / np.float32(y_scale)), _int16_multiplier(fine / unit)
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        (output, output_shift), (unit, unit_shift) = self.multipliers(x.scale, y.scale)
+        fine = x.centered << 7
+        scaled = _high_multiply_int16(fine, output)
+        # The last doubling comes behind the multiplication, so that saturation happens there and nowhere before.
+        factor = _high_multiply_int16(_shift_left_int16(fine, max(unit_shift - 1, 0)), unit)
+        if unit_shift > 0:
+            factor = _shift_left_int16(factor, 1)
+        factor = (rounding_right_shift(factor, max(-unit_shift, 0)) + (1 << 15)) >> 1
+        product = factor * scaled
+        truncated = np.where(product >= 0, product >> 15, -((-product) >> 15))
+        result = rounding_right_shift(truncated, -output_shift) + y.zero_point
+        return saturate(result, *y.dtype.limits, y.dtype.value)
+
+    @from_aten("hardswish.default", "hardswish_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        if cls.multipliers(x.type.scale, node.output.scale[0])[0][1] > 0:
+            raise UnsupportedError(
+                f"`hardswish` has a result with a scale of {node.output.scale[0]:g}, more than 128 times finer than "
+                f"its operand's {x.type.scale:g}.",
+                hint="calibrate with data for which the result is not close to zero everywhere",
+            )
+        return node.emit(cls(), x, qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("HARD_SWISH", options="HardSwishOptions")
 
 
 def sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -82,6 +82,21 @@ def requantize(x: IntArray, real_multiplier: float) -> IntArray:
     return multiply_by_quantized_multiplier(x, *quantize_multiplier(real_multiplier))
 
 
+def float32_quotient(divisor: float, *factors: float) -> float:
+    """Product of scales divided by another, every step rounded to float32, as LiteRT computes most multipliers."""
+    product = np.float32(factors[0])
+    for factor in factors[1:]:
+        product = np.float32(product * np.float32(factor))
+    return float(np.float32(product / np.float32(divisor)))
+
+
+def round_scaled(x: IntArray, factor: npt.NDArray[Any] | float) -> IntArray:
+    """``x * factor`` in float64, rounded once to nearest with ties away from zero, saturated to int32."""
+    scaled = np.asarray(x).astype(np.float64) * factor
+    rounded = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
+    return np.asarray(np.clip(rounded, INT32_MIN, INT32_MAX).astype(np.int64))
+
+
 def per_channel_multipliers(
     input_scale: float, weight_scales: tuple[float, ...], output_scale: float
 ) -> tuple[IntArray, IntArray]:

@@ -80,6 +80,17 @@ def pair(node: AtenNode, argument: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
+def spatial_pair(node: AtenNode, argument: str, spatial: int, height: int) -> tuple[int, int]:
+    """`pair` of an operator with 1 or 2 spatial axes; with one, ``height`` stands for the axis that is not there."""
+    if spatial == 2:
+        return pair(node, argument)
+    given = node.value(argument)
+    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
+    if len(sizes) != 1:
+        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where 1 is expected.")
+    return height, sizes[0]
+
+
 def axis_of(node: AtenNode, argument: str, rank: int) -> int:
     """An axis argument as a number from 0 to rank - 1."""
     return int(node.value(argument)) % rank

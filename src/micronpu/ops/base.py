@@ -83,6 +83,7 @@ class Quantization:
         weight: operand that holds the weights, or "".
         weight_axis: axis of the output channels in the weights.
         bias: operand that holds the bias, or "".
+        symmetric: the activations have zero point 0.
     """
 
     activations: tuple[str, ...] = ("x",)
@@ -91,11 +92,17 @@ class Quantization:
     weight: str = ""
     weight_axis: int = 0
     bias: str = ""
+    symmetric: bool = False
 
 
 def own_qparams(*activations: str) -> Quantization:
     """The result has an observer of its own."""
     return Quantization(activations or ("x",))
+
+
+def symmetric_operands(*activations: str) -> Quantization:
+    """The operands have zero point 0, the result has an observer of its own."""
+    return Quantization(activations, symmetric=True)
 
 
 def shares_qparams(of: str = "x") -> Quantization:
@@ -268,6 +275,24 @@ def from_aten(
         )
         function._aten_imports = pending
         return method
+
+    return mark
+
+
+def imports(
+    *overloads: str, quantization: Quantization, moves_only: bool = True, **arguments: str
+) -> Callable[[BuildFunction], BuildFunction]:
+    """Marks a function as the importer of ATen overloads that become several operators of micronpu.
+
+    Args:
+        arguments: as for `from_aten`.
+    """
+
+    def mark(build: BuildFunction) -> BuildFunction:
+        for overload in overloads:
+            names = tuple(({"x": "self"} | arguments).items())
+            add_import(AtenImport(overload, build, quantization, names, moves_only=moves_only))
+        return build
 
     return mark
 

@@ -24,13 +24,27 @@ def fused_activation(node: AtenNode) -> Activation:
     return Activation[node.activation.upper()] if node.activation else Activation.NONE
 
 
+def constant_int8(node: AtenNode, values: npt.NDArray[Any]) -> Tensor:
+    """A real constant on the finest symmetric int8 grid that holds it."""
+    scale = max(float(np.abs(values).max()) / 127.0, np.finfo(np.float32).tiny)
+    type = TensorType(values.shape, DType.INT8, QParams.per_tensor(scale, 0))
+    return node.constant(np.clip(np.rint(values / type.scale), -127, 127), type)
+
+
 def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
-    """Weights, their parameters, and the int32 bias at scale ``s_x * s_weight`` (zero where there is none).
+    """Weights, their parameters, and the int32 bias at scale ``s_x * s_weight`` (zero where there is none)."""
+    weight, qparams = node.weight("weight")
+    return with_bias(node, x, weight, qparams, channel_axis)
+
+
+def with_bias(
+    node: AtenNode, x: TensorType, weight: npt.NDArray[Any], qparams: QParams, channel_axis: int = 0
+) -> tuple[npt.NDArray[Any], QParams, Tensor]:
+    """int8 weights, their parameters, and the bias that goes with them.
 
     A channel whose weights are so small that its bias would not fit gets a coarser scale: its weights lose bits
     that the bias drowns anyway, where a saturated bias would be a wrong constant in every output.
     """
-    weight, qparams = node.weight("weight")
     channels = weight.shape[channel_axis]
     scale = np.array(qparams.scale, np.float64)
     bias = node.float_constant("bias").astype(np.float64) if node.has("bias") else np.zeros(channels)

@@ -1,4 +1,4 @@
-"""2-D convolutions with constant weights."""
+"""Convolutions with constant weights, 1-D ones as images of height 1."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import UnsupportedError
-from micronpu.ir.types import DType, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channel_multipliers, saturate
-from micronpu.ops.aten import pair
+from micronpu.ops.aten import spatial_pair
 from micronpu.ops.base import Op, Value, from_aten, operator, weighted
+from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
-from micronpu.ops.movement import channels_first, channels_last
+from micronpu.ops.movement import from_image, to_image
+from micronpu.ops.slicing import sliced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
+
+
+MAX_PARTS = 8
+"""Convolutions that one in groups is split into."""
 
 
 def requantize_accumulators(
@@ -120,32 +127,10 @@ class Conv2d(_Convolution):
                 accumulators[..., rows] += products.astype(np.int64)
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
-    @from_aten("conv2d.default", "conv2d.padding", "convolution.default", x="input", fuses=True)
+    @from_aten("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", x="input", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        if node.overload.startswith("convolution") and node.value("transposed"):
-            raise UnsupportedError("Transposed convolutions are not imported.")
-        x = node.tensor("x")
-        if len(x.shape) != 4:
-            raise UnsupportedError(f"A convolution of rank {len(x.shape)} is not 2-D.")
-        weight, qparams, bias = quantized_weights(node, x.type)
-        groups = int(node.value("groups"))
-        size, kernel = x.shape[2:], weight.shape[2:]
-        stride, dilation = pair(node, "stride"), pair(node, "dilation")
-        padding = _padding(node, (size[0], size[1]), (kernel[0], kernel[1]), stride, dilation)
-        depthwise = groups == x.shape[1] and groups > 1
-        make: type[Conv2d] | type[DepthwiseConv2d] = DepthwiseConv2d if depthwise else cls
-        ordered = weight[:, 0].transpose(1, 2, 0)[None] if depthwise else weight.transpose(0, 2, 3, 1)
-        if qparams.axis is not None:
-            qparams = type(qparams).per_channel(qparams.scale, 3 if depthwise else 0)
-        y = node.emit(
-            make(stride, padding, dilation, fused_activation(node)),
-            channels_last(node, x),
-            node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams)),
-            bias,
-            qparams=node.output,
-        )
-        return channels_first(node, y)
+        return build_convolution(node, 1 if node.overload.startswith("conv1d") else 2)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("CONV_2D", options="Conv2DOptions", fields=self.litert_fields(emit), version=3)
@@ -180,10 +165,85 @@ class DepthwiseConv2d(_Convolution):
         emit.add("DEPTHWISE_CONV_2D", options="DepthwiseConv2DOptions", fields=fields, version=3)
 
 
-def _padding(node: AtenNode, size: Size2d, kernel: Size2d, stride: Size2d, dilation: Size2d) -> Padding2d:
+def build_convolution(node: AtenNode, spatial: int) -> Tensor:
+    """A convolution of [N, C, L] or [N, C, H, W]: of everything, of every channel by itself, or in groups."""
+    x = to_image(node, node.tensor("x"), spatial)
+    weight, qparams, bias = quantized_weights(node, x.type)
+    if spatial == 1:
+        weight = weight[:, :, None]
+    groups, channels = int(node.value("groups")), x.shape[3]
+    size, kernel = (x.shape[1], x.shape[2]), (weight.shape[2], weight.shape[3])
+    stride, dilation = (spatial_pair(node, name, spatial, 1) for name in ("stride", "dilation"))
+    padding = _padding(node, spatial, size, kernel, stride, dilation)
+    depthwise = groups == channels and groups > 1
+    make: type[_Convolution] = DepthwiseConv2d if depthwise else Conv2d
+    op = make(stride, padding, dilation, fused_activation(node))
+    ordered = weight[:, 0].transpose(1, 2, 0)[None] if depthwise else weight.transpose(0, 2, 3, 1)
+    if qparams.axis is not None:
+        qparams = type(qparams).per_channel(qparams.scale, 3 if depthwise else 0)
+    constant = node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams))
+
+    def emit(part: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+        return node.emit(op, part, weights, biases, qparams=node.output)
+
+    return from_image(node, in_groups(node, emit, x, constant, bias, 1 if depthwise else groups))
+
+
+def in_groups(
+    node: AtenNode,
+    emit: Callable[[Tensor, Tensor, Tensor], Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+) -> Tensor:
+    """A convolution in groups as convolutions of slices, joined.
+
+    x [.., C] -> slice -> conv2d(w of its groups) ┐
+              -> slice -> conv2d(w of its groups) ┴ concat -> y [.., O]
+
+    Where there are more than `MAX_PARTS` groups, several share a convolution, in which the weights between them are
+    zero.  Exact: a zero weight adds nothing, and all parts have the quantization of the result.
+
+    Args:
+        emit: appends the convolution of a slice.
+        weight: [O, KH, KW, C / groups], the outputs of each group together.
+        bias: [O].
+    """
+    if groups == 1:
+        return emit(x, weight, bias)
+    outputs, high, wide, depth = weight.shape
+    per_group = outputs // groups
+    together = -(-groups // MAX_PARTS)
+    parts = []
+    for first in range(0, groups, together):
+        count = min(together, groups - first)
+        rows = slice(first * per_group, (first + count) * per_group)
+        dense = np.zeros((count * per_group, high, wide, count * depth), np.int8)
+        assert weight.data is not None and bias.data is not None
+        for i in range(count):
+            block = weight.data[(first + i) * per_group : (first + i + 1) * per_group]
+            dense[i * per_group : (i + 1) * per_group, :, :, i * depth : (i + 1) * depth] = block
+        part = sliced(node, x, 3, first * depth, (first + count) * depth)
+        parts.append(
+            emit(part, _channels(node, weight.type, dense, rows), _channels(node, bias.type, bias.data[rows], rows))
+        )
+    return node.emit(Concat(3), *parts) if len(parts) > 1 else parts[0]
+
+
+def _channels(node: AtenNode, type: TensorType, data: npt.NDArray[Any], rows: slice) -> Tensor:
+    """A constant that holds some output channels of another."""
+    qparams = type.qparams
+    assert qparams is not None
+    if qparams.axis is not None:
+        qparams = QParams.per_channel(qparams.scale[rows], qparams.axis, qparams.zero_point[rows])
+    return node.constant(data, TensorType(data.shape, type.dtype, qparams))
+
+
+def _padding(node: AtenNode, spatial: int, size: Size2d, kernel: Size2d, stride: Size2d, dilation: Size2d) -> Padding2d:
     given = node.value("padding")
     if given == "valid":
         return Padding2d.none()
     if given == "same":
         return Padding2d.same(size, kernel, stride, dilation)
-    return Padding2d.symmetric(*pair(node, "padding"))
+    return Padding2d.symmetric(*spatial_pair(node, "padding", spatial, 0))

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.arithmetic import round_scaled, saturate
 from micronpu.ops.base import Op, Value, from_aten, operator, weighted
 from micronpu.ops.constants import fused_activation, quantized_weights
-from micronpu.ops.convolution import requantize_accumulators
 from micronpu.ops.fused import Activation
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class FullyConnected(Op):
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         x, weight, bias = operands
         accumulators = x.centered @ weight.data.T.astype(np.int64) + bias.data
-        return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
+        assert weight.type.qparams is not None
+        # Unlike its convolution, LiteRT's reference kernel has no multiplier here: one float64 factor, one rounding.
+        scaled = round_scaled(accumulators, x.scale * np.array(weight.type.qparams.scale) / y.scale)
+        return saturate(scaled + y.zero_point, *self.activation.limits(y), y.dtype.value)
 
     @from_aten("linear.default", x="input", fuses=True)
     @from_aten("addmm.default", x="mat1", weight="mat2", bias="self", quantization=weighted(axis=1), fuses=True)
@@ -66,7 +69,7 @@ class FullyConnected(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         fields = {
-            "keepNumDims": emit.input_type(0).rank > 2,
+            "keepNumDims": emit.input_type(0).rank != 2,
             "fusedActivationFunction": emit.activation(self.activation),
         }
         emit.add("FULLY_CONNECTED", options="FullyConnectedOptions", fields=fields, version=12)

@@ -62,24 +62,11 @@ class Reshape(Op):
         return operands[0].data.reshape(self.shape)
 
     @from_aten(
-        *(
-            f"{name}.default"
-            for name in (
-                "view",
-                "view_copy",
-                "reshape",
-                "_unsafe_view",
-                "squeeze",
-                "squeeze_copy",
-                "unsqueeze",
-                "unsqueeze_copy",
-            )
-        ),
+        *(f"{name}.default" for name in ("view", "view_copy", "reshape", "_reshape_copy", "_unsafe_view", "ravel")),
         "flatten.using_ints",
-        "squeeze.dim",
-        "squeeze.dims",
-        "squeeze_copy.dim",
-        "squeeze_copy.dims",
+        "unflatten.int",
+        *(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims")),
+        *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
         moves_only=True,
     )
     @classmethod
@@ -109,7 +96,7 @@ class Transpose(Op):
         return x.with_shape(tuple(x.shape[i] for i in self.permutation))
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(operands[0].data.transpose(self.permutation))
+        return operands[0].data.transpose(self.permutation).copy()
 
     @from_aten("permute.default", "permute_copy.default", moves_only=True)
     @classmethod
@@ -118,17 +105,45 @@ class Transpose(Op):
         rank = len(x.shape)
         return node.emit(cls(tuple(int(d) % rank for d in node.value("dims"))), x)
 
-    @from_aten("transpose.int", "transpose_copy.int", "t.default", "t_copy.default", moves_only=True)
+    @from_aten(
+        "transpose.int",
+        "transpose_copy.int",
+        "transpose_.default",
+        *(f"{name}{place}.default" for name in ("swapaxes", "swapdims") for place in ("", "_")),
+        moves_only=True,
+    )
     @classmethod
     def build_swap(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
         order = list(range(len(x.shape)))
-        if node.overload.startswith("transpose"):
-            a, b = (axis_of(node, name, len(order)) for name in ("dim0", "dim1"))
-            order[a], order[b] = b, a
-        else:
-            order.reverse()
+        names = ("axis0", "axis1") if node.overload.startswith("swapaxes") else ("dim0", "dim1")
+        a, b = (axis_of(node, name, len(order)) for name in names)
+        order[a], order[b] = b, a
         return node.emit(cls(tuple(order)), x)
+
+    @from_aten("t.default", "t_.default", "t_copy.default", "numpy_T.default", moves_only=True)
+    @classmethod
+    def build_reversed(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        return node.emit(cls(tuple(range(len(x.shape)))[::-1]), x)
+
+    @from_aten("mT.default", "adjoint.default", "mH.default", "matrix_H.default", moves_only=True)
+    @classmethod
+    def build_matrix(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        rank = len(x.shape)
+        return node.emit(cls((*range(rank - 2), rank - 1, rank - 2)), x)
+
+    @from_aten("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist", moves_only=True)
+    @classmethod
+    def build_move(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        rank = len(x.shape)
+        given = (node.value("source"), node.value("destination"))
+        source, destination = ([int(d) % rank for d in (v if isinstance(v, list) else [v])] for v in given)
+        placed = dict(zip(destination, source, strict=True))
+        rest = iter(i for i in range(rank) if i not in source)
+        return node.emit(cls(tuple(placed[i] if i in placed else next(rest) for i in range(rank))), x)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("TRANSPOSE", options="TransposeOptions", inputs=[0, emit.int32(self.permutation)], version=2)
@@ -139,6 +154,11 @@ def transposed(node: AtenNode, x: Tensor, permutation: Permutation) -> Tensor:
     return node.emit(Transpose(permutation), x)
 
 
+def reshaped(node: AtenNode, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """x under another shape; x itself where that is the one it has."""
+    return x if x.shape == shape else node.emit(Reshape(shape), x)
+
+
 def channels_last(node: AtenNode, x: Tensor) -> Tensor:
     """[N, C, H, W] to [N, H, W, C]."""
     return transposed(node, x, TO_CHANNELS_LAST)
@@ -147,6 +167,31 @@ def channels_last(node: AtenNode, x: Tensor) -> Tensor:
 def channels_first(node: AtenNode, x: Tensor) -> Tensor:
     """[N, H, W, C] to [N, C, H, W]."""
     return transposed(node, x, TO_CHANNELS_FIRST)
+
+
+def to_image(node: AtenNode, x: Tensor, spatial: int) -> Tensor:
+    """The operand of a window operator as [N, H, W, C].
+
+    [N, C, L] is an image of height 1; a missing N counts as 1.
+
+    Args:
+        spatial: number of spatial axes, 1 or 2.
+    """
+    if len(x.shape) not in (spatial + 1, spatial + 2):
+        raise UnsupportedError(
+            f"`{node.overload}` of a tensor of rank {len(x.shape)} is not imported; it works on rank {spatial + 1} and "
+            f"{spatial + 2}."
+        )
+    if len(x.shape) == spatial + 1:
+        x = reshaped(node, x, (1, *x.shape))
+    if spatial == 1:
+        x = reshaped(node, x, (*x.shape[:2], 1, x.shape[2]))
+    return channels_last(node, x)
+
+
+def from_image(node: AtenNode, y: Tensor) -> Tensor:
+    """A result [N, H, W, C] in the order and rank that the program has it in; undoes `to_image`."""
+    return reshaped(node, channels_first(node, y), node.shape)
 
 
 @operator("pad")
@@ -188,23 +233,6 @@ class Pad(Op):
         widths = list(zip(self.before, self.after, strict=True))
         return np.pad(x.data, widths, constant_values=self.integer(x.type))
 
-    @from_aten("constant_pad_nd.default", "pad.default", moves_only=True)
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        if node.overload == "pad.default" and node.value("mode") != "constant":
-            raise UnsupportedError(f"`pad` with mode {node.value('mode')!r} is not imported.")
-        amounts = [int(v) for v in node.value("pad")]
-        if min(amounts, default=0) < 0:
-            raise UnsupportedError(
-                f"`pad` removes elements (pad = {amounts}).", hint="slice the tensor instead of padding it negatively"
-            )
-        rank = len(x.shape)
-        before, after = [0] * rank, [0] * rank
-        for position in range(len(amounts) // 2):
-            before[rank - 1 - position], after[rank - 1 - position] = amounts[2 * position : 2 * position + 2]
-        return node.emit(cls(tuple(before), tuple(after), float(node.value("value") or 0.0)), x)
-
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)
         amounts = emit.int32(np.array([self.before, self.after]).T)
@@ -216,30 +244,23 @@ class Pad(Op):
 
 
 def _identity(node: AtenNode) -> Tensor:
-    """Dropout in evaluation, copies and aliases: nothing is left of them."""
-    if node.overload.startswith("dropout") and node.value("train"):
+    """Dropout in evaluation, copies, aliases and conversions to float: nothing is left of them."""
+    if "dropout" in node.overload and node.value("train"):
         raise UnsupportedError("`dropout` is in training mode.", hint="call model.eval() before exporting")
+    dtype = node.value("dtype")
+    if dtype is not None and str(dtype) != "torch.float32":
+        raise UnsupportedError(f"`{node.overload}` converts to {dtype}.", hint="keep activations in float32")
     return node.tensor("x")
 
 
-for _overload in (
-    "clone",
-    "contiguous",
-    "detach",
-    "detach_copy",
-    "alias",
-    "alias_copy",
-    "lift_fresh_copy",
-    "_clone_dim_order",
-):
-    add_import(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "self"),), moves_only=True))
-for _overload in ("dropout", "dropout_"):
-    add_import(
-        AtenImport(
-            f"{_overload}.default",
-            _identity,
-            shares_qparams(),
-            (("x", "input" if _overload == "dropout" else "self"),),
-            moves_only=True,
-        )
-    )
+_IDENTITIES = (
+    *(f"{name}.default" for name in ("clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh")),
+    *(f"detach{copy}.default" for copy in ("", "_", "_copy")),
+    *("_clone_dim_order.default", "_to_dim_order_copy.default", "_to_copy.default"),
+    *("to.dtype", "to.dtype_layout", "to.device", "resolve_conj.default", "resolve_neg.default", "positive.default"),
+    *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
+)
+for _overload in _IDENTITIES:
+    add_import(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
+for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"):
+    add_import(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))

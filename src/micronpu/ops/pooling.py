@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import TensorType
-from micronpu.ops.aten import pair
+from micronpu.ops.aten import spatial_pair
 from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ops.fused import NO_PADDING, Padding2d, Size2d, litert_padding, windows
-from micronpu.ops.movement import channels_first, channels_last
+from micronpu.ops.movement import Pad, from_image, to_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,20 +62,43 @@ class _Pool(Op):
         }
 
 
-def _window(node: AtenNode) -> tuple[Tensor, Size2d, Size2d, Padding2d]:
-    """x in [N, C, H, W], kernel, stride and padding of a 2-D pool."""
-    x = node.tensor("x")
-    if len(x.shape) != 4:
-        raise UnsupportedError(f"A 2-D pool of a tensor of rank {len(x.shape)} is not imported; it needs [N, C, H, W].")
-    kernel = pair(node, "kernel_size")
-    stride = pair(node, "stride") if node.value("stride") else kernel
-    padding = Padding2d.symmetric(*pair(node, "padding"))
+@dataclass(frozen=True)
+class _Window:
+    """A pool's window over an image, as PyTorch describes it.
+
+    Attributes:
+        x: [N, H, W, C].
+        spatial: number of spatial axes of the program's pool, 1 or 2.
+        overhang: elements by which the last windows reach beyond the padding (ceil_mode), of height and width.
+    """
+
+    x: Tensor
+    spatial: int
+    kernel: Size2d
+    stride: Size2d
+    padding: Padding2d
+    overhang: Size2d
+
+
+def _window(node: AtenNode) -> _Window:
+    spatial = 1 if "pool1d" in node.overload else 2
+    x = to_image(node, node.tensor("x"), spatial)
+    kernel = spatial_pair(node, "kernel_size", spatial, 1)
+    stride = spatial_pair(node, "stride", spatial, 1) if node.value("stride") else kernel
+    sides = spatial_pair(node, "padding", spatial, 0)
+    overhang = (0, 0)
     if node.value("ceil_mode"):
-        # A last, partial window only exists where the plain count leaves elements over.
-        sizes = zip(x.shape[2:], kernel, stride, (padding.rows, padding.columns), strict=True)
-        if any((n + sum(p) - k) % s for n, k, s, p in sizes):
-            raise UnsupportedError("ceil_mode makes a last window that is only partly filled.", hint="pad the input")
-    return x, kernel, stride, padding
+        high, wide = (_overhang(n, k, s, p) for n, k, s, p in zip(x.shape[1:3], kernel, stride, sides, strict=True))
+        overhang = (high, wide)
+    return _Window(x, spatial, kernel, stride, Padding2d.symmetric(*sides), overhang)
+
+
+def _overhang(size: int, kernel: int, stride: int, padding: int) -> int:
+    """How far the last window of a pool in ceil_mode reaches over; it begins inside the input or its left padding."""
+    count = -(-(size + 2 * padding - kernel) // stride) + 1
+    if (count - 1) * stride >= size + padding:
+        count -= 1
+    return max((count - 1) * stride + kernel - size - 2 * padding, 0)
 
 
 @operator("max_pool2d")
@@ -92,14 +115,19 @@ class MaxPool2d(_Pool):
             result = np.maximum(result, taps)
         return result
 
-    @from_aten("max_pool2d.default", "max_pool2d_with_indices.default")
+    @from_aten(
+        *(f"max_pool{n}d{form}.default" for n in (1, 2) for form in ("", "_with_indices")),
+    )
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        x, kernel, stride, padding = _window(node)
-        if pair(node, "dilation") != (1, 1):
-            raise UnsupportedError(f"`max_pool2d` with dilation {node.value('dilation')} is not imported.")
-        y = node.emit(cls(kernel, stride, padding), channels_last(node, x))
-        return channels_first(node, y)
+        window = _window(node)
+        if spatial_pair(node, "dilation", window.spatial, 1) != (1, 1):
+            raise UnsupportedError(
+                f"`{node.overload}` with dilation {node.value('dilation')} is not imported.",
+                hint="a max pool with dilation 1",
+            )
+        padding = window.padding + Padding2d(0, window.overhang[0], 0, window.overhang[1])
+        return from_image(node, node.emit(cls(window.kernel, window.stride, padding), window.x))
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("MAX_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)
@@ -128,32 +156,25 @@ class AvgPool2d(_Pool):
         magnitude = (np.abs(total) + count // 2) // count
         return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
-    @from_aten("avg_pool2d.default")
+    @from_aten("avg_pool1d.default", "avg_pool2d.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        x, kernel, stride, padding = _window(node)
+        window = _window(node)
         if node.value("divisor_override"):
             raise UnsupportedError(
-                f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported."
+                f"`avg_pool2d` with divisor_override = {node.value('divisor_override')} is not imported.",
+                hint="multiply the result of an ordinary average pool",
             )
+        x, padding = window.x, window.padding
         count_padding = bool(node.value("count_include_pad")) and bool(padding)
-        y = node.emit(cls(kernel, stride, padding, count_padding), channels_last(node, x))
-        return channels_first(node, y)
-
-    @from_aten("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
-    @classmethod
-    def build_adaptive(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        if len(x.shape) != 4:
-            raise UnsupportedError(f"`adaptive_avg_pool2d` of a tensor of rank {len(x.shape)} is not imported.")
-        size, result = x.shape[2:], node.shape[2:]
-        if any(n % m for n, m in zip(size, result, strict=True)):
-            raise UnsupportedError(
-                f"`adaptive_avg_pool2d` from {list(size)} to {list(result)} has windows of unequal size.",
-                hint="choose an output size that divides the input size",
-            )
-        kernel = (size[0] // result[0], size[1] // result[1])
-        return channels_first(node, node.emit(cls(kernel, kernel), channels_last(node, x)))
+        if any(window.overhang):
+            if count_padding:  # padding counts, what lies beyond it does not
+                p = padding
+                x = node.emit(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0)), x)
+                padding, count_padding = NO_PADDING, False
+            padding += Padding2d(0, window.overhang[0], 0, window.overhang[1])
+        y = node.emit(cls(window.kernel, window.stride, padding, count_padding), x)
+        return from_image(node, y)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("AVERAGE_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.types import TensorType
+from micronpu.errors import InternalError
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ops.base import Op, Permutation, Value, from_aten, operator, shares_qparams
+from micronpu.ops.base import (
+    AtenImport,
+    Op,
+    Permutation,
+    Value,
+    add_import,
+    from_aten,
+    operator,
+    own_qparams,
+    shares_qparams,
+)
+from micronpu.ops.linear import FullyConnected
+from micronpu.ops.movement import Reshape, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -17,8 +32,55 @@ if TYPE_CHECKING:
     from micronpu.ops.aten import AtenNode
 
 
+class Reduction(Op):
+    """Base of operators that make one element of all elements along some axes.
+
+    x [any]  ->  y [without ``axes``, or with them as size 1 if ``keep``].
+    """
+
+    axes: tuple[int, ...]
+    keep: bool
+
+    litert: ClassVar[str]
+
+    def reduced(self, x: TensorType) -> TensorType:
+        """x without the axes that are reduced."""
+        if not set(self.axes) <= set(range(x.rank)):
+            raise InternalError(f"{list(x.shape)} has no axes {self.axes}.")
+        if self.keep:
+            return x.with_shape(tuple(1 if i in self.axes else n for i, n in enumerate(x.shape)))
+        return x.with_shape(tuple(n for i, n in enumerate(x.shape) if i not in self.axes))
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        return self.reduced(operands[0])
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        moved: Any = self
+        axes = tuple(sorted(permutation[i] for i in self.axes))
+        if self.keep:
+            return replace(moved, axes=axes), permutation
+        kept = [permutation[i] for i in range(len(permutation)) if i not in self.axes]
+        order = sorted(kept)
+        return replace(moved, axes=axes), tuple(order.index(i) for i in kept)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        axes = emit.int32(self.axes)
+        emit.add(self.litert, options="ReducerOptions", fields={"keepDims": self.keep}, inputs=[0, axes], version=2)
+
+
+def reduced_axes(node: AtenNode, rank: int) -> tuple[int, ...]:
+    """The axes that an ATen reduction names; none named are all of them."""
+    given = [] if node.overload.endswith(".default") and not node.overload.startswith("am") else node.value("dim")
+    dims = [given] if isinstance(given, int) else given or range(rank)
+    return tuple(sorted({int(d) % rank for d in dims})) if rank else ()
+
+
+def _keeps(node: AtenNode) -> bool:
+    return node.overload not in ("mean.default", "sum.default") and bool(node.value("keepdim"))
+
+
 @operator("mean")
-class Mean(Op):
+class Mean(Reduction):
     """Mean over axes.
 
     x int8 [any]  ->  y int8 [without ``axes``, or with them as size 1 if ``keep``], qparams of x.
@@ -28,20 +90,7 @@ class Mean(Op):
     keep: bool = False
 
     quantization = shares_qparams()
-
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
-        if self.keep:
-            return x.with_shape(tuple(1 if i in self.axes else n for i, n in enumerate(x.shape)))
-        return x.with_shape(tuple(n for i, n in enumerate(x.shape) if i not in self.axes))
-
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        axes = tuple(sorted(permutation[i] for i in self.axes))
-        if self.keep:
-            return Mean(axes, True), permutation
-        kept = [permutation[i] for i in range(len(permutation)) if i not in self.axes]
-        order = sorted(kept)
-        return Mean(axes), tuple(order.index(i) for i in kept)
+    litert = "MEAN"
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return operands[0].size
@@ -56,15 +105,82 @@ class Mean(Op):
         scaled = multiply_by_quantized_multiplier(total, (multiplier << extra) // count, shift - extra)
         return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("mean.dim")
+    @from_aten("mean.dim", "mean.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
-        rank = len(x.shape)
-        given = node.value("dim")
-        axes = tuple(sorted(int(d) % rank for d in given)) if given else tuple(range(rank))
-        return node.emit(cls(axes, bool(node.value("keepdim"))), x)
+        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
 
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        axes = emit.int32(self.axes)
-        emit.add("MEAN", options="ReducerOptions", fields={"keepDims": self.keep}, inputs=[0, axes], version=2)
+
+@operator("amax")
+class Amax(Reduction):
+    """Largest element along axes.
+
+    x int8 [any]  ->  y int8 [without ``axes``, or with them as size 1 if ``keep``], qparams of x.
+    """
+
+    axes: tuple[int, ...]
+    keep: bool = False
+
+    quantization = shares_qparams()
+    litert = "REDUCE_MAX"
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return np.asarray(operands[0].data.max(axis=self.axes, keepdims=self.keep))
+
+    @from_aten("amax.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
+
+
+@operator("amin")
+class Amin(Reduction):
+    """Smallest element along axes.
+
+    x int8 [any]  ->  y int8 [without ``axes``, or with them as size 1 if ``keep``], qparams of x.
+    """
+
+    axes: tuple[int, ...]
+    keep: bool = False
+
+    quantization = shares_qparams()
+    litert = "REDUCE_MIN"
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return np.asarray(operands[0].data.min(axis=self.axes, keepdims=self.keep))
+
+    @from_aten("amin.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
+
+
+def _sum(node: AtenNode) -> Tensor:
+    """Sum over axes, as a product with ones.
+
+    LiteRT's SUM is no way to it: its reference kernel takes int8 for uint8 (ai-edge-litert 2.3), and Neutron has it only
+    where operand and result share a scale, which leaves nothing of a sum of many.  The product has the same accumulator
+    and one rounding.
+
+        x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
+    """
+    x = node.tensor("x")
+    rank = len(x.shape)
+    axes = reduced_axes(node, rank)
+    count = math.prod(x.shape[i] for i in axes)
+    if count == 1:
+        return node.emit(Reshape(node.shape), x)
+    order = (*(i for i in range(rank) if i not in axes), *axes)
+    if order != tuple(range(rank)):
+        x = transposed(node, x, order)
+    rows = node.emit(Reshape((x.type.size // count, count)), x)
+    ones = node.constant(np.ones((1, count)), TensorType((1, count), DType.INT8, QParams.per_tensor(1.0, 0)))
+    bias = node.constant([0], TensorType((1,), DType.INT32, QParams.per_tensor(x.type.scale, 0)))
+    return node.emit(Reshape(node.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
+
+
+for _overload in ("sum.dim_IntList", "sum.default"):
+    add_import(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch.fx import Node as FxNode
 
 from micronpu.errors import UnsupportedError
@@ -25,6 +26,7 @@ from micronpu.frontend.program import (
     origin_of,
     overload_name,
     static_shape,
+    value_of,
 )
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
@@ -63,6 +65,7 @@ class Unit:
     constants: list[FxNode] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     macs: int = 0
+    operations: int = 0  # NPU operations, before the passes
 
     @property
     def anchor(self) -> FxNode:
@@ -97,7 +100,14 @@ class Partitioning:
     report: DelegationReport
 
 
-def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | None = None) -> Partitioning:
+def partition(
+    view: ProgramView,
+    target: str,
+    check: Check,
+    exclude: Exclude | None = None,
+    *,
+    allow_no_op_partitions: bool = False,
+) -> Partitioning:
     """Decides for every operator and groups what is supported.
 
     Args:
@@ -105,6 +115,7 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
         target: name for the report.
         check: the target's rules for one operator of the graph.
         exclude: a reason why the user does not want a node delegated, or None.
+        allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
     """
     units, unit_of = _units(view)
     for unit in units:
@@ -116,7 +127,7 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
     order = {node: i for i, node in enumerate(view.graph.nodes)}
     for members in chosen:
         joined = [u for v in members if (u := vertices[v].unit) is not None]
-        if all(u.moves_only for u in joined):
+        if not any(u.operations for u in joined) or (not allow_no_op_partitions and all(u.moves_only for u in joined)):
             for unit in joined:
                 unit.reasons.append(
                     _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values")
@@ -134,9 +145,7 @@ def partition(view: ProgramView, target: str, check: Check, exclude: Exclude | N
                 verdicts.append(_float_verdict(node))
         elif owner.head is node:
             seen.add(id(owner))
-            verdicts.append(
-                _verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
-            )
+            verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs))
         elif is_compute(node):
             verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons)))
     return Partitioning(tuple(groups), DelegationReport(target, tuple(verdicts)))
@@ -153,6 +162,10 @@ def _float_verdict(node: FxNode) -> Verdict:
         import_of(node)
         detail = "its result is not quantized"
         hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
+        dtype = getattr(value_of(node), "dtype", torch.float32)
+        if dtype is not torch.float32:
+            detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
+            hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
     reason = _reason(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
@@ -237,9 +250,10 @@ def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
 
 def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None) -> None:
     """Fills in the unit's reasons and MACs."""
-    if exclude is not None and unit.head is not None and (reason := exclude(unit.head)) is not None:
-        unit.reasons.append(reason)
-        return
+    if exclude is not None:  # a fused clamp can be unwanted as well as the operator that takes it
+        unit.reasons += [reason for node in unit.body if (reason := exclude(node)) is not None]
+        if unit.reasons:
+            return
     for node in unit.body:
         outside = [u for u in node.users if u not in unit.body and u not in unit.quantizes]
         if outside:
@@ -254,6 +268,7 @@ def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None)
         unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
         return
     graph: Graph = importer.builder.graph
+    unit.operations = len(graph.nodes)
     for operation in graph.nodes:
         unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
         unit.reasons += [r for r in check(operation) if r not in unit.reasons]
@@ -266,17 +281,19 @@ class _Vertex:
 
 
 def _vertices(view: ProgramView, units: list[Unit], unit_of: dict[FxNode, Unit]) -> list[_Vertex]:
-    """Units and host nodes in execution order, with what each waits for.
+    """Units that the target can run, and the nodes of the host, in execution order with what each waits for.
 
     A unit stands where its first quantize stands: its operands are computed by then and nobody reads it earlier.
+    What is not for the target stands node by node, since the host may read and write floats in the middle of a unit.
     Dequantizes are transparent: whoever reads one waits for the integers behind it, since every reader may have a
     dequantize of its own.
     """
-    first = {id(u): u.quantizes[0] for u in units}
+    home = {node: unit for node, unit in unit_of.items() if not unit.reasons}
+    first = {id(u): u.quantizes[0] for u in units if not u.reasons}
     index: dict[FxNode, int] = {}
     vertices: list[_Vertex] = []
     for node in view.graph.nodes:
-        unit = unit_of.get(node)
+        unit = home.get(node)
         if unit is not None and node is not first[id(unit)]:
             if first[id(unit)] in index:
                 index[node] = index[first[id(unit)]]

@@ -1,12 +1,13 @@
-"""What a pass is."""
+"""What a pass is, and the one walk over a graph that passes are made of."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
-from micronpu.ir.types import QParams, TensorType
+from micronpu.ir.types import QParams
 from micronpu.ops.base import Op
 
 
@@ -20,7 +21,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, graph: Graph) -> bool:
-        """Rewrites in place.  Returns whether anything changed."""
+        """Rewrites in place, in one walk.  Returns whether anything changed; dead nodes may be left."""
 
     def make(self, op: Op, inputs: list[Tensor], origin: Origin, qparams: QParams | None = None) -> Node:
         """A node with a result of the inferred type, marked as made by this pass."""
@@ -30,8 +31,51 @@ class Pass(ABC):
         return Node(op, inputs, [Tensor(op.name, type)], origin.through(self.name))
 
 
-def with_data(tensor: Tensor, data, type: TensorType) -> Tensor:  # type: ignore[no-untyped-def]
-    """A constant like ``tensor`` with other data."""
-    import numpy as np
+class Walk:
+    """Goes through the nodes of a graph in execution order while a pass changes them.
 
-    return Tensor(tensor.name, type, np.ascontiguousarray(data))
+    A node that is visited reads what earlier replacements left, so that a rewrite reaches everything behind it in the
+    same walk and a walk costs time linear in the size of the graph.
+
+        walk = Walk(graph)
+        for node in walk:
+            if ...:
+                walk.replace(node.output, node.inputs[0])
+        return walk.changed
+
+    Attributes:
+        producer: the node that computes a tensor, for tensors that are computed before the visited node.
+        changed: whether anything was inserted or replaced; a pass that changes a node itself sets it, too.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producer: dict[Tensor, Node] = {}
+        self.changed = False
+        self._nodes: list[Node] = []
+        self._instead: dict[Tensor, Tensor] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        for node in self.graph.nodes:
+            if any(t in self._instead for t in node.inputs):
+                node.inputs = [self._instead.get(t, t) for t in node.inputs]
+            yield node
+            self._append(node)
+        self.graph.nodes = self._nodes
+        self.graph.outputs = [self._instead.get(t, t) for t in self.graph.outputs]
+
+    def insert(self, node: Node) -> Tensor:
+        """Puts a node in front of the visited one; returns its result."""
+        self._append(node)
+        self.changed = True
+        return node.output
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Makes every later reader of ``old``, the graph's outputs included, read ``new``, which exists by now."""
+        self._instead[old] = self._instead.get(new, new)
+        self.changed = True
+
+    def _append(self, node: Node) -> None:
+        self._nodes.append(node)
+        for output in node.outputs:
+            self.producer[output] = node

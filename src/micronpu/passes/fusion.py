@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.activation import Relu
-from micronpu.ops.base import Op
+from micronpu.ops.base import Op, Permutation
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
-from micronpu.ops.movement import Pad, Permutation, Transpose
+from micronpu.ops.movement import Pad, Transpose
 from micronpu.ops.pooling import AvgPool2d
-from micronpu.passes.base import Pass
+from micronpu.passes.base import Pass, Walk
 
 
 class FuseActivations(Pass):
@@ -26,25 +25,24 @@ class FuseActivations(Pass):
     name = "fuse_activations"
 
     def run(self, graph: Graph) -> bool:
-        producer, users = graph.producers(), graph.users()
-        changed = False
-        for node in graph.nodes:
-            first = producer.get(node.inputs[0])
-            if not isinstance(node.op, Relu) or first is None or not node.op.kind.can_fuse:
+        users, outputs = graph.users(), set(graph.outputs)
+        walk = Walk(graph)
+        for node in walk:
+            first = walk.producer.get(node.inputs[0])
+            if not isinstance(node.op, Relu) or not node.op.kind.can_fuse or first is None:
                 continue
-            op: Any = first.op
+            op = first.op
             if (
                 isinstance(op, (Conv2d, DepthwiseConv2d, FullyConnected, Add))
                 and op.activation is Activation.NONE
                 and node.inputs[0].type == node.output.type
                 and len(users[first.output]) == 1
-                and first.output not in graph.outputs
+                and first.output not in outputs
             ):
                 first.op = replace(op, activation=node.op.kind)
                 first.origin = first.origin.joined(node.origin).through(self.name)
-                graph.replace_uses(node.output, first.output)
-                changed = True
-        return changed
+                walk.replace(node.output, first.output)
+        return walk.changed
 
 
 class FoldPads(Pass):
@@ -57,39 +55,41 @@ class FoldPads(Pass):
     name = "fold_pads"
 
     def run(self, graph: Graph) -> bool:
-        producer = graph.producers()
-        nodes: list[Node] = []
-        changed = False
-        for node in graph.nodes:
-            operand, transpose = node.inputs[0], producer.get(node.inputs[0])
-            if transpose is not None and isinstance(transpose.op, Transpose):
-                operand = transpose.inputs[0]
-            pad = producer.get(operand)
-            if pad is not None and isinstance(pad.op, Pad):
-                order = transpose.op.permutation if transpose is not None and operand is not node.inputs[0] else None  # type: ignore[union-attr]
-                op = self._with_padding(node.op, pad.op, pad.inputs[0], order)
-                if op is not None:
-                    x = pad.inputs[0]
-                    if order is not None:
-                        nodes.append(self.make(Transpose(order), [x], node.origin))
-                        x = nodes[-1].output
-                    node.op, node.inputs = op, [x, *node.inputs[1:]]
-                    node.origin = node.origin.joined(pad.origin).through(self.name)
-                    changed = True
-            nodes.append(node)
-        graph.nodes = nodes
-        return changed
+        walk = Walk(graph)
+        for node in walk:
+            while self._fold(node, walk):
+                walk.changed = True
+        return walk.changed
+
+    def _fold(self, node: Node, walk: Walk) -> bool:
+        """Takes one pad into the node; there may be several, one before the other."""
+        before, order = walk.producer.get(node.inputs[0]), None
+        if before is not None and isinstance(before.op, Transpose):
+            order = before.op.permutation
+            before = walk.producer.get(before.inputs[0])
+        if before is None or not isinstance(before.op, Pad):
+            return False
+        x = before.inputs[0]
+        op = self._with_padding(node.op, before.op, x, order)
+        if op is None:
+            return False
+        if order is not None:
+            x = walk.insert(self.make(Transpose(order), [x], node.origin))
+        node.op, node.inputs = op, [x, *node.inputs[1:]]
+        node.origin = node.origin.joined(before.origin).through(self.name)
+        return True
 
     @staticmethod
-    def _with_padding(op: Any, pad: Pad, x: Tensor, order: Permutation | None) -> Op | None:
+    def _with_padding(op: Op, pad: Pad, x: Tensor, order: Permutation | None) -> Op | None:
         """The window operator with the padding in it, or None where it cannot take it."""
-        counts_zeros = isinstance(op, (Conv2d, DepthwiseConv2d)) or (
-            isinstance(op, AvgPool2d) and (op.count_padding or not op.padding)
-        )
-        if not counts_zeros or pad.integer(x.type) != x.type.zero_point:
+        if not isinstance(op, (Conv2d, DepthwiseConv2d, AvgPool2d)) or pad.integer(x.type) != x.type.zero_point:
+            return None
+        if isinstance(op, AvgPool2d) and op.padding and not op.count_padding:
             return None
         before, after = ([side[i] for i in order or range(4)] for side in (pad.before, pad.after))
         if any((before[0], after[0], before[3], after[3])):
             return None
-        op = replace(op, padding=op.padding + Padding2d(before[1], after[1], before[2], after[2]))
-        return replace(op, count_padding=True) if isinstance(op, AvgPool2d) else op
+        padding = op.padding + Padding2d(before[1], after[1], before[2], after[2])
+        if isinstance(op, AvgPool2d):
+            return replace(op, padding=padding, count_padding=True)
+        return replace(op, padding=padding)

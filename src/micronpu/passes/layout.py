@@ -6,13 +6,11 @@ operators that do not care, meet, and vanish.  What is left at the border is the
 
 from __future__ import annotations
 
-import numpy as np
-
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.types import TensorType
+from micronpu.ops.base import Permutation
 from micronpu.ops.linear import FullyConnected
-from micronpu.ops.movement import Permutation, Reshape, Transpose, compose, inverse
-from micronpu.passes.base import Pass
+from micronpu.ops.movement import Reshape, Transpose, compose, inverse
+from micronpu.passes.base import Pass, Walk
 
 
 class MergeTransposes(Pass):
@@ -24,25 +22,21 @@ class MergeTransposes(Pass):
     name = "merge_transposes"
 
     def run(self, graph: Graph) -> bool:
-        producer = graph.producers()
         seen: dict[tuple[Tensor, Permutation], Tensor] = {}
-        changed = False
-        for node in graph.nodes:
+        walk = Walk(graph)
+        for node in walk:
             if not isinstance(node.op, Transpose):
                 continue
-            first = producer.get(node.inputs[0])
+            first = walk.producer.get(node.inputs[0])
             if first is not None and isinstance(first.op, Transpose):
                 node.op = Transpose(compose(first.op.permutation, node.op.permutation))
                 node.inputs = [first.inputs[0]]
-                node.origin = node.origin.through(self.name)
-                changed = True
-            key = (node.inputs[0], node.op.permutation)
-            if key in seen and node.output not in graph.outputs:
-                changed |= any(node.output in n.inputs for n in graph.nodes)
-                graph.replace_uses(node.output, seen[key])
-            else:
-                seen.setdefault(key, node.output)
-        return changed
+                node.origin = node.origin.joined(first.origin).through(self.name)
+                walk.changed = True
+            same = seen.setdefault((node.inputs[0], node.op.permutation), node.output)
+            if same is not node.output:
+                walk.replace(node.output, same)
+        return walk.changed
 
 
 class SinkTransposes(Pass):
@@ -57,77 +51,68 @@ class SinkTransposes(Pass):
     name = "sink_transposes"
 
     def run(self, graph: Graph) -> bool:
-        producer = graph.producers()
-        transposes = {(n.inputs[0], n.op.permutation): n.output for n in graph.nodes if isinstance(n.op, Transpose)}
-        nodes: list[Node] = []
-        changed = False
-        for node in graph.nodes:
-            permutation = self._permutation(node, producer)
-            moved = permutation and node.op.permuted(permutation, node.output.type)
-            if not permutation or not moved:
-                nodes.append(node)
+        existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
+        walk = Walk(graph)
+        for node in walk:
+            if isinstance(node.op, Transpose):
                 continue
-            operands = [self._without(t, permutation, producer, transposes) for t in node.inputs]
-            if any(t is None for t in operands):
-                nodes.append(node)
-                continue
-            op, behind = moved
-            inner = self.make(op, [t for t in operands if t is not None], node.origin, node.output.type.qparams)
-            outer = Node(Transpose(behind), [inner.output], node.outputs, node.origin.through(self.name))
-            nodes += [inner, outer]
-            producer[inner.output], producer[outer.output] = inner, outer
-            changed = True
-        graph.nodes = nodes
-        return changed
+            for permutation in _permutations(node, walk):
+                if self._sink(node, permutation, existing, walk):
+                    break
+        return walk.changed
 
-    @staticmethod
-    def _permutation(node: Node, producer: dict[Tensor, Node]) -> Permutation | None:
-        """The permutation of the first operand that comes from a transpose."""
-        if isinstance(node.op, Transpose):
-            return None
-        for tensor in node.inputs:
-            first = producer.get(tensor)
-            if (
-                first is not None
-                and isinstance(first.op, Transpose)
-                and len(first.op.permutation) == node.output.type.rank
-            ):
-                return first.op.permutation
-            if first is not None and isinstance(first.op, Transpose) and len(node.inputs) == 1:
-                return first.op.permutation
-        return None
-
-    def _without(
-        self,
-        tensor: Tensor,
-        permutation: Permutation,
-        producer: dict[Tensor, Node],
-        transposes: dict[tuple[Tensor, Permutation], Tensor],
-    ) -> Tensor | None:
-        """The tensor whose transpose by ``permutation`` is ``tensor``, where it costs nothing to have; else None."""
+    def _sink(
+        self, node: Node, permutation: Permutation, existing: set[tuple[Tensor, Permutation]], walk: Walk
+    ) -> bool:
+        moved = node.op.permuted(permutation, node.output.type)
+        if moved is None:
+            return False
         back = inverse(permutation)
-        if tensor.data is not None:
-            return _transposed_constant(tensor, back, len(permutation))
-        first = producer.get(tensor)
-        if first is not None and isinstance(first.op, Transpose) and first.op.permutation == permutation:
-            return first.inputs[0]
-        if tensor.type.size == 1:
-            return tensor
-        existing = transposes.get((tensor, back))
-        # It must be computed by now: execution order is the order of the producer map's growth.
-        return existing if existing is not None and self._computed(existing, producer) else None
+        sources: list[Tensor | None] = []  # None for an operand that needs the inverse transpose
+        for tensor in node.inputs:
+            first = walk.producer.get(tensor)
+            if tensor.data is not None:
+                sources.append(_transposed_constant(tensor, back))
+            elif first is not None and first.op == Transpose(permutation):
+                sources.append(first.inputs[0])
+            elif tensor.type.size == 1:
+                sources.append(tensor)
+            elif permutation > back and (tensor, back) in existing:
+                # Only one of the two directions, or the operator would be turned back and forth for ever; this is the
+                # one that leaves channels last, [0, 3, 1, 2] being greater than [0, 2, 3, 1].
+                sources.append(None)
+            else:
+                return False
+        operands = [
+            source if source is not None else walk.insert(self.make(Transpose(back), [tensor], node.origin))
+            for tensor, source in zip(node.inputs, sources, strict=True)
+        ]
+        op, behind = moved
+        inner = walk.insert(self.make(op, operands, node.origin, node.output.type.qparams))
+        node.op, node.inputs, node.origin = Transpose(behind), [inner], node.origin.through(self.name)
+        return True
 
-    @staticmethod
-    def _computed(tensor: Tensor, producer: dict[Tensor, Node]) -> bool:
-        return tensor in producer
+
+def _permutations(node: Node, walk: Walk) -> list[Permutation]:
+    """Permutations by which operands are transposed that could move behind the operator, without repetition.
+
+    With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
+    """
+    found: dict[Permutation, None] = {}
+    for tensor in node.inputs:
+        first = walk.producer.get(tensor)
+        if first is not None and isinstance(first.op, Transpose):
+            fits = len(node.inputs) == 1 or len(first.op.permutation) == node.output.type.rank
+            if fits:
+                found[first.op.permutation] = None
+    return list(found)
 
 
-def _transposed_constant(tensor: Tensor, permutation: Permutation, rank: int) -> Tensor:
+def _transposed_constant(tensor: Tensor, permutation: Permutation) -> Tensor:
     """A constant operand with its axes reordered; missing leading axes count as 1."""
     assert tensor.data is not None
-    data = tensor.data.reshape((1,) * (rank - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
-    type = TensorType(data.shape, tensor.type.dtype, tensor.type.qparams)
-    return Tensor(tensor.name, type, np.ascontiguousarray(data))
+    data = tensor.data.reshape((1,) * (len(permutation) - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
+    return Tensor(tensor.name, tensor.type.with_shape(data.shape), data.copy())
 
 
 class TransposeToReshape(Pass):
@@ -139,20 +124,20 @@ class TransposeToReshape(Pass):
     name = "transpose_to_reshape"
 
     def run(self, graph: Graph) -> bool:
-        changed = False
-        for node in graph.nodes:
+        walk = Walk(graph)
+        for node in walk:
             if isinstance(node.op, Transpose):
                 shape = node.inputs[0].shape
                 real = [axis for axis in node.op.permutation if shape[axis] != 1]
                 if real == sorted(real):
                     node.op = Reshape(node.output.shape)
                     node.origin = node.origin.through(self.name)
-                    changed = True
-        return changed
+                    walk.changed = True
+        return walk.changed
 
 
 class FoldTransposeIntoLinear(Pass):
-    """Reorders weights instead of activations where a tensor is flattened for a linear layer.
+    """Reorders weights instead of activations where a tensor is flattened for linear layers.
 
     x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N, C*H*W) -> fully_connected(w)
     x [N,H,W,C] -> reshape(N, H*W*C) -> fully_connected(w with its columns reordered)
@@ -161,25 +146,31 @@ class FoldTransposeIntoLinear(Pass):
     name = "fold_transpose_into_linear"
 
     def run(self, graph: Graph) -> bool:
-        producer, users = graph.producers(), graph.users()
-        changed = False
-        for node in graph.nodes:
-            reshape = producer.get(node.inputs[0])
-            if not isinstance(node.op, FullyConnected) or reshape is None or not isinstance(reshape.op, Reshape):
+        users, outputs = graph.users(), set(graph.outputs)
+        walk = Walk(graph)
+        for reshape in walk:
+            transpose = walk.producer.get(reshape.inputs[0])
+            if not isinstance(reshape.op, Reshape) or transpose is None or not isinstance(transpose.op, Transpose):
                 continue
-            transpose = producer.get(reshape.inputs[0])
-            if transpose is None or not isinstance(transpose.op, Transpose):
+            before, order = transpose.output.shape, inverse(transpose.op.permutation)
+            readers = users.get(reshape.output, [])
+            if (
+                order[0] != 0
+                or reshape.output.shape != (before[0], reshape.output.type.size // before[0])
+                or reshape.output in outputs
+                or not all(isinstance(n.op, FullyConnected) and n.inputs[1].is_constant for n in readers)
+            ):
                 continue
-            weight = node.inputs[1]
-            p, rows = transpose.op.permutation, transpose.inputs[0].shape[0]
-            flattens = p[0] == 0 and reshape.output.shape == (rows, weight.shape[1])
-            if not flattens or weight.data is None or len(users[reshape.output]) > 1 or reshape.output in graph.outputs:
-                continue
-            outer = weight.shape[0]
-            moved = weight.data.reshape(outer, *transpose.output.shape[1:]).transpose(inverse(p))
-            data = np.ascontiguousarray(moved.reshape(weight.shape))
-            node.inputs = [node.inputs[0], Tensor(weight.name, weight.type, data), *node.inputs[2:]]
-            node.origin = node.origin.through(self.name)
+            for node in readers:
+                node.inputs[1] = _columns_reordered(node.inputs[1], before[1:], order)
+                node.origin = node.origin.through(self.name)
             reshape.inputs = [transpose.inputs[0]]
-            changed = True
-        return changed
+            walk.changed = True
+        return walk.changed
+
+
+def _columns_reordered(weight: Tensor, sizes: tuple[int, ...], order: Permutation) -> Tensor:
+    """Weights [O, product of sizes] for an input whose axes, the first included, are reordered."""
+    assert weight.data is not None
+    moved = weight.data.reshape(weight.shape[0], *sizes).transpose(order)
+    return Tensor(weight.name, weight.type, moved.reshape(weight.shape))

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from micronpu.errors import InternalError
+from micronpu.errors import InternalError, OptionError
 from micronpu.ir.graph import Graph
 from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads, FuseActivations
 from micronpu.passes.layout import FoldTransposeIntoLinear, MergeTransposes, SinkTransposes, TransposeToReshape
-from micronpu.passes.legalize import SplitPads
+from micronpu.passes.legalize import CopyOutputs, SplitPads
+from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
+from micronpu.passes.windows import MergePicks, SplitAveragePools
 
 # Run again and again until none of them changes anything.
 SIMPLIFY: tuple[Pass, ...] = (
     RemoveNoOps(),
     MergeTransposes(),
     SinkTransposes(),
+    SinkThroughReshapes(),
     FoldPads(),
     TransposeToReshape(),
     MergeReshapes(),
+    MergeSlices(),
+    MergePicks(),
     FoldTransposeIntoLinear(),
     FuseActivations(),
 )
 
+# Run once: it takes back what sinking did in vain.
+SETTLE: tuple[Pass, ...] = (HoistTransposes(),)
+
 # Run once, to what LiteRT can express.
-LEGALIZE: tuple[Pass, ...] = (SplitPads(),)
+LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
 
-LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *LEGALIZE)
+LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *LEGALIZE)
 
+# A round reaches through a whole graph; later ones only see what earlier ones uncovered.
 _MOST_ROUNDS = 50
 
 
@@ -41,11 +50,16 @@ def run_passes(
     Args:
         disabled: names of passes to leave out; legalisation cannot be left out.
         after: called after every pass that changed something.
+
+    Raises:
+        OptionError: there is no such pass, or it cannot be left out.
     """
+    chosen = _without(disabled)
+    graph.remove_dead()
     for _ in range(_MOST_ROUNDS):
         changed = False
-        for step in SIMPLIFY:
-            if step.name not in disabled and step.run(graph):
+        for step in (s for s in SIMPLIFY if s in chosen):
+            if step.run(graph):
                 changed = True
                 graph.remove_dead()
                 if after is not None:
@@ -54,10 +68,22 @@ def run_passes(
             break
     else:
         raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
-    for step in LEGALIZE:
+    for step in (*(s for s in SETTLE if s in chosen), *LEGALIZE):
         if step.run(graph) and after is not None:
             after(step, graph)
-    graph.remove_dead()
     graph.rename()
     verify(graph, Stage.LITERT)
     return graph
+
+
+def _without(disabled: Sequence[str]) -> list[Pass]:
+    """The passes that may be left out and are not disabled."""
+    names = {step.name: step for step in (*SIMPLIFY, *SETTLE)}
+    left_out = {disabled} if isinstance(disabled, str) else set(disabled)
+    for name in sorted(left_out - set(names)):
+        if name in (step.name for step in LEGALIZE):
+            what = f"The pass {name!r} cannot be left out, because LiteRT has no words for what it removes."
+        else:
+            what = f"There is no pass {name!r} to leave out."
+        raise OptionError(what, hint=f"one of {', '.join(names)}")
+    return [step for name, step in names.items() if name not in left_out]

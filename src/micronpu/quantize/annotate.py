@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantizer import (
     FixedQParamsQuantizationSpec,
     QuantizationAnnotation,
@@ -18,83 +16,45 @@ from torchao.quantization.pt2e.quantizer import (
 )
 
 from micronpu.errors import UnsupportedError
-from micronpu.frontend.importer import NodeArguments, clamp_behind, fused_kind
+from micronpu.frontend.importer import NodeArguments, fused_kind
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.base import AtenImport, OutputQuantization, Quantization
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.simulate import batch_norm_behind
+from micronpu.quantize.transforms import is_constant
 
 KEY = "quantization_annotation"
 
-# Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
-# well inside float32.
-ACTIVATION_EPS = 2**-16
-# Small enough for a channel with tiny weights to keep its own grid.
-WEIGHT_EPS = 2**-24
 
-
-@dataclass(frozen=True)
-class QuantizationConfig:
-    """How tensors are quantized.
-
-    Attributes:
-        per_channel: one weight scale per output channel rather than one per tensor.
-    """
-
-    per_channel: bool = True
-
-    @property
-    def activation(self) -> QuantizationSpec:
-        """int8, asymmetric, one scale per tensor; the range comes from a histogram of the calibration data."""
-        return QuantizationSpec(
-            dtype=torch.int8,
-            quant_min=-128,
-            quant_max=127,
-            qscheme=torch.per_tensor_affine,
-            is_dynamic=False,
-            observer_or_fake_quant_ctr=HistogramObserver.with_args(eps=ACTIVATION_EPS),
-        )
-
-    def weight(self, axis: int) -> QuantizationSpec:
-        """int8, symmetric in [-127, 127]; ``axis`` holds the output channels."""
-        observer = PerChannelMinMaxObserver if self.per_channel else MinMaxObserver
-        return QuantizationSpec(
-            dtype=torch.int8,
-            quant_min=-127,
-            quant_max=127,
-            qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
-            ch_axis=axis if self.per_channel else None,
-            is_dynamic=False,
-            observer_or_fake_quant_ctr=observer.with_args(eps=WEIGHT_EPS),
-        )
-
-
-def annotate(
-    model: GraphModule, config: QuantizationConfig, wanted: Callable[[Node], bool] = lambda node: True
-) -> None:
+def annotate(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
     """Annotates every operator that micronpu knows, in place.
 
     Args:
-        wanted: which operators shall be quantized.
+        config_of: how a node shall be quantized; None leaves it float.
     """
-    activation = config.activation
     for node in model.graph.nodes:
-        if KEY in node.meta or not wanted(node):
+        if KEY in node.meta:
             continue
         entry = ATEN_IMPORTS.get(overload_name(node))
         if entry is not None:
-            _annotate_node(node, entry, config, activation)
+            config = config_of(node)
+            if config is not None:
+                _annotate_node(node, entry, config, config_of)
 
 
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
     """The annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
-    return rule(NodeArguments(node)) if callable(rule) else rule  # type: ignore[arg-type]
+    return rule(NodeArguments(node)) if callable(rule) else rule
 
 
-def _annotate_node(node: Node, entry: AtenImport, config: QuantizationConfig, activation: QuantizationSpec) -> None:
-    rule = rule_of(node, entry)
+def _annotate_node(
+    node: Node, entry: AtenImport, config: QuantizationConfig, config_of: Callable[[Node], QuantizationConfig | None]
+) -> None:
+    rule, activation = rule_of(node, entry), config.activation
     names, given = dict(entry.arguments), arguments(node)
-    operands: list[Node] = []
+    operands: list[Any] = []
     for name in rule.activations:
         operand = given.get(names.get(name, name))
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
@@ -103,18 +63,25 @@ def _annotate_node(node: Node, entry: AtenImport, config: QuantizationConfig, ac
     inputs: dict[Node, QuantizationSpecBase] = {}
     if rule.weight:
         weight = given[names.get(rule.weight, rule.weight)]
-        if not isinstance(weight, Node) or weight.op != "get_attr":
+        if not isinstance(weight, Node) or not is_constant(weight):
             return
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:
         _annotate_input(operand, activation)
+    if rule.symmetric:
+        for operand in operands:
+            _make_symmetric(operand, config)
+            inputs[operand] = config.symmetric_activation
     output = _inputs_and_output(node, operands, rule, activation, inputs)
-    clamp = clamp_behind(node)
-    if clamp is not None and _can_fuse(clamp):
-        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-        clamp.meta[KEY] = QuantizationAnnotation(output_qspec=output, _annotated=True)
-    else:
+    last = batch_norm_behind(node) or node
+    clamp = _clamp_behind(last, entry)
+    if clamp is not None and config_of(clamp) is not None:
+        last = clamp
+    if last is node:
         node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
+    else:
+        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+        last.meta[KEY] = QuantizationAnnotation(output_qspec=output, _annotated=True)
 
 
 def _inputs_and_output(
@@ -141,7 +108,7 @@ def _inputs_and_output(
                 inputs[operand] = shared
         return shared
     for operand in operands:
-        inputs[operand] = activation
+        inputs.setdefault(operand, activation)
     if rule.output is OutputQuantization.FIXED:
         assert rule.fixed is not None
         return FixedQParamsQuantizationSpec(
@@ -161,12 +128,34 @@ def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:
         operand.meta[KEY] = QuantizationAnnotation(output_qspec=activation, _annotated=True)
 
 
-def _can_fuse(clamp: Node) -> bool:
+def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
+    """Gives a value zero point 0 where it is computed, if its one reader sees it and nobody else.
+
+    Otherwise the reader quantizes it a second time, which costs an operator and a rounding.
+    """
+    node = operand
+    while len(node.users) == 1 and (annotation := node.meta.get(KEY)) is not None:
+        spec = annotation.output_qspec
+        if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
+            if isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine:
+                annotation.output_qspec = config.symmetric_activation
+            return
+        node = spec.edge_or_node
+
+
+def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:
+    """The clamp that an operator with the result ``node`` takes into itself, or None."""
+    if not entry.fuses or len(node.users) != 1:
+        return None
+    (user,) = node.users
+    following = ATEN_IMPORTS.get(overload_name(user))
+    if following is None or not following.is_activation:
+        return None
     try:
-        fused_kind(clamp)
+        fused_kind(user)
     except UnsupportedError:
-        return False
-    return True
+        return None
+    return user
 
 
 def _is_float(node: Node) -> bool:

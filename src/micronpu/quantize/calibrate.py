@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule
+from torch import nn
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.errors import ModelError
+from micronpu.frontend.program import origin_of
 
 Progress = Callable[[int], None]
 
@@ -35,7 +39,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> l
         )
     if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
         raise ModelError(
-            f"Calibration data is a {type(calibration).__name__}, not a list of inputs.",
+            f"Calibration data is of type {type(calibration).__name__}, not a list of inputs.",
             hint="calibration=[x1, x2, ...]",
         )
     batches: list[tuple[torch.Tensor, ...]] = []
@@ -56,9 +60,13 @@ def _checked(number: int, item: Any, examples: Sequence[torch.Tensor]) -> tuple[
         )
     tensors = []
     for position, (value, example) in enumerate(zip(values, examples, strict=True)):
-        tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
         if not isinstance(tensor, torch.Tensor):
-            raise ModelError(f"{where}, input {position} is a {type(value).__name__}, not a tensor.")
+            kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+            raise ModelError(
+                f"{where}, input {position} is {kind}, not a tensor.",
+                hint="give tensors or NumPy arrays, one per input of the model",
+            )
         if tensor.dtype != example.dtype:
             raise ModelError(
                 f"{where}, input {position} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
@@ -88,12 +96,25 @@ def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> l
     if len(counts) != 1 or 0 in counts:
         if counts == {0}:
             return []
-        raise ModelError(f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}.")
+        raise ModelError(
+            f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}.",
+            hint="one row of each input per item",
+        )
     (count,) = counts
     return [
         tuple(t if t.shape == e.shape else t[i : i + 1] for t, e in zip(item, examples, strict=True))
         for i in range(count)
     ]
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
+    """The array as a tensor; None where torch has no such type."""
+    # A copy where torch cannot share the memory: foreign byte order, negative strides, read-only.
+    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+    try:
+        return torch.from_numpy(native)
+    except TypeError:
+        return None
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -128,6 +149,46 @@ def graph_module(program: Any) -> GraphModule:
     )
 
 
+@contextlib.contextmanager
+def _finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[None]:
+    """Refuses calibration in which an observed value is not finite.
+
+    An observer fails on NaN and passes over infinity, which then becomes the largest number that it has seen.
+
+    Args:
+        number: tells which batch is under way.
+    """
+
+    def check(node: Node, values: tuple[Any, ...]) -> None:
+        x = values[0]
+        if not x.is_floating_point() or not x.numel() or torch.isfinite(torch.stack(torch.aminmax(x))).all():
+            return
+        source = origin_of(node).source
+        raise ModelError(
+            f"With calibration item {number()}, `{node.name}`{f' ({source})' if source else ''} computes NaN or "
+            "infinity, from which no range can be learnt.",
+            hint="a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero or "
+            "the logarithm of what is not positive",
+        )
+
+    observed: dict[nn.Module, list[Node]] = {}  # tensors that share a grid share an observer
+    for node in prepared.graph.nodes:
+        if node.op == "call_module":
+            observed.setdefault(prepared.get_submodule(str(node.target)), []).append(node.args[0])
+    handles = []
+    for observer, producers in observed.items():
+        if isinstance(observer, ObserverBase):
+            turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
+            handles.append(
+                observer.register_forward_pre_hook(lambda module, values, turn=turn: check(next(turn), values))
+            )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def quantize(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
@@ -146,8 +207,10 @@ def quantize(
             module.graph.eliminate_dead_code()
             module.recompile()
         prepared = prepare_pt2e(module, quantizer)
-        for number, batch in enumerate(batches, 1):
-            prepared(*batch)
-            if progress is not None:
-                progress(number)
+        number = 0
+        with _finite_values(prepared, lambda: number):
+            for number, batch in enumerate(batches):
+                prepared(*batch)
+                if progress is not None:
+                    progress(number + 1)
         return convert_pt2e(prepared)

@@ -8,10 +8,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.quantize.forms import one_result_each
 
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 _FOLDABLE = ("conv1d.default", "conv2d.default", "conv2d.padding", "linear.default")
-_SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor")
+_SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
+
+# Key of a module's meta: set while it is prepared for quantization-aware training.
+IN_TRAINING = "micronpu_in_training"
 
 
 def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
@@ -22,6 +26,21 @@ def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
     for part in str(node.target).split("."):
         value = getattr(value, part)
     return value if isinstance(value, torch.Tensor) else None
+
+
+def is_constant(node: Any) -> bool:
+    """Whether a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
+    if not isinstance(node, Node):
+        return False
+    if node.op == "get_attr":
+        return True
+    return node.op == "call_function" and bool(node.all_input_nodes) and all(map(is_constant, node.all_input_nodes))
+
+
+def is_trained(model: GraphModule, node: Any) -> bool:
+    """Whether a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
+    value = attribute(model, node)
+    return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(model.meta.get(IN_TRAINING))
 
 
 def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
@@ -41,7 +60,11 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
 
 def prepare_for_annotation(model: GraphModule) -> GraphModule:
     """All rewrites of this module, in place."""
+    from micronpu.quantize.decompose import decompose
+
     changed = fold_batch_norms(model)
+    changed |= one_result_each(model)
+    changed |= decompose(model)
     changed |= scalars_to_constants(model)
     if changed:
         model.graph.eliminate_dead_code()
@@ -138,10 +161,11 @@ def scalars_to_constants(model: GraphModule) -> bool:
     for node in list(model.graph.nodes):
         if overload_name(node) not in _SCALAR_OPERATORS:
             continue
-        other = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
-        value = node.meta.get("val")
+        given, value = arguments(node), node.meta.get("val")
+        other = given["other"]
         if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
             constant = add_constant(model, node, torch.tensor([float(other)]), "scalar")
-            node.args = (node.args[0], constant, *node.args[2:])
+            node.args = (given["self"], constant)
+            node.kwargs = {} if given.get("alpha", 1) == 1 else {"alpha": given["alpha"]}
             changed = True
     return changed

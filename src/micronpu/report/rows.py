@@ -87,12 +87,15 @@ def macs_text(macs: int) -> str:
 
 
 def macs_sentence(report: DelegationReport) -> str:
-    """How much of the arithmetic runs on the NPU, or "" where there is none."""
-    if not report.macs:
-        return ""
-    share = report.delegated_macs / report.macs
-    part = "all of them" if report.delegated_macs == report.macs else f"{share:.1%} of them"
-    return f"{report.macs:,} multiply-accumulate operations, {part} on the NPU"
+    """Where the arithmetic runs, or "" where there is none."""
+    parts = [f"{report.delegated_macs:,} multiply-accumulate operations on the NPU"] if report.delegated_macs else []
+    host = report.macs - report.delegated_macs
+    unknown = sum(not v.macs for v in report.host)
+    if host:
+        parts.append(f"{host:,} on the host" if parts else f"{host:,} multiply-accumulate operations on the host")
+    if parts and unknown:
+        parts.append(f"without those of {plural(unknown, 'operator')} on the host, which are not known")
+    return ", ".join(parts)
 
 
 def short_source(source: str) -> str:

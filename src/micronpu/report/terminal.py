@@ -39,7 +39,7 @@ def report_view(report: DelegationReport) -> RenderableType:
         parts += [_host(v) for v in report.host]
     if report.notes:
         parts.append("")
-        parts += [_labelled("Note", note) for note in report.notes]
+        parts += [Text.assemble(("Note: ", "bold"), note) for note in report.notes]
     return Group(*parts)
 
 
@@ -99,14 +99,6 @@ def _reason(reason: Reason) -> RenderableType:
     grid.add_column(overflow="fold")
     for label, text in lines:
         grid.add_row(f"{label}:", Text(text))
-    return grid
-
-
-def _labelled(label: str, text: str) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(f"{label}:", Text(text))
     return grid
 
 

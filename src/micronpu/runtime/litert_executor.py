@@ -22,6 +22,7 @@ import numpy as np
 from micronpu.errors import ModelError, PayloadError, RuntimeUnavailableError
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
+_WIDE_SOFTMAX = 512
 
 NUMPY_TYPES: dict[int, type[np.generic]] = {
     0: np.uint8,
@@ -141,7 +142,8 @@ class LiteRtProgram:
             )
         # Inputs are written straight into LiteRT's arena, which stays where it is: shapes are static.
         self._addresses = [_address(self._interpreter, tensor) for tensor in self._inputs]
-        self._cuts = _cut(model, mode) if Mode.TRACED in mode else None
+        self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)
+        self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Compute all outputs. Inputs and outputs are in the order of the LiteRT program.
@@ -149,16 +151,23 @@ class LiteRtProgram:
         Raises:
             PayloadError: a buffer does not fit its tensor, or LiteRT fails.
         """
+        if self._in_parts:
+            return self.run_traced(inputs, outputs, lambda trace: None)
         self._check("Input", inputs, self._inputs)
         self._check("Output", outputs, self._outputs)
-        for address, buffer in zip(self._addresses, inputs, strict=True):
-            if buffer.size:
+        for tensor, address, buffer in zip(self._inputs, self._addresses, inputs, strict=True):
+            if address is None:
+                value = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
+                self._interpreter.set_tensor(tensor.index, value.reshape(()))
+            elif buffer.size:
                 ctypes.memmove(address, buffer.address, buffer.size)
         _invoke(self._interpreter)
         for tensor, buffer in zip(self._outputs, outputs, strict=True):
-            # The view must be gone before the next invoke, so it is not given a name.
+            # The view must be gone before the next invoke.
             if buffer.size:
-                ctypes.memmove(buffer.address, self._interpreter.tensor(tensor.index)().ctypes.data, buffer.size)
+                made = np.asarray(self._interpreter.tensor(tensor.index)())  # a scalar without axes
+                ctypes.memmove(buffer.address, made.ctypes.data, buffer.size)
+                del made
 
     def run_traced(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
@@ -203,19 +212,56 @@ class _Cut:
         self.name = name
         self.inputs = inputs
         self.outputs = outputs
+        self._softmax = Mode.FAST not in mode and _has_wide_softmax(model)
         self._interpreter = _interpreter(model, mode)
         self._input_details = self._interpreter.get_input_details()
         self._output_details = self._interpreter.get_output_details()
 
     def run(self, values: dict[int, np.ndarray[Any, Any]]) -> OperatorTrace:
-        for tensor, detail in zip(self.inputs, self._input_details, strict=True):
-            self._interpreter.set_tensor(detail["index"], values[tensor].reshape(detail["shape"]))
         start = time.perf_counter_ns()
-        _invoke(self._interpreter)
-        elapsed = time.perf_counter_ns() - start
-        made = tuple(self._interpreter.get_tensor(detail["index"]) for detail in self._output_details)
+        if self._softmax:
+            made = (_reference_softmax(values[self.inputs[0]], self._input_details[0], self._output_details[0]),)
+            elapsed = time.perf_counter_ns() - start
+        else:
+            for tensor, detail in zip(self.inputs, self._input_details, strict=True):
+                self._interpreter.set_tensor(detail["index"], values[tensor].reshape(detail["shape"]))
+            start = time.perf_counter_ns()
+            _invoke(self._interpreter)
+            elapsed = time.perf_counter_ns() - start
+            made = tuple(self._interpreter.get_tensor(detail["index"]) for detail in self._output_details)
         values.update(zip(self.outputs, made, strict=True))
         return OperatorTrace(self.index, self.name, elapsed, made)
+
+
+def _has_wide_softmax(model: bytes) -> bool:
+    """Whether an int8 softmax may meet a sum of exponentials of 512 or more.
+
+    LiteRT's reference kernel then shifts by more than 31 bits, and an assertion in it ends the process.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    whole = schema.Model.GetRootAs(model, 0)
+    graph = whole.Subgraphs(0)
+    for position in range(graph.OperatorsLength()):
+        operator = graph.Operators(position)
+        code = whole.OperatorCodes(operator.OpcodeIndex())
+        if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) != schema.BuiltinOperator.SOFTMAX:
+            continue
+        x = graph.Tensors(operator.Inputs(0))
+        if x.Type() == schema.TensorType.INT8 and x.Shape(x.ShapeLength() - 1) >= _WIDE_SOFTMAX:
+            return True
+    return False
+
+
+def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The softmax that LiteRT would compute, by micronpu's own definition."""
+    from micronpu.ir.types import DType, QParams, TensorType
+    from micronpu.ops.base import Value
+    from micronpu.ops.softmax import Softmax
+
+    shape = tuple(int(n) for n in detail["shape"])
+    given, result = (TensorType(shape, DType.INT8, QParams.per_tensor(*d["quantization"])) for d in (detail, made))
+    return np.asarray(Softmax().reference(result, Value(x.reshape(shape), given)))
 
 
 def _cut(model: bytes, mode: Mode) -> list[_Cut]:
@@ -295,9 +341,11 @@ def _border(detail: dict[str, Any]) -> _Tensor:
     return _Tensor(int(detail["index"]), size, numpy_type, scalar_type_of(numpy_type))
 
 
-def _address(interpreter: Any, tensor: _Tensor) -> int:
+def _address(interpreter: Any, tensor: _Tensor) -> int | None:
+    """Where an input lies in LiteRT's memory; None for a tensor without axes, which LiteRT hands out as a number."""
     try:
-        return int(interpreter.tensor(tensor.index)().ctypes.data)
+        view = interpreter.tensor(tensor.index)()
+        return int(view.ctypes.data) if isinstance(view, np.ndarray) else None
     except ValueError as error:
         if tensor.size == 0:
             return 0

@@ -26,7 +26,7 @@ _ABI_VERSION = 1
 
 
 class _Tensor(ctypes.Structure):
-    """`micronpu_tensor` of native/neutron_backend.h."""
+    """`micronpu_tensor` of native/delegate.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def _field(table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], wh
     value = table[key]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise OptionError(f"`{key}` in the chip file {where} is {value!r}, which is not of the expected type.")
-    if isinstance(value, (int, float)) and value <= 0:
+    if isinstance(value, (int, float)) and not 0 < value < math.inf:
         raise OptionError(f"`{key}` in the chip file {where} is {value}; it must be positive.")
     return value
 
@@ -99,6 +100,14 @@ def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     if not all(isinstance(g, str) and g for g in given):
         raise OptionError(f"`{key}` in the chip file {where} is {given!r}; it is a list of filled strings.")
     return tuple(given)
+
+
+def _tables(table: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    """A list of tables, `[[key]]` in TOML."""
+    given = _field(table, key, list, where)
+    if not all(isinstance(g, dict) for g in given):
+        raise OptionError(f"`{key}` in the chip file {where} is {given!r}; it is a list of tables.")
+    return list(given)
 
 
 def parse_chip(text: str, where: str) -> Chip:
@@ -127,11 +136,12 @@ def parse_chip(text: str, where: str) -> Chip:
             converter=_text(npu, "converter", where),
         ),
         memories=tuple(
-            Memory(_field(m, "name", str, where), _field(m, "bytes", int, where)) for m in data.get("memory", [])
+            Memory(_field(m, "name", str, where), _field(m, "bytes", int, where))
+            for m in (_tables(data, "memory", where) if "memory" in data else ())
         ),
         targets=tuple(
             TargetEntry(_field(t, "name", str, where), _field(t, "title", str, where), _texts(t, "aliases", where))
-            for t in _field(data, "target", list, where)
+            for t in _tables(data, "target", where)
         ),
     )
 
@@ -141,7 +151,11 @@ def load_chip(path: str | Path) -> Chip:
     file = Path(path)
     if not file.is_file():
         raise OptionError(f"There is no chip file {file}.")
-    return parse_chip(file.read_text(encoding="utf-8"), str(file))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise OptionError(f"The chip file {file} is not UTF-8 text.") from error
+    return parse_chip(text, str(file))
 
 
 @functools.lru_cache(maxsize=1)

@@ -4,7 +4,7 @@ Source: the published support table of the eIQ Neutron converter and the limits 
 `docs/`.  The flavor "latest" is the rule set of SDK 3.1.2 and newer.
 """
 
-from micronpu.neutron.rules import common, elementwise, spatial
+from micronpu.neutron.rules import common, elementwise, published, spatial
 from micronpu.neutron.rules.registry import RULES, check_node, published_rules
 
-__all__ = ["RULES", "check_node", "common", "elementwise", "published_rules", "spatial"]
+__all__ = ["RULES", "check_node", "common", "elementwise", "published", "published_rules", "spatial"]

@@ -8,13 +8,15 @@ from micronpu.neutron.rules.registry import limits, supports
 from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
 from micronpu.ops.base import Op
 from micronpu.ops.movement import Pad, Reshape, Transpose
+from micronpu.ops.padding import ReflectPad
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Mean
+from micronpu.ops.slicing import Slice
 from micronpu.partition.verdict import Finding, found
 
 MAX_RANK = 7
 
-supports(Clamp, Mean, Pad, Relu, Requantize, Reshape, Sigmoid, Tanh, Transpose)
+supports(Clamp, Mean, Pad, ReflectPad, Relu, Requantize, Reshape, Sigmoid, Slice, Tanh, Transpose)
 
 
 @limits()

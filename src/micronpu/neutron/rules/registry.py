@@ -13,6 +13,8 @@ from micronpu.partition.verdict import Finding, Reason, Rule
 
 RULES: list[Rule] = []
 SUPPORTED: set[str] = set()
+FLAVOR_OPERATORS: dict[str, frozenset[str]] = {}
+"""Flavors that have only some of the `SUPPORTED` operators."""
 
 SUPPORTED_RULE = "operator_exists"
 SUPPORTED_SENTENCE = "Neutron has the operator."
@@ -21,6 +23,17 @@ SUPPORTED_SENTENCE = "Neutron has the operator."
 def supports(*operators: type[Op]) -> None:
     """Declares that Neutron has operators; whatever is not declared stays on the host."""
     SUPPORTED.update(o.name for o in operators)
+
+
+def supports_only(*operators: str, flavors: tuple[str, ...]) -> None:
+    """Declares that the converters of some flavors know these operators and no others."""
+    for flavor in flavors:
+        FLAVOR_OPERATORS[flavor] = frozenset(operators)
+
+
+def is_supported(operator: str, flavor: str) -> bool:
+    """Whether the converters of a flavor know an operator, whatever its form."""
+    return operator in SUPPORTED and operator in FLAVOR_OPERATORS.get(flavor, SUPPORTED)
 
 
 def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Callable[..., Finding | None]], Any]:
@@ -38,11 +51,15 @@ def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Cal
 def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     """Every limit that an operator of the graph breaks, empty where Neutron can run it."""
     name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-    if node.op.name not in SUPPORTED:
-        return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, f"`{node.op.name}`", name, node.origin.source)]
+    flavor = target.converter_flavor
+    if not is_supported(node.op.name, flavor):
+        newer = node.op.name in SUPPORTED
+        detail = f"`{node.op.name}` with the converter of {flavor}" if newer else f"`{node.op.name}`"
+        hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer' if newer else ""
+        return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name, node.origin.source, hint)]
     reasons = []
     for rule in RULES:
-        if not rule.applies(node.op.name, target.converter_flavor):
+        if not rule.applies(node.op.name, flavor):
             continue
         finding = rule.check(node.op, target, *node.input_types)
         if finding is not None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from micronpu.ir.types import TensorType
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.rules.registry import limits, supports
+from micronpu.ops.adaptive import MAX_PARTS, clipped_windows, runs
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.fused import litert_padding
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.softmax import Softmax
+from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.verdict import Finding, found
 
 MAX_STEP = 4096  # kernel, stride and dilation of convolutions and average pools
 MAX_FILTER = 65535  # elements of one filter, its channels rounded up to the multipliers of a unit
 MAX_SOFTMAX_CHANNELS, MAX_SOFTMAX_ROWS, MAX_SOFTMAX_SIZE = 2040, 4096, 524288
 
-supports(AvgPool2d, Conv2d, DepthwiseConv2d, MaxPool2d, Softmax)
+MAX_TRANSPOSED_STRIDE = 2
+RESIZE_FACTORS = (1, 2, 4, 8)
+
+supports(AvgPool2d, Conv2d, DepthwiseConv2d, MaxPool2d, ResizeBilinear, ResizeNearest, Softmax, TransposeConv2d)
 
 
 @limits(Conv2d, DepthwiseConv2d)
@@ -24,7 +31,7 @@ def steps_are_small(op: Conv2d, target: NeutronTargetSpec, *operands: TensorType
     return found(f"{largest}") if largest > MAX_STEP else None
 
 
-@limits(Conv2d, DepthwiseConv2d)
+@limits(Conv2d, DepthwiseConv2d, TransposeConv2d)
 def filter_fits(op: Conv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
     """Kernel height x width x input channels, rounded up to the multipliers of a unit, is at most 65535."""
     height, width = op.kernel(operands[1])
@@ -42,11 +49,61 @@ def groups_are_one_or_depthwise(op: Conv2d, target: NeutronTargetSpec, *operands
     return found(f"{groups} groups", "split the convolution by hand") if groups > 1 else None
 
 
+@limits(TransposeConv2d)
+def transposed_kernel_is_small(op: TransposeConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """The kernel of a transposed convolution is at most 4096."""
+    largest = max(op.kernel(operands[1]))
+    return found(f"{largest}") if largest > MAX_STEP else None
+
+
+@limits(TransposeConv2d)
+def transposed_stride_is_small(op: TransposeConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """The stride of a transposed convolution is at most 2, and no larger than the kernel."""
+    kernel = op.kernel(operands[1])
+    if any(s > MAX_TRANSPOSED_STRIDE or s > k for s, k in zip(op.stride, kernel, strict=True)):
+        hint = "a resize and a convolution, or several transposed convolutions of stride 2"
+        return found(f"stride {list(op.stride)} with kernel {list(kernel)}", hint)
+    return None
+
+
+@limits(TransposeConv2d)
+def transposed_crop_is_small(op: TransposeConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """The padding of a transposed convolution is smaller than the kernel."""
+    kernel, crop = op.kernel(operands[1]), op.crop
+    if any(max(side) >= k for side, k in zip((crop.rows, crop.columns), kernel, strict=True)):
+        return found(f"padding {crop} with kernel {list(kernel)}", "less padding")
+    return None
+
+
+@limits(ResizeBilinear, ResizeNearest)
+def resize_factor_is_a_power_of_two(op: ResizeNearest, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
+    """Height and width are resized by 1, 2, 4 or 8; with align_corners by (out - 1) / (in - 1), of sizes above 1."""
+    less = int(op.align_corners)
+    for before, after in zip(x.shape[1:3], op.size, strict=True):
+        before, after = before - less, after - less
+        if before < 1 or after % before or after // before not in RESIZE_FACTORS:
+            corners = " with align_corners" if less else ""
+            return found(f"{list(x.shape[1:3])} to {list(op.size)}{corners}", "a factor of 1, 2, 4 or 8")
+    return None
+
+
 @limits(AvgPool2d)
 def average_window_is_small(op: AvgPool2d, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
     """Kernel and stride of an average pool are each at most 4096."""
     largest = max(*op.kernel, *op.stride)
     return found(f"{largest}") if largest > MAX_STEP else None
+
+
+@limits(AvgPool2d)
+def average_padding_is_split(op: AvgPool2d, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
+    """An average pool that does not count its padding is SAME, or at most 64 pools have windows of equal size."""
+    if op.count_padding or litert_padding(x.shape[1:3], op.kernel, op.stride, op.padding) is not None:
+        return None
+    sides = (op.padding.rows, op.padding.columns)
+    parts = 1
+    for size, kernel, stride, padding in zip(x.shape[1:3], op.kernel, op.stride, sides, strict=True):
+        parts *= len(runs(clipped_windows(size, kernel, stride, padding)))
+    return found(f"{parts} pools", "count_include_pad=True, or a smaller kernel") if parts > MAX_PARTS else None
 
 
 @limits(MaxPool2d)

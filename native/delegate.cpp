@@ -1,5 +1,6 @@
-#include "neutron_backend.h"
+#include "delegate.h"
 
+#include "ethosu.h"
 #include "payload.h"
 #include "status.h"
 
@@ -12,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,13 +40,12 @@ using executorch::runtime::FreeableBuffer;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
 
-constexpr char kName[] = "NeutronBackend";
-
 Executor g_executor;
 thread_local int32_t t_mode = 0;
 
 // One loaded partition. The model itself belongs to the executor.
 struct Program {
+  const char* backend = "";
   Payload payload;
   int64_t executor = 0;
   // Reused by each call: tensors for the executor, and memory for those whose layout must change.
@@ -156,14 +157,16 @@ std::string text_of(const Tensor& tensor) {
   return "shape (" + join(tensor.sizes()) + ") and dim order (" + join(tensor.dim_order()) + ")";
 }
 
-Error bad_tensor(const char* what, size_t index, const std::string& why, const char* hint) {
+Error bad_tensor(
+    const char* backend, const char* what, size_t index, const std::string& why, const char* hint) {
   return fail(
       Error::InvalidArgument,
-      std::string(what) + " " + std::to_string(index) + " of NeutronBackend " + why + " Try: " + hint + ".");
+      std::string(what) + " " + std::to_string(index) + " of " + backend + " " + why + " Try: " + hint + ".");
 }
 
 // Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
 Error prepare(
+    const char* backend,
     const char* what,
     size_t index,
     const EValue& value,
@@ -172,19 +175,19 @@ Error prepare(
     micronpu_tensor& entry,
     Layout& layout) {
   if (!value.isTensor()) {
-    return bad_tensor(what, index, "is not a tensor.", "export the model with tensors only");
+    return bad_tensor(backend, what, index, "is not a tensor.", "export the model with tensors only");
   }
   const Tensor& tensor = value.toTensor();
   const size_t element = static_cast<size_t>(tensor.element_size());
   if (element != 1 && element != 2 && element != 4 && element != 8) {
     return bad_tensor(
-        what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
+        backend, what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
         "use int8, uint8, int16, int32, int64 or float tensors");
   }
   layout = layout_of(tensor, slot);
   if (layout == Layout::unsupported) {
     return bad_tensor(
-        what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
+        backend, what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
         slot.channels_last ? "a contiguous or channels-last tensor" : "a contiguous tensor");
   }
   entry = {};
@@ -197,7 +200,7 @@ Error prepare(
     entry.data = const_cast<void*>(tensor.const_data_ptr());
   }
   if (entry.data == nullptr && entry.size != 0) {
-    return bad_tensor(what, index, "has no memory.", "compile the model again with memory planning on");
+    return bad_tensor(backend, what, index, "has no memory.", "compile the model again with memory planning on");
   }
   return Error::Ok;
 }
@@ -268,8 +271,65 @@ void log_operator(
   }
 }
 
-class NeutronBackend final : public BackendInterface {
+// Finds the reference container of a program. `storage` keeps alive what `payload` points into.
+using Loader = PayloadStatus (*)(
+    BackendInitContext& context,
+    const FreeableBuffer& processed,
+    std::optional<FreeableBuffer>& storage,
+    Payload& payload,
+    std::string& error);
+
+PayloadStatus load_neutron(
+    BackendInitContext&,
+    const FreeableBuffer& processed,
+    std::optional<FreeableBuffer>&,
+    Payload& payload,
+    std::string& error) {
+  return parse_payload(static_cast<const uint8_t*>(processed.data()), processed.size(), payload, error);
+}
+
+PayloadStatus load_ethosu(
+    BackendInitContext& context,
+    const FreeableBuffer& processed,
+    std::optional<FreeableBuffer>& storage,
+    Payload& payload,
+    std::string& error) {
+  const auto* data = static_cast<const uint8_t*>(processed.data());
+  EthosUBorder border;
+  const PayloadStatus status = check_ethosu_payload(data, processed.size(), border, error);
+  if (status != PayloadStatus::ok) {
+    return status;
+  }
+  const std::string key = host_graph_key(data, processed.size());
+  const auto* named_data = context.get_named_data_map();
+  if (named_data != nullptr) {
+    auto found = named_data->get_data(key.c_str());
+    if (found.ok()) {
+      storage.emplace(std::move(found.get()));
+      const auto* graph = static_cast<const uint8_t*>(storage->data());
+      const PayloadStatus read = parse_payload(graph, storage->size(), payload, error);
+      if (read == PayloadStatus::ok &&
+          (payload.num_arguments != border.num_inputs || payload.outputs.size() != border.num_outputs)) {
+        error = "The integer graph beside the Ethos-U payload has another number of inputs or outputs than the payload. "
+                "Try: compile the model again with this version of micronpu.";
+        return PayloadStatus::malformed;
+      }
+      return read;
+    }
+  }
+  error = "The Ethos-U program carries no integer graph, so that only the device can run it. "
+          "Try: compile it with host_runnable=True.";
+  return PayloadStatus::incompatible;
+}
+
+class Delegate final : public BackendInterface {
  public:
+  Delegate(const char* name, Loader loader) : name_(name), loader_(loader) {}
+
+  const char* name() const {
+    return name_;
+  }
+
   bool is_available() const override {
     return true;
   }
@@ -278,9 +338,10 @@ class NeutronBackend final : public BackendInterface {
       BackendInitContext& context, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
     try {
       auto program = std::make_unique<Program>();
+      program->backend = name_;
       std::string error;
-      const auto status = parse_payload(
-          static_cast<const uint8_t*>(processed->data()), processed->size(), program->payload, error);
+      std::optional<FreeableBuffer> storage;
+      const auto status = loader_(context, *processed, storage, program->payload, error);
       if (status != PayloadStatus::ok) {
         return fail(
             status == PayloadStatus::incompatible ? Error::DelegateInvalidCompatibility : Error::InvalidProgram, error);
@@ -288,7 +349,8 @@ class NeutronBackend final : public BackendInterface {
       if (g_executor.create == nullptr) {
         return fail(
             Error::InvalidState,
-            "NeutronBackend has no executor installed. Try: load the program with micronpu.runtime.HostProgram.");
+            std::string(name_) +
+                " has no executor installed. Try: load the program with micronpu.runtime.HostProgram.");
       }
       Payload& payload = program->payload;
       program->inputs.resize(payload.inputs.size());
@@ -307,9 +369,9 @@ class NeutronBackend final : public BackendInterface {
       processed->Free();
       return static_cast<DelegateHandle*>(program.release());
     } catch (const std::exception& error) {
-      return fail(Error::Internal, std::string("NeutronBackend could not load the program: ") + error.what() + ".");
+      return fail(Error::Internal, std::string(name_) + " could not load the program: " + error.what() + ".");
     } catch (...) {
-      return fail(Error::Internal, "NeutronBackend could not load the program.");
+      return fail(Error::Internal, std::string(name_) + " could not load the program.");
     }
   }
 
@@ -317,9 +379,9 @@ class NeutronBackend final : public BackendInterface {
     try {
       return run(context, *static_cast<Program*>(handle), arguments);
     } catch (const std::exception& error) {
-      return fail(Error::Internal, std::string("NeutronBackend could not run the program: ") + error.what() + ".");
+      return fail(Error::Internal, std::string(name_) + " could not run the program: " + error.what() + ".");
     } catch (...) {
-      return fail(Error::Internal, "NeutronBackend could not run the program.");
+      return fail(Error::Internal, std::string(name_) + " could not run the program.");
     }
   }
 
@@ -338,18 +400,20 @@ class NeutronBackend final : public BackendInterface {
     if (arguments.size() != expected) {
       return fail(
           Error::InvalidArgument,
-          "NeutronBackend was called with " + std::to_string(arguments.size()) + " arguments, but its payload has " +
+          std::string(program.backend) + " was called with " + std::to_string(arguments.size()) + " arguments, but its payload has " +
               std::to_string(payload.num_arguments) + " inputs and " + std::to_string(payload.outputs.size()) +
               " outputs. Try: compile the model again with this version of micronpu.");
     }
     if (g_executor.run == nullptr) {
-      return fail(Error::InvalidState, "NeutronBackend has no executor any more, because Python is shutting down.");
+      return fail(
+          Error::InvalidState,
+          std::string(program.backend) + " has no executor any more, because Python is shutting down.");
     }
     for (size_t i = 0; i < payload.inputs.size(); ++i) {
       const EValue& value = *arguments[payload.inputs[i].index];
       Layout layout;
       const Error error = prepare(
-          "Input", i, value, payload.inputs[i], program.input_memory[i], program.inputs[i], layout);
+          program.backend, "Input", i, value, payload.inputs[i], program.input_memory[i], program.inputs[i], layout);
       if (error != Error::Ok) {
         return error;
       }
@@ -365,7 +429,7 @@ class NeutronBackend final : public BackendInterface {
     for (size_t i = 0; i < payload.outputs.size(); ++i) {
       const EValue& value = *arguments[payload.num_arguments + payload.outputs[i].index];
       const Error error = prepare(
-          "Output", i, value, payload.outputs[i], program.output_memory[i], program.outputs[i], layouts[i]);
+          program.backend, "Output", i, value, payload.outputs[i], program.output_memory[i], program.outputs[i], layouts[i]);
       if (error != Error::Ok) {
         return error;
       }
@@ -399,38 +463,48 @@ class NeutronBackend final : public BackendInterface {
     }
     return Error::Ok;
   }
+
+  const char* name_;
+  Loader loader_;
 };
 
-} // namespace
-
-void set_neutron_executor(const Executor& executor) {
-  g_executor = executor;
-}
-
-void set_neutron_mode(int32_t mode) {
-  t_mode = mode;
-}
-
-Error register_neutron_backend() {
-  static NeutronBackend backend;
-  auto* registered = executorch::runtime::get_backend_class(kName);
+Error register_backend(Delegate& backend) {
+  auto* registered = executorch::runtime::get_backend_class(backend.name());
   if (registered == &backend) {
     return Error::Ok;
   }
+  const std::string name = backend.name();
   if (registered != nullptr) {
     return fail(
         Error::RegistrationAlreadyRegistered,
-        "Another library has already registered the delegate NeutronBackend in this process. "
-        "Try: load programs through one installation of micronpu per process.");
+        "Another library has already registered the delegate " + name +
+            " in this process. Try: load programs through one installation of micronpu per process.");
   }
-  const Error error = executorch::runtime::register_backend({kName, &backend});
+  const Error error = executorch::runtime::register_backend({backend.name(), &backend});
   if (error != Error::Ok) {
     return fail(
         error,
-        "ExecuTorch refused to register the delegate NeutronBackend. "
-        "Try: a process in which fewer delegates are registered.");
+        "ExecuTorch refused to register the delegate " + name +
+            ". Try: a process in which fewer delegates are registered.");
   }
   return Error::Ok;
+}
+
+} // namespace
+
+void set_executor(const Executor& executor) {
+  g_executor = executor;
+}
+
+void set_mode(int32_t mode) {
+  t_mode = mode;
+}
+
+Error register_backends() {
+  static Delegate neutron("NeutronBackend", load_neutron);
+  static Delegate ethosu("EthosUBackend", load_ethosu);
+  const Error error = register_backend(neutron);
+  return error == Error::Ok ? register_backend(ethosu) : error;
 }
 
 } // namespace micronpu

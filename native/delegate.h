@@ -1,4 +1,5 @@
-// The delegate `NeutronBackend` for the host: runs the LiteRT program of our open reference container.
+// The delegates `NeutronBackend` and `EthosUBackend` for the host: both run the LiteRT program of a partition.  A Neutron
+// payload is our open reference container and holds it; beside an Ethos-U payload it travels as named data.
 //
 // What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
 // interpreter, see src/micronpu/runtime/litert_executor.py). This side reads the payload, checks and lays out tensors
@@ -63,12 +64,12 @@ struct Executor {
 };
 
 // Replaces the executor of programs loaded from now on; an empty one detaches Python at its exit.
-void set_neutron_executor(const Executor& executor);
+void set_executor(const Executor& executor);
 
 // The `mode` that programs loaded on this thread from now on hand to the executor's create().
-void set_neutron_mode(int32_t mode);
+void set_mode(int32_t mode);
 
-// Registers the delegate once; a second call is Ok and does nothing.
-executorch::runtime::Error register_neutron_backend();
+// Registers the delegates once; a second call is Ok and does nothing.
+executorch::runtime::Error register_backends();
 
 } // namespace micronpu

@@ -1,0 +1,90 @@
+#include "ethosu.h"
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace micronpu {
+namespace {
+
+constexpr size_t kHeader = 32;
+constexpr size_t kName = 16;
+constexpr size_t kBorder = 36; // nine 32-bit numbers per tensor
+constexpr char kCompileAgain[] = " Try: compile the model again with this version of micronpu.";
+constexpr std::array<const char*, 7> kBlocks = {
+    "vela_bin_stream", "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", "vela_end_stream"};
+
+uint32_t word(const uint8_t* b) {
+  return uint32_t{b[0]} | uint32_t{b[1]} << 8 | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24;
+}
+
+PayloadStatus malformed(const std::string& what, std::string& error) {
+  error = what + kCompileAgain;
+  return PayloadStatus::malformed;
+}
+
+bool count_tensors(const uint8_t* data, size_t size, size_t& count) {
+  if (size < 4) {
+    return false;
+  }
+  count = word(data);
+  return count <= size / kBorder && size == 4 + count * kBorder;
+}
+
+} // namespace
+
+PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorder& border, std::string& error) {
+  std::vector<std::string> seen;
+  size_t offset = 0;
+  while (offset < size) {
+    if (size - offset < kHeader) {
+      return malformed("The Ethos-U payload is truncated in a block header.", error);
+    }
+    const auto* text = reinterpret_cast<const char*>(data + offset);
+    const std::string name(text, strnlen(text, kName));
+    const size_t length = word(data + offset + kName);
+    const uint8_t* content = data + offset + kHeader;
+    if (size - offset - kHeader < length) {
+      return malformed("The Ethos-U payload is truncated in the block " + name + ".", error);
+    }
+    bool known = false;
+    for (const char* block : kBlocks) {
+      known = known || name == block;
+    }
+    if (!known) {
+      return malformed("The Ethos-U payload has an unknown block " + name + ".", error);
+    }
+    const bool is_external = data[offset + kName + 4] != 0;
+    if (name == "cmd_data" && !is_external &&
+        (length < 4 || (std::memcmp(content, "COP1", 4) != 0 && std::memcmp(content, "COP2", 4) != 0))) {
+      return malformed("The Ethos-U command stream does not begin with COP1 or COP2.", error);
+    }
+    if ((name == "inputs" && !count_tensors(content, length, border.num_inputs)) ||
+        (name == "outputs" && !count_tensors(content, length, border.num_outputs))) {
+      return malformed("The block " + name + " of the Ethos-U payload has an impossible size.", error);
+    }
+    seen.push_back(name);
+    const size_t padded = (length + 15) & ~size_t{15};
+    offset += kHeader + (padded <= size - offset - kHeader ? padded : length);
+  }
+  if (seen.size() != kBlocks.size() || seen.front() != kBlocks.front() || seen.back() != kBlocks.back()) {
+    return malformed("The Ethos-U payload lacks blocks, or has one twice.", error);
+  }
+  return PayloadStatus::ok;
+}
+
+std::string host_graph_key(const uint8_t* data, size_t size) {
+  // FNV-1a over 64 bits; an identifier, not a safeguard: the graph has a checksum of its own.
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (size_t i = 0; i < size; ++i) {
+    hash = (hash ^ data[i]) * 0x100000001B3u;
+  }
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string key = "micronpu_graph_";
+  for (int shift = 60; shift >= 0; shift -= 4) {
+    key += digits[(hash >> shift) & 15];
+  }
+  return key;
+}
+
+} // namespace micronpu

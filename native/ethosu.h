@@ -1,0 +1,24 @@
+// Reader of the Ethos-U payload, as strict as the device's: see src/micronpu/ethosu/payload.py, which writes it.
+#pragma once
+
+#include "payload.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace micronpu {
+
+struct EthosUBorder {
+  size_t num_inputs = 0;
+  size_t num_outputs = 0;
+};
+
+// Checks the blocks of a payload; on anything but ok, `error` is a sentence.
+PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorder& border, std::string& error);
+
+// Name under which the integer graph of a payload travels as named data: it depends on the payload's bytes, so that a
+// graph cannot be taken for that of another payload.
+std::string host_graph_key(const uint8_t* data, size_t size);
+
+} // namespace micronpu

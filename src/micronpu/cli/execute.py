@@ -1,0 +1,100 @@
+"""`micronpu run`: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from micronpu.cli.console import Listener
+from micronpu.cli.files import load_arrays
+from micronpu.errors import ModelError
+from micronpu.files import check_folder, write_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from micronpu.runtime import HostProgram
+
+    Array = npt.NDArray[np.generic]
+
+_SHOWN = 100
+"""Elements of an output that are printed; a longer one is shortened in the middle."""
+
+
+def run_program(
+    path: Path, inputs: Sequence[str], folder: Path | None, *, rows: bool, fast: bool, listener: Listener
+) -> list[str]:
+    """Runs a program on arrays from files.
+
+    Args:
+        inputs: files, see `load_arrays`.
+        folder: where the outputs go as ``output_0.npy`` and so on; None to leave them out.
+        rows: whether the inputs hold a row for each of many runs.
+
+    Returns:
+        Lines for the user: each output's type, shape and values, and what was written.
+
+    Raises:
+        MicroNpuError: a file cannot be read or written, or does not fit the program.
+    """
+    import numpy as np
+
+    if folder is not None:
+        check_folder(folder)
+    arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
+    from micronpu.runtime import HostProgram, RunOptions
+
+    listener("load", 0.0)
+    with HostProgram(path, RunOptions(fast=fast)) as program:
+        listener("load", 1.0)
+        expected = ", ".join(map(str, program.inputs))
+        if len(arrays) != len(program.inputs):
+            raise ModelError(
+                f"{path} takes {len(program.inputs)} inputs ({expected}), but {len(arrays)} were given.",
+                hint="--input x.npy, once per input, in order",
+            )
+        tensors = [_tensor(name, array) for name, array in arrays]
+        results = _run_rows(program, tensors, listener) if rows else [t.numpy() for t in program.run(*tensors)]
+    lines = []
+    for number, result in enumerate(results):
+        lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
+        lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
+    for number, result in enumerate(results if folder is not None else []):
+        assert folder is not None
+        memory = io.BytesIO()
+        np.save(memory, result)
+        lines.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
+    return lines
+
+
+def _tensor(name: str, array: Array) -> torch.Tensor:
+    import torch
+
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise ModelError(
+            f"The array {name} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
+        ) from error
+
+
+def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: Listener) -> list[Array]:
+    """One run per row; the outputs joined along their first axis."""
+    import numpy as np
+
+    counts = {t.shape[0] if t.dim() else 0 for t in tensors}
+    if len(counts) != 1 or 0 in counts:
+        raise ModelError(
+            f"With --rows all inputs have the same number of rows, at least one; found {sorted(counts)}.",
+            hint="inputs of shape [N, ...]",
+        )
+    (count,) = counts
+    results = []
+    for row in range(count):
+        listener("run", row / count)
+        results.append([t.numpy() for t in program.run(*(t[row : row + 1] for t in tensors))])
+    return [np.concatenate([np.atleast_1d(r) for r in column]) for column in zip(*results, strict=True)]

@@ -1,0 +1,315 @@
+"""What the command reads: models and calibration data from the user's Python files, programs, and arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import FileError, ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    Array = npt.NDArray[np.generic]
+
+MODEL_FORMS = "path/to/file.py:function or a saved program, path/to/file.pt2"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as the command line names it.
+
+    Attributes:
+        module: `torch.nn.Module` or `torch.export.ExportedProgram`.
+        examples: its example inputs.
+        name: what to call the output file after.
+        file: the Python file that it comes from, None for a saved program.
+    """
+
+    module: Any
+    examples: tuple[torch.Tensor, ...]
+    name: str
+    file: UserFile | None
+
+
+class UserFile:
+    """A Python file of the user, imported with its own folder on `sys.path`.
+
+    Raises:
+        ModelError: it does not exist, or raises while it is imported.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            hint = "check the path" if not path.exists() else f"a file in it, {path / 'model.py'}:function"
+            raise ModelError(f"There is no file {path}." if not path.exists() else f"{path} is a folder.", hint=hint)
+        with self._reports(f"{path} cannot be imported"), self._on_path():
+            self.module = self._load()
+
+    def _load(self) -> ModuleType:
+        # Under its own name, so that helpers of the user that import it get the same module, unless a library has it.
+        name = self.path.stem
+        if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names:
+            name = f"_micronpu_{name}"
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        if spec is None or spec.loader is None:
+            raise ModelError(f"{self.path} is no Python file.", hint=MODEL_FORMS)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    def has(self, name: str) -> bool:
+        return callable(getattr(self.module, name, None))
+
+    def call(self, name: str) -> Any:
+        """The result of a function of the file, or the value where the name is no function.
+
+        Raises:
+            ModelError: there is no such name, the function needs arguments, or it raises.
+        """
+        if not hasattr(self.module, name):
+            functions = [n for n, value in vars(self.module).items() if self._is_own_function(n, value)]
+            hint = f"one of {', '.join(functions)}" if functions else "define it"
+            raise ModelError(f"{self.path} has no function {name!r}.", hint=hint)
+        value = getattr(self.module, name)
+        if not callable(value):
+            return value
+        try:
+            inspect.signature(value).bind()
+        except TypeError as error:
+            raise ModelError(
+                f"`{name}` of {self.path} cannot be called without arguments: {error}.",
+                hint="a function without arguments, or with defaults for all of them",
+            ) from error
+        except ValueError:
+            pass  # a builtin that does not tell its signature
+        with self._reports(f"`{name}` of {self.path} raised an error"), self._on_path():
+            return value()
+
+    def _is_own_function(self, name: str, value: Any) -> bool:
+        return inspect.isfunction(value) and value.__module__ == self.module.__name__ and not name.startswith("_")
+
+    @contextmanager
+    def _on_path(self) -> Iterator[None]:
+        folder = str(self.path.resolve().parent)
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
+
+    @contextmanager
+    def _reports(self, what: str) -> Iterator[None]:
+        """Turns an error in the user's code into a sentence with the line of the user's file."""
+        try:
+            yield
+        except ModelError:
+            raise
+        except (Exception, SystemExit) as error:
+            text = str(error).strip().splitlines()
+            said = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+            raise ModelError(
+                f"{what}{self._line(error)}: {said.rstrip('.')}.", hint="--debug, which shows the traceback"
+            ) from error
+
+    def _line(self, error: BaseException) -> str:
+        if isinstance(error, SyntaxError) and error.filename == str(self.path):
+            return f" in line {error.lineno}"
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(self.path)]
+        return f" in line {frames[-1].lineno}" if frames else ""
+
+
+def load_model(text: str) -> Model:
+    """The model that ``text`` names.
+
+    Raises:
+        ModelError: there is none, or what is there is no model with example inputs.
+    """
+    if text.endswith(".pt2"):
+        return _load_program(Path(text))
+    path, colon, function = text.rpartition(":")
+    if not colon or not path or not function.isidentifier():
+        hint = f"{text}:FUNCTION" if text.endswith(".py") else MODEL_FORMS
+        raise ModelError(f"{text!r} names no model.", hint=hint)
+    file = UserFile(Path(path))
+    return Model(*_pair(file.call(function), f"`{function}` of {path}"), function, file)
+
+
+def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    import torch
+
+    hint = "return model.eval(), (torch.randn(1, 3, 32, 32),)"
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        kind = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        raise ModelError(f"{what} returns {kind}, not a pair of the model and its example inputs.", hint=hint)
+    model, examples = result
+    if not isinstance(model, (torch.nn.Module, torch.export.ExportedProgram)):
+        raise ModelError(f"{what} returns a {type(model).__name__} where the torch.nn.Module is expected.", hint=hint)
+    values = (examples,) if isinstance(examples, torch.Tensor) else examples
+    if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
+        kind = type(examples).__name__
+        if isinstance(values, (tuple, list)):
+            kind = f"{kind} of {', '.join(type(v).__name__ for v in values) or 'nothing'}"
+        raise ModelError(f"{what} returns as example inputs a {kind}, not a tuple of tensors.", hint=hint)
+    return model, tuple(values)
+
+
+def _load_program(path: Path) -> Model:
+    import torch
+
+    import micronpu.compiler  # noqa: F401  (registers the operators that a quantized program calls)
+
+    if not path.is_file():
+        raise ModelError(f"There is no file {path}.", hint="check the path")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise ModelError(
+            f"{path} is no program that torch can load: {text[0].rstrip('.') if text else type(error).__name__}.",
+            hint="save it again with torch.export.save, with the torch of this environment",
+        ) from error
+    given = program.example_inputs
+    if given is None or given[1] or not given[0]:
+        raise ModelError(
+            f"{path} holds no example inputs that are positional.",
+            hint="torch.export.export(model, (x, ...)) with all inputs in the tuple, then torch.export.save",
+        )
+    return Model(program, tuple(given[0]), path.stem, None)
+
+
+class Calibration:
+    """Calibration data that is loaded when it is first needed; a model that is quantized already needs none.
+
+    Attributes:
+        used: how many inputs were taken from it, None before.
+    """
+
+    def __init__(self, source: str, load: Callable[[], Any]) -> None:
+        self.source = source
+        self.used: int | None = None
+        self._load = load
+
+    def __iter__(self) -> Iterator[Any]:
+        data = self._load()
+        try:
+            items = iter(data)
+        except TypeError as error:
+            raise ModelError(
+                f"{self.source} gives a {type(data).__name__}, not a list of inputs.", hint="return [x1, x2, ...]"
+            ) from error
+        self.used = 0
+        for item in items:
+            self.used += 1
+            yield item
+
+
+def load_calibration(text: str | None, model: Model) -> Calibration | None:
+    """The calibration data that ``text`` names, or that of the model's file; None where there is none.
+
+    Raises:
+        ModelError: ``text`` names none.
+    """
+    if text is None:
+        file = model.file
+        if file is None or not file.has("calibration"):
+            return None
+        return Calibration(f"`calibration` of {file.path}", lambda: file.call("calibration"))
+    path, colon, name = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        same = model.file is not None and Path(path).resolve() == model.file.path.resolve()
+        code = model.file if same and model.file is not None else UserFile(Path(path))
+        return Calibration(f"`{name}` of {path}", lambda: code.call(name))
+    arrays = load_arrays(text)
+    return Calibration(text, lambda: _items(arrays, text, model))
+
+
+def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Array, ...]]:
+    """Arrays with a row per input, one array for each input of the model, as input tuples.
+
+    Rows are joined to the batch size of the example inputs.
+    """
+    if len(arrays) != len(model.examples):
+        raise ModelError(
+            f"{text} holds {len(arrays)} arrays ({', '.join(arrays) or 'none'}), but the model has "
+            f"{len(model.examples)} inputs.",
+            hint=f"name the arrays in the order of the inputs: {text.partition(':')[0]}:name,...",
+        )
+    columns = []
+    for (name, array), example in zip(arrays.items(), model.examples, strict=True):
+        if array.ndim < example.dim():
+            raise ModelError(
+                f"The array {name} of {text} has shape {list(array.shape)}; calibration data for an input "
+                f"{list(example.shape)} has one row per input.",
+                hint=f"stack inputs to [N, {', '.join(map(str, example.shape[1:]))}]",
+            )
+        size = example.shape[0] if array.ndim == example.dim() and example.dim() else 1
+        if size == 1 or len(array) % size == 0:
+            columns.append([array[i : i + size] if size > 1 else array[i] for i in range(0, len(array), size)])
+        else:
+            raise ModelError(
+                f"The {len(array)} rows of the array {name} of {text} cannot be cut into batches of {size}, the batch "
+                "size of the example inputs.",
+                hint=f"give {len(array) - len(array) % size} rows",
+            )
+    counts = {name: len(column) for name, column in zip(arrays, columns, strict=True)}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ModelError(f"The arrays of {text} have different numbers of inputs: {found}.", hint="one row per input")
+    return list(zip(*columns, strict=True))
+
+
+def load_arrays(text: str) -> dict[str, Array]:
+    """The arrays of a ``.npy`` or ``.npz`` file by name, in the order of the file.
+
+    ``file.npz:b,a`` picks some of them, in this order.
+
+    Raises:
+        FileError: the file does not exist, is of neither kind, or has no such array.
+    """
+    import numpy as np
+
+    name, colon, wanted = text.rpartition(":")
+    path = Path(name) if colon and name.endswith(".npz") else Path(text)
+    if not path.is_file():
+        raise FileError(f"There is no file {path}.", hint="check the path; a .npy or .npz file is expected")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            return {path.stem: _native(loaded)}
+        with loaded as archive:
+            names = wanted.split(",") if path != Path(text) else list(archive.files)
+            missing = [n for n in names if n not in archive.files]
+            if missing:
+                raise FileError(
+                    f"{path} has no array {', '.join(map(repr, missing))}.", hint=f"one of {', '.join(archive.files)}"
+                )
+            return {n: _native(archive[n]) for n in names}
+    except FileError:
+        raise
+    except Exception as error:
+        detail = str(error).strip().splitlines() or [type(error).__name__]
+        raise FileError(
+            f"{path} cannot be read as .npy or .npz: {detail[0].rstrip('.')}.", hint="save it with numpy.save"
+        ) from error
+
+
+def _native(array: Array) -> Array:
+    """The array in this machine's byte order, which torch demands."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,0 +1,239 @@
+"""`micronpu`: compile, check, run, targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from micronpu import __version__
+from micronpu.cli import console
+from micronpu.cli.options import Group, chosen_options, takes_neutron_options
+from micronpu.files import check_writable, write_file
+
+if TYPE_CHECKING:
+    from micronpu.partition.report import DelegationReport
+
+DEFAULT_TARGET = "imxrt700-neutron"
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="path/to/file.py:function, which returns (torch.nn.Module, example inputs), or a saved program, file.pt2.",
+        show_default=False,
+    ),
+]
+Target = Annotated[str, typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.")]
+HtmlReport = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
+]
+JsonReport = Annotated[Path | None, typer.Option(metavar="PATH", help="Write the report as JSON.", show_default=False)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.output().print(f"micronpu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """PyTorch models on the NPUs of microcontrollers."""
+
+
+@app.command(name="compile")
+@takes_neutron_options("compile")
+@console.guarded
+def compile_command(
+    context: typer.Context,
+    model: ModelArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.pte", help="The program.", show_default="FUNCTION.pte"),
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Typical inputs of a float model: FILE.npy, FILE.npz (one array per input of the model, one row per "
+            "typical input; FILE.npz:name,... picks arrays), or file.py:function, which returns a list of inputs.",
+            show_default="the function `calibration` of the model's file",
+        ),
+    ] = None,
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
+    ] = False,
+    report_html: HtmlReport = None,
+    report_json: JsonReport = None,
+    debug: Debug = False,
+) -> None:
+    """Compile a PyTorch model to a .pte program.
+
+    A float model is quantized first, with calibration data.
+    """
+    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.soc import find_target
+
+    # All that can be refused without torch is refused before it is loaded.
+    chip, _ = find_target(target)
+    options = chosen_options(context, chip.name)
+    for path in (output, report_html, report_json):
+        if path is not None:
+            check_writable(path)
+    with console.progress() as listener:
+        listener("load", 0.0)
+        loaded = load_model(model)
+        data = load_calibration(calibration, loaded)
+        destination = output or Path(f"{loaded.name}.pte")
+        check_writable(destination)
+        from micronpu.compiler.compile import compile_model
+
+        listener("load", 1.0)
+        program = compile_model(
+            loaded.module,
+            loaded.examples,
+            target,
+            calibration=data,
+            per_channel=not per_tensor,
+            options=options,
+            listener=listener,
+        )
+    out = console.output()
+    out.print(program)
+    if data is not None and data.used is not None:
+        out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
+    # The program comes last: it is there only if everything went well.
+    _write_reports(program.report, report_html, report_json)
+    program.save(destination)
+    out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
+
+
+@app.command()
+@takes_neutron_options("check")
+@console.guarded
+def check(
+    context: typer.Context,
+    model: ModelArgument,
+    target: Target = DEFAULT_TARGET,
+    require_full: Annotated[
+        bool, typer.Option("--require-full", help="Exit with code 1 where an operator stays on the host.")
+    ] = False,
+    report_html: HtmlReport = None,
+    report_json: JsonReport = None,
+    debug: Debug = False,
+) -> None:
+    """Show what would run on the NPU, and why the rest would not, without compiling.
+
+    Needs no calibration data. Exit code 0, whatever the answer.
+    """
+    from micronpu.cli.files import load_model
+    from micronpu.soc import find_target
+
+    chip, _ = find_target(target)
+    options = chosen_options(context, chip.name)
+    for path in (report_html, report_json):
+        if path is not None:
+            check_writable(path)
+    with console.progress() as listener:
+        listener("load", 0.0)
+        loaded = load_model(model)
+        from micronpu.compiler.compile import check_model
+
+        listener("load", 1.0)
+        listener("partition", 0.0)
+        report = check_model(loaded.module, loaded.examples, target, options=options).report
+    console.output().print(report)
+    _write_reports(report, report_html, report_json)
+    if require_full and report.host:
+        raise typer.Exit(1)
+
+
+def _write_reports(report: DelegationReport, html: Path | None, json: Path | None) -> None:
+    out = console.output()
+    if html is not None:
+        report.to_html(html)
+        out.print(Text(f"Wrote {html}."), soft_wrap=True)
+    if json is not None:
+        write_file(json, (report.to_json() + "\n").encode())
+        out.print(Text(f"Wrote {json}."), soft_wrap=True)
+
+
+@app.command()
+@console.guarded
+def run(
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` wrote.", show_default=False)
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="An input: FILE.npy, or FILE.npz with all inputs in order (FILE.npz:name,... picks arrays). Once per "
+            "input of the program.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write output_0.npy, output_1.npy ... into this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Each input holds many rows: run once per row and join the outputs.")
+    ] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
+    from micronpu.cli.execute import run_program
+
+    with console.progress() as listener:
+        results = run_program(program, inputs or [], output, rows=rows, fast=fast, listener=listener)
+    out = console.output()
+    for line in results:
+        out.print(Text(line), soft_wrap=True)
+
+
+@app.command()
+@console.guarded
+def targets(debug: Debug = False) -> None:
+    """List what can be compiled for."""
+    from rich import box
+    from rich.table import Table
+
+    from micronpu.soc import all_targets
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("target", style="cyan", no_wrap=True)
+    for column in ("also called", "chip", "core", "NPU"):
+        table.add_column(column)
+    for name, (chip, entry) in sorted(all_targets().items()):
+        npu = f"{chip.npu.family} {chip.npu.variant}"
+        table.add_row(name, ", ".join(entry.aliases), chip.title, chip.core, npu)
+    console.output().print(table)

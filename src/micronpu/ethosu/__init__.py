@@ -1,0 +1,1 @@
+"""Arm Ethos-U under the names that ExecuTorch users know."""

@@ -1,0 +1,141 @@
+"""Options of an Ethos-U compilation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import OptionError
+from micronpu.ethosu.devices import Accelerator, default_ini, find_accelerator
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+_VIA = ("auto", "litert", "tosa")
+
+# Flags of the `vela` command that mean something for a program in memory: key in the compiler's options and its values.
+VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
+    "--optimise": ("scheduler", "optimize", ("Performance", "Size")),
+    "--arena-cache-size": ("scheduler", "arena_size_limit", int),
+    "--tensor-allocator": ("scheduler", "tensor_allocator", ("HillClimb", "LinearAlloc")),
+    "--cpu-tensor-alignment": ("scheduler", "cpu_tensor_alignment", int),
+    "--cop-format": ("compiler", "cop_format", ("COP1", "COP2")),
+}
+
+
+@dataclass(frozen=True)
+class EthosUCompileSpec:
+    """What a user can choose about an Ethos-U compilation.
+
+    Attributes:
+        target: accelerator, such as "ethos-u55-128".
+        system_config: section of the Vela configuration; the family's default unless given.
+        memory_mode: section of the Vela configuration; the family's default unless given.
+        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
+        config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
+        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
+        host_runnable: carry the integer graph along, so that the program runs on a host too.
+        intermediates_dir: folder for what the compilation passes through, or None.
+    """
+
+    target: str
+    system_config: str | None = None
+    memory_mode: str | None = None
+    extra_flags: tuple[str, ...] = ()
+    config_ini: str | None = None
+    via: str = "auto"
+    host_runnable: bool = True
+    intermediates_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        accelerator = find_accelerator(self.target)
+        if isinstance(self.extra_flags, str) or not isinstance(self.extra_flags, Sequence):
+            raise OptionError(f"`extra_flags` is {self.extra_flags!r}; it is a list of strings.")
+        object.__setattr__(self, "extra_flags", tuple(self.extra_flags))
+        if self.via not in _VIA:
+            raise OptionError(f"`via` is {self.via!r}.", hint=f"one of {', '.join(_VIA)}")
+        if not isinstance(self.host_runnable, bool):
+            raise OptionError(f"`host_runnable` is {self.host_runnable!r}; it is True or False.")
+        ini = self.ini
+        systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
+        if self.system_config is None:
+            object.__setattr__(self, "system_config", _default("system_config", accelerator.system_config, systems))
+        if self.memory_mode is None:
+            object.__setattr__(self, "memory_mode", _default("memory_mode", accelerator.memory_mode, modes))
+        if self.system_config not in systems:
+            raise OptionError(
+                f"{self.target} has no system configuration {self.system_config!r}.",
+                hint=f"one of {', '.join(systems)}",
+            )
+        if self.memory_mode not in modes:
+            raise OptionError(
+                f"{self.target} has no memory mode {self.memory_mode!r}.", hint=f"one of {', '.join(modes)}"
+            )
+        self.vela_options()
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return find_accelerator(self.target)
+
+    @property
+    def ini(self) -> str:
+        """Text of the Vela configuration."""
+        if self.config_ini is None:
+            return default_ini()
+        path = Path(self.config_ini)
+        if not path.is_file():
+            raise OptionError(f"There is no Vela configuration {path}.")
+        return path.read_text(encoding="utf-8")
+
+    def vela_options(self) -> dict[tuple[str, str], str]:
+        """The extra flags as (section, key) and value of the compiler's options."""
+        options: dict[tuple[str, str], str] = {}
+        flags = list(self.extra_flags)
+        while flags:
+            flag, _, value = flags.pop(0).partition("=")
+            if flag not in VELA_FLAGS:
+                raise OptionError(
+                    f"The Vela flag {flag!r} has no effect on a program in memory or does not exist.",
+                    hint=f"one of {', '.join(VELA_FLAGS)}",
+                )
+            if not value and flags and not flags[0].startswith("--"):
+                value = flags.pop(0)
+            section, key, allowed = VELA_FLAGS[flag]
+            if isinstance(allowed, tuple) and value not in allowed:
+                raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")
+            if allowed is int and (not value.isdigit() or int(value) == 0):
+                raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.")
+            options[section, key] = value
+        return options
+
+    def to_specs(self) -> list[CompileSpec]:
+        """Key-value pairs, values as JSON."""
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in asdict(self).items()]
+
+    @classmethod
+    def from_specs(cls, specs: Iterable[CompileSpec]) -> EthosUCompileSpec:
+        """The options from key-value pairs; keys that are left out keep their defaults."""
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for spec in specs:
+            if spec.key not in known:
+                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
+            value = json.loads(bytes(spec.value))
+            values[spec.key] = tuple(value) if isinstance(value, list) else value
+        if "target" not in values:
+            raise OptionError("The compile spec has no `target`.", hint='EthosUCompileSpec("ethos-u55-128").to_specs()')
+        return cls(**values)
+
+
+def _default(what: str, preferred: str, offered: tuple[str, ...]) -> str:
+    """The family's default where the configuration has it; an own configuration must name its only one."""
+    if preferred in offered:
+        return preferred
+    if len(offered) == 1:
+        return offered[0]
+    raise OptionError(f"The Vela configuration leaves `{what}` open.", hint=f"one of {', '.join(offered) or 'none'}")

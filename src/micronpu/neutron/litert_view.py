@@ -1,0 +1,141 @@
+"""The parts of a LiteRT model that Neutron's tools exchange, read with every offset and index checked.
+
+Field numbers are those of the LiteRT schema, version 3.  A converter's output is foreign data: nothing here trusts it.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from dataclasses import dataclass
+
+from micronpu import _flatbuffer
+from micronpu._flatbuffer import CorruptFlatbufferError, Table
+
+_CUSTOM = 32
+UINT8 = 3
+"""Code of the element type uint8."""
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """A tensor: a constant where it has data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    data: bytes
+
+    def __str__(self) -> str:
+        quantization = f", scale {self.scale[0]:.6g}, zero point {self.zero_point[0]}" if self.scale else ""
+        return f"{element_name(self.type)}{list(self.shape)}{quantization}"
+
+
+@dataclass(frozen=True)
+class OperatorView:
+    """An operator; the name of a custom one is its custom code.  -1 stands for an absent operand."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """The only subgraph of a model; `inputs` and `outputs` are numbers of tensors."""
+
+    tensors: tuple[TensorView, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    operators: tuple[OperatorView, ...]
+
+
+def read_model(data: bytes) -> ModelView:
+    """Reads a model with one subgraph.
+
+    Raises:
+        CorruptFlatbufferError: not a LiteRT model, several subgraphs, or an index that leads nowhere.
+    """
+    root = _flatbuffer.root(data, b"TFL3")
+    subgraphs = root.vector(2)
+    if subgraphs.length != 1:
+        raise CorruptFlatbufferError(f"it has {subgraphs.length} subgraphs instead of one")
+    graph = subgraphs.table(0)
+    buffers = [_buffer(data, table) for table in root.vector(4).tables()]
+    codes = [_operator_name(table) for table in root.vector(1).tables()]
+    tensors = tuple(_tensor(table, buffers) for table in graph.vector(0).tables())
+    operators = tuple(_operator(table, codes) for table in graph.vector(3).tables())
+    model = ModelView(tensors, graph.vector(1).integers(), graph.vector(2).integers(), operators)
+    for what, indices, lowest in (
+        ("an input of the model", model.inputs, 0),
+        ("an output of the model", model.outputs, 0),
+        *((f"an operand of {o.name}", o.inputs, -1) for o in operators),
+        *((f"a result of {o.name}", o.outputs, 0) for o in operators),
+    ):
+        for index in indices:
+            if not lowest <= index < len(tensors):
+                raise CorruptFlatbufferError(f"{what} is tensor {index}, but there are {len(tensors)} tensors")
+    return model
+
+
+def _buffer(data: bytes, table: Table) -> bytes:
+    offset, size = table.integer(1, "<Q"), table.integer(2, "<Q")
+    if offset > 1:  # buffers of large models stand behind the flatbuffer
+        if offset + size > len(data):
+            raise CorruptFlatbufferError(f"a buffer of {size} bytes at {offset} leaves the {len(data)} bytes")
+        return data[offset : offset + size]
+    vector = table.vector(0)
+    return data[vector.start : vector.start + vector.length]
+
+
+def _tensor(table: Table, buffers: list[bytes]) -> TensorView:
+    number = table.integer(2, "<I")
+    if number >= len(buffers):
+        raise CorruptFlatbufferError(f"a tensor has buffer {number}, but there are {len(buffers)} buffers")
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    quantization = table.table(4)
+    if quantization is not None:
+        words = quantization.vector(2).integers("<I")
+        scale = struct.unpack(f"<{len(words)}f", struct.pack(f"<{len(words)}I", *words))
+        zero_point = quantization.vector(3).integers("<q") or (0,) * len(scale)
+        if len(zero_point) != len(scale):
+            raise CorruptFlatbufferError(f"a tensor has {len(scale)} scales and {len(zero_point)} zero points")
+    shape, name = table.vector(0).integers(), table.string(3)
+    if any(size < 0 for size in shape):
+        raise CorruptFlatbufferError(f"the tensor {name} has shape {list(shape)}")
+    return TensorView(name, shape, table.integer(1, "<b"), scale, zero_point, buffers[number])
+
+
+def _operator_name(table: Table) -> str:
+    # Old readers look at a field of 8 bits, new ones at one of 32: the larger holds the code.
+    code = max(table.integer(0, "<b"), table.integer(3))
+    return table.string(1) if code == _CUSTOM else _builtin_names().get(code, f"operator {code}")
+
+
+def _operator(table: Table, codes: list[str]) -> OperatorView:
+    number = table.integer(0, "<I")
+    if number >= len(codes):
+        raise CorruptFlatbufferError(f"an operator has code {number}, but there are {len(codes)} codes")
+    return OperatorView(codes[number], table.vector(1).integers(), table.vector(2).integers())
+
+
+@functools.lru_cache(maxsize=1)
+def _builtin_names() -> dict[int, str]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    return {v: k for k, v in vars(schema.BuiltinOperator).items() if isinstance(v, int) and not k.startswith("_")}
+
+
+@functools.lru_cache(maxsize=1)
+def _type_names() -> dict[int, str]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    return {v: k.lower() for k, v in vars(schema.TensorType).items() if isinstance(v, int) and not k.startswith("_")}
+
+
+def element_name(code: int) -> str:
+    """Name of an element type, such as "int8"."""
+    return _type_names().get(code, f"type {code}")

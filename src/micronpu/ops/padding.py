@@ -1,0 +1,111 @@
+"""Padding by values of the tensor itself, and the ATen operators of every kind of padding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.types import TensorType
+from micronpu.ops.base import Op, Permutation, Value, imports, operator, shares_qparams
+from micronpu.ops.concat import Concat
+from micronpu.ops.movement import Pad, inverse
+from micronpu.ops.slicing import sliced
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+
+@operator("reflect_pad")
+class ReflectPad(Op):
+    """Continues each axis by its mirror image; the elements at the edge are not repeated.
+
+    x [any]  ->  y [x.shape + before + after], type of x.  An axis of n elements takes at most n - 1 on each side.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    quantization = shares_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        (x,) = operands
+        if len(self.before) != x.rank or len(self.after) != x.rank:
+            raise InternalError(f"{self} does not fit rank {x.rank}.")
+        sides = list(zip(self.before, x.shape, self.after, strict=True))
+        if any(not 0 <= side < n for b, n, a in sides for side in (b, a)):
+            raise InternalError(f"{self} needs more elements than {list(x.shape)} has to mirror.")
+        return x.with_shape(tuple(b + n + a for b, n, a in sides))
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        back = inverse(permutation)
+        return ReflectPad(tuple(self.before[i] for i in back), tuple(self.after[i] for i in back)), permutation
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        widths = list(zip(self.before, self.after, strict=True))
+        return np.pad(operands[0].data, widths, mode="reflect")
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        amounts = emit.int32(np.array([self.before, self.after]).T)
+        # Mode 0 is REFLECT.
+        emit.add("MIRROR_PAD", options="MirrorPadOptions", fields={"mode": 0}, inputs=[0, amounts], version=2)
+
+
+@imports(
+    "pad.default",
+    "constant_pad_nd.default",
+    *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
+    "_pad_circular.default",
+    quantization=shares_qparams(),
+)
+def build_pad(node: AtenNode) -> Tensor:
+    """Every mode of padding; negative amounts cut elements off."""
+    x = node.tensor("x")
+    name = node.overload.split(".")[0]
+    amounts = [int(v) for v in node.value("pad" if node.value("pad") is not None else "padding")]
+    rank = len(x.shape)
+    before, after = [0] * rank, [0] * rank
+    for position in range(len(amounts) // 2):
+        before[rank - 1 - position], after[rank - 1 - position] = amounts[2 * position : 2 * position + 2]
+    for axis in range(rank):
+        cut = max(-before[axis], 0), x.shape[axis] - max(-after[axis], 0)
+        x = sliced(node, x, axis, *cut)
+    low, high = [max(b, 0) for b in before], [max(a, 0) for a in after]
+    if not any((*low, *high)):
+        return x
+    mode = {"pad": node.value("mode"), "constant_pad_nd": "constant", "_pad_circular": "circular"}.get(name)
+    mode = mode or ("reflect" if name.startswith("reflection") else "replicate")
+    if mode == "constant":
+        return node.emit(Pad(tuple(low), tuple(high), float(node.value("value") or 0.0)), x)
+    if mode == "reflect":
+        return node.emit(ReflectPad(tuple(low), tuple(high)), x)
+    if mode not in ("replicate", "circular"):
+        raise UnsupportedError(f"`{name}` with mode {mode!r} is not imported.")
+    for axis in range(rank):
+        x = _continued(node, x, axis, low[axis], high[axis], circular=mode == "circular")
+    return x
+
+
+def _continued(node: AtenNode, x: Tensor, axis: int, before: int, after: int, *, circular: bool) -> Tensor:
+    """x with copies of parts of itself on both sides of an axis.
+
+    replicate: x -> concat(first, first, x, last)
+    circular:  x -> concat(end of x, x, beginning of x)
+    """
+    size = x.shape[axis]
+    parts = [x]
+    if circular:
+        if before:
+            parts.insert(0, sliced(node, x, axis, size - before, size))
+        if after:
+            parts.append(sliced(node, x, axis, 0, after))
+    else:
+        if before:
+            parts[:0] = [sliced(node, x, axis, 0, 1)] * before
+        if after:
+            parts += [sliced(node, x, axis, size - 1, size)] * after
+    return node.emit(Concat(axis), *parts) if len(parts) > 1 else x

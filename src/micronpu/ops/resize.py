@@ -1,0 +1,179 @@
+"""Resizing of height and width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.types import TensorType
+from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
+from micronpu.ops.fused import Size2d
+from micronpu.ops.movement import from_image, to_image
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+_ONE = 1 << 10  # positions and weights of the bilinear filter have 10 fractional bits
+
+
+@dataclass(frozen=True)
+class _Resize(Op):
+    """What both filters share.
+
+    Attributes:
+        size: height and width of the result.
+        align_corners: the centres of the corner elements stay where they are.
+        half_pixel_centers: elements are squares, whose borders stay where they are.
+    """
+
+    size: Size2d = (1, 1)
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+    quantization = shares_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        (x,) = operands
+        if self.align_corners and self.half_pixel_centers:
+            raise InternalError(f"{self} aligns corners and borders at once.")
+        return x.with_shape((x.shape[0], *self.size, x.channels))
+
+    def litert_fields(self) -> dict[str, Any]:
+        return {"alignCorners": self.align_corners, "halfPixelCenters": self.half_pixel_centers}
+
+
+@operator("resize_nearest")
+class ResizeNearest(_Resize):
+    """Repeats or drops elements: each result is the element of x that lies there.
+
+    x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
+    """
+
+    def _sources(self, before: int, after: int) -> npt.NDArray[Any]:
+        """The element of x for every element of y along an axis; LiteRT computes it in float32."""
+        scale = np.float32(before) / np.float32(after)
+        if self.align_corners and after > 1:
+            scale = np.float32(before - 1) / np.float32(after - 1)
+        offset = np.float32(0.5 if self.half_pixel_centers else 0.0)
+        position = (np.arange(after, dtype=np.float32) + offset) * scale
+        if self.align_corners:
+            position = np.floor(position + np.float32(0.5))  # round half up; positions are not negative
+        return np.asarray(np.clip(np.floor(position).astype(np.int64), 0, before - 1))
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        rows, columns = (self._sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
+        return np.ascontiguousarray(x.data[:, rows][:, :, columns])
+
+    @from_aten(
+        *(f"{name}{n}d.vec" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2)),
+        x="input",
+    )
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return _import(node, cls, half_pixel_centers="exact" in node.overload)
+
+    @from_aten(
+        *(f"{name}{n}d.default" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2)),
+    )
+    @classmethod
+    def build_sized(cls, node: AtenNode) -> Tensor:
+        return _import(node, cls, half_pixel_centers="exact" in node.overload)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        size = emit.int32(self.size)
+        options, fields = "ResizeNearestNeighborOptions", self.litert_fields()
+        emit.add("RESIZE_NEAREST_NEIGHBOR", options=options, fields=fields, inputs=[0, size], version=3)
+
+
+@operator("resize_bilinear")
+class ResizeBilinear(_Resize):
+    """Weighted mean of the four elements of x round each result, in fixed point with 10 fractional bits.
+
+    x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
+    """
+
+    def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
+        """For every element of y along an axis: lower and upper neighbour, and the weight of the upper one."""
+        scale = (_ONE * before + after // 2) // after
+        if self.align_corners and after > 1:
+            scale = (_ONE * (before - 1) + (after - 1) // 2) // (after - 1)
+        position = np.arange(after, dtype=np.int64) * scale
+        if self.half_pixel_centers:
+            position += scale // 2 - _ONE // 2
+        # Positions before the first element are cut to it by C++'s division towards zero and the maximum.
+        lower = np.maximum(position // _ONE, 0)
+        upper = np.minimum((np.maximum(position, 0) + _ONE - 1) // _ONE, before - 1)
+        return lower, upper, position - _ONE * lower
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        top, bottom, down = self._taps(x.type.shape[1], self.size[0])
+        left, right, across = self._taps(x.type.shape[2], self.size[1])
+        data = x.data.astype(np.int64)
+        down, across = down[None, :, None, None], across[None, None, :, None]
+        total = (
+            data[:, top][:, :, left] * (_ONE - down) * (_ONE - across)
+            + data[:, bottom][:, :, left] * down * (_ONE - across)
+            + data[:, top][:, :, right] * (_ONE - down) * across
+            + data[:, bottom][:, :, right] * down * across
+        )
+        # To nearest, ties away from zero: C++ divides towards zero.
+        magnitude = (np.abs(total) + _ONE * _ONE // 2) // (_ONE * _ONE)
+        return np.asarray((np.sign(total) * magnitude).astype(y.dtype.value))
+
+    def macs(self, y: TensorType, *operands: TensorType) -> int:
+        return 4 * y.size
+
+    @from_aten("upsample_bilinear2d.vec", "upsample_linear1d.vec", x="input")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        aligned = bool(node.value("align_corners"))
+        return _import(node, cls, align_corners=aligned, half_pixel_centers=not aligned)
+
+    @from_aten("upsample_bilinear2d.default", "upsample_linear1d.default")
+    @classmethod
+    def build_sized(cls, node: AtenNode) -> Tensor:
+        aligned = bool(node.value("align_corners"))
+        return _import(node, cls, align_corners=aligned, half_pixel_centers=not aligned)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        size = emit.int32(self.size)
+        options, fields = "ResizeBilinearOptions", self.litert_fields()
+        emit.add("RESIZE_BILINEAR", options=options, fields=fields, inputs=[0, size], version=3)
+
+
+def _import(
+    node: AtenNode, make: type[_Resize], *, align_corners: bool = False, half_pixel_centers: bool = False
+) -> Tensor:
+    """A resize of [N, C, L] or [N, C, H, W]."""
+    spatial = 1 if "1d" in node.overload else 2
+    x = to_image(node, node.tensor("x"), spatial)
+    before, after = x.shape[1:3], (1, *node.shape[-spatial:])[-2:]
+    for given, n, m in zip(_factors(node, spatial), before, after, strict=True):
+        if given is not None and not align_corners and abs(given * n - m) > 1e-6 * m:
+            # torch then samples at 1 / given, LiteRT at the ratio of the sizes.
+            raise UnsupportedError(
+                f"`{node.overload}` scales {n} elements by {given}, which is not a whole number of elements.",
+                hint="give `size`, or recompute_scale_factor=True",
+            )
+    if spatial == 1:  # one row stays one row, whatever corners are
+        align_corners = align_corners and after[1] > 1
+    y = node.emit(make((after[0], after[1]), align_corners, half_pixel_centers), x)
+    return from_image(node, y)
+
+
+def _factors(node: AtenNode, spatial: int) -> list[float | None]:
+    """Scale factors of height and width, None where the program gives none."""
+    given = node.value("scale_factors")
+    if given is None:
+        names = ("scales",) if spatial == 1 else ("scales_h", "scales_w")
+        given = [node.value(name) for name in names]
+    factors = [None if v is None else float(v) for v in given]
+    return [None, *factors] if spatial == 1 else factors

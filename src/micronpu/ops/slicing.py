@@ -1,0 +1,129 @@
+"""Parts of a tensor: slices, strided slices and single indices."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.types import TensorType
+from micronpu.ops.aten import axis_of
+from micronpu.ops.base import Op, Permutation, Value, from_aten, operator, shares_qparams
+from micronpu.ops.movement import Pad, channels_first, channels_last, inverse, reshaped
+from micronpu.ops.pooling import MaxPool2d
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+MAX_LITERT_RANK = 5
+"""LiteRT slices tensors of at most this many axes."""
+
+
+@operator("slice")
+class Slice(Op):
+    """A box out of a tensor.
+
+    x [any]  ->  y ``size``, the elements from ``begin`` on, type of x.
+    """
+
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+
+    quantization = shares_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        (x,) = operands
+        if len(self.begin) != x.rank or len(self.size) != x.rank:
+            raise InternalError(f"{self} does not fit rank {x.rank}.")
+        if any(b < 0 or s < 1 or b + s > n for b, s, n in zip(self.begin, self.size, x.shape, strict=True)):
+            raise InternalError(f"{self} is not inside {list(x.shape)}.")
+        return x.with_shape(self.size)
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        back = inverse(permutation)
+        return Slice(tuple(self.begin[i] for i in back), tuple(self.size[i] for i in back)), permutation
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        box = tuple(slice(b, b + s) for b, s in zip(self.begin, self.size, strict=True))
+        return np.ascontiguousarray(operands[0].data[box])
+
+    @from_aten("slice.Tensor", "slice_copy.Tensor", moves_only=True)
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        axis = axis_of(node, "dim", len(x.shape))
+        size = x.shape[axis]
+        # Python clips bounds and counts negative ones from the end; torch takes steps forward only.
+        start, stop, step = slice(node.value("start"), node.value("end"), node.value("step")).indices(size)
+        return strided(node, x, axis, start, stop, step)
+
+    @from_aten("narrow.default", "narrow_copy.default", moves_only=True)
+    @classmethod
+    def build_narrow(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        axis = axis_of(node, "dim", len(x.shape))
+        start = int(node.value("start")) % x.shape[axis]
+        return sliced(node, x, axis, start, start + int(node.value("length")))
+
+    @from_aten("select.int", "select_copy.int", moves_only=True)
+    @classmethod
+    def build_select(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        axis = axis_of(node, "dim", len(x.shape))
+        index = int(node.value("index")) % x.shape[axis]
+        return reshaped(node, sliced(node, x, axis, index, index + 1), node.shape)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("SLICE", options="SliceOptions", inputs=[0, emit.int32(self.begin), emit.int32(self.size)], version=2)
+
+
+def sliced(node: AtenNode, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """The elements from ``start`` up to ``stop`` along an axis; x itself where that is all of them."""
+    shape = list(x.shape)
+    if not 0 <= start < stop <= shape[axis]:
+        raise UnsupportedError(f"The slice {start}:{stop} of an axis of {shape[axis]} elements is empty.")
+    if (start, stop) == (0, shape[axis]):
+        return x
+    shape[axis] = stop - start
+    if len(shape) > MAX_LITERT_RANK:
+        outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        flat = reshaped(node, x, (outer, x.shape[axis], inner))
+        return reshaped(node, sliced(node, flat, 1, start, stop), tuple(shape))
+    begin = [0] * len(shape)
+    begin[axis] = start
+    return node.emit(Slice(tuple(begin), tuple(shape)), x)
+
+
+def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
+    """Every ``step``-th element from ``start`` up to ``stop`` along an axis, without a strided slice.
+
+    Height and width of an image: a max pool with a window of 1x1 and this stride.  Any other axis is cut into pieces of
+    ``step`` elements, of each of which one is kept:
+
+    x [.., n, ..] -> slice [.., count * step, ..] -> reshape [.., count, step, ..]
+                  -> slice [.., count, 1, ..] -> reshape [.., count, ..]
+    """
+    if step == 1 or stop - start <= step:
+        return sliced(node, x, axis, start, stop if step == 1 else min(stop, start + 1))
+    if len(x.shape) == 4 and axis >= 2:
+        part = channels_last(node, sliced(node, x, axis, start, stop))
+        stride = (step, 1) if axis == 2 else (1, step)
+        return channels_first(node, node.emit(MaxPool2d((1, 1), stride), part))
+    count = -(-(stop - start) // step)
+    shape = list(x.shape)
+    length = count * step
+    if length > shape[axis]:
+        after = tuple(length - n if i == axis else 0 for i, n in enumerate(shape))
+        x = node.emit(Pad((0,) * len(shape), after), x)
+        shape[axis] = length
+    # The pieces may begin earlier than `start`, which is then not their first element.
+    first = min(start, shape[axis] - length)
+    x = sliced(node, x, axis, first, first + length)
+    before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
+    pieces = reshaped(node, x, (*before, count, step, *behind))
+    return reshaped(node, sliced(node, pieces, axis + 1, start - first, start - first + 1), (*before, count, *behind))

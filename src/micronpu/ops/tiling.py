@@ -1,0 +1,178 @@
+"""ATen operators that repeat, join or reorder whole slices; all of them become slices, reshapes and concatenations."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from micronpu.errors import UnsupportedError
+from micronpu.ops.aten import axis_of
+from micronpu.ops.base import imports, shares_qparams
+from micronpu.ops.concat import Concat
+from micronpu.ops.movement import channels_first, channels_last, reshaped, transposed
+from micronpu.ops.slicing import sliced
+
+if TYPE_CHECKING:
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+MAX_PARTS = 16
+"""Operands of one concatenation that copies; more copies are copies of copies."""
+MAX_FLIPPED = 64
+"""Longest axis that is reversed; every element of it costs a slice."""
+
+
+def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
+    """``count`` copies of x along an axis."""
+    if count == 0:
+        raise UnsupportedError(f"`{node.overload}` has a result without elements.")
+    rest: list[Tensor] = []
+    while count > MAX_PARTS:
+        count, odd = divmod(count, MAX_PARTS)
+        rest += [x] * odd
+        x = node.emit(Concat(axis), *[x] * MAX_PARTS)
+    parts = [x] * count + rest
+    return node.emit(Concat(axis), *parts) if len(parts) > 1 else x
+
+
+@imports("stack.default", quantization=shares_qparams(of="tensors"), tensors="tensors")
+def build_stack(node: AtenNode) -> Tensor:
+    """Tensors along a new axis."""
+    axis = axis_of(node, "dim", len(node.shape))
+    shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
+    parts = [reshaped(node, t, shape) for t in node.tensors("tensors")]
+    return node.emit(Concat(axis), *parts)
+
+
+@imports("hstack.default", "vstack.default", "dstack.default", quantization=shares_qparams(of="tensors"))
+def build_named_stack(node: AtenNode) -> Tensor:
+    """Tensors side by side: hstack along axis 1 (0 for vectors), vstack along axis 0 and dstack along axis 2."""
+    tensors = node.tensors("tensors")
+    kind = node.overload.split(".")[0]
+    axis = {"hstack": 1, "vstack": 0, "dstack": 2}[kind]
+    if kind == "hstack" and len(node.shape) == 1:
+        axis = 0
+    shapes = []
+    for tensor in tensors:
+        shape = tensor.shape
+        if kind != "hstack" and len(shape) < 2:
+            shape = (1, *(shape or (1,)))
+        shapes.append((*shape, 1) if kind == "dstack" and len(shape) == 2 else shape or (1,))
+    parts = [reshaped(node, t, s) for t, s in zip(tensors, shapes, strict=True)]
+    return node.emit(Concat(axis), *parts)
+
+
+@imports("expand.default", "expand_copy.default", "broadcast_to.default", quantization=shares_qparams())
+def build_expand(node: AtenNode) -> Tensor:
+    """Axes of size 1 repeated up to the size of the result."""
+    x = node.tensor("x")
+    shape = node.shape
+    x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
+    # Inner axes first: the copies of outer axes are then copies of whole blocks.
+    for axis in reversed(range(len(shape))):
+        if x.shape[axis] != shape[axis]:
+            x = tiled(node, x, axis, shape[axis])
+    return x
+
+
+@imports("repeat.default", "tile.default", quantization=shares_qparams())
+def build_repeat(node: AtenNode) -> Tensor:
+    """The whole tensor repeated along each axis."""
+    x = node.tensor("x")
+    shape = node.shape
+    x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
+    for axis in reversed(range(len(shape))):
+        x = tiled(node, x, axis, shape[axis] // x.shape[axis])
+    return x
+
+
+@imports("repeat_interleave.self_int", quantization=shares_qparams())
+def build_repeat_interleave(node: AtenNode) -> Tensor:
+    """Every element along an axis repeated in place."""
+    x = node.tensor("x")
+    if node.value("dim") is None:
+        x, axis = reshaped(node, x, (math.prod(x.shape),)), 0
+    else:
+        axis = axis_of(node, "dim", len(x.shape))
+    apart = reshaped(node, x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    return reshaped(node, tiled(node, apart, axis + 1, int(node.value("repeats"))), node.shape)
+
+
+@imports("flip.default", quantization=shares_qparams())
+def build_flip(node: AtenNode) -> Tensor:
+    """Axes in reverse order."""
+    x = node.tensor("x")
+    for dim in node.value("dims"):
+        axis = int(dim) % len(x.shape)
+        size = x.shape[axis]
+        if size > MAX_FLIPPED:
+            raise UnsupportedError(
+                f"`flip` reverses an axis of {size} elements; each costs a slice, and at most {MAX_FLIPPED} are taken.",
+                hint="flip the data before it enters the model, or the weights that read it",
+            )
+        if size > 1:
+            x = node.emit(Concat(axis), *(sliced(node, x, axis, i, i + 1) for i in reversed(range(size))))
+    return x
+
+
+@imports("roll.default", quantization=shares_qparams())
+def build_roll(node: AtenNode) -> Tensor:
+    """Axes shifted in a circle; without axes, all elements in their order."""
+    x = node.tensor("x")
+    dims = [int(d) % len(x.shape) for d in node.value("dims") or []]
+    given = node.value("shifts")
+    shifts = [int(s) for s in (given if isinstance(given, list) else [given])]
+    if not dims:
+        x, dims = reshaped(node, x, (math.prod(x.shape),)), [0]
+    for axis, shift in zip(dims, shifts, strict=True):
+        size = x.shape[axis]
+        cut = -shift % size
+        if cut:
+            x = node.emit(Concat(axis), sliced(node, x, axis, cut, size), sliced(node, x, axis, 0, cut))
+    return reshaped(node, x, node.shape)
+
+
+@imports("pixel_shuffle.default", quantization=shares_qparams())
+def build_pixel_shuffle(node: AtenNode) -> Tensor:
+    """Channels to blocks of pixels: [N, C * r * r, H, W] to [N, C, H * r, W * r]."""
+    x = node.tensor("x")
+    r = int(node.value("upscale_factor"))
+    batch, (channels, height, width) = math.prod(x.shape[:-3]), x.shape[-3:]
+    image = channels_last(node, reshaped(node, x, (batch, channels, height, width)))
+    apart = reshaped(node, image, (batch * height, width, channels // (r * r), r, r))
+    moved = transposed(node, apart, (0, 3, 1, 4, 2))
+    joined = reshaped(node, moved, (batch, height * r, width * r, channels // (r * r)))
+    return reshaped(node, channels_first(node, joined), node.shape)
+
+
+@imports("pixel_unshuffle.default", quantization=shares_qparams())
+def build_pixel_unshuffle(node: AtenNode) -> Tensor:
+    """Blocks of pixels to channels: [N, C, H * r, W * r] to [N, C * r * r, H, W]."""
+    x = node.tensor("x")
+    r = int(node.value("downscale_factor"))
+    batch, (channels, height, width) = math.prod(x.shape[:-3]), x.shape[-3:]
+    image = channels_last(node, reshaped(node, x, (batch, channels, height, width)))
+    apart = reshaped(node, image, (batch * height // r, r, width // r, r, channels))
+    moved = transposed(node, apart, (0, 2, 4, 1, 3))
+    joined = reshaped(node, moved, (batch, height // r, width // r, channels * r * r))
+    return reshaped(node, channels_first(node, joined), node.shape)
+
+
+@imports("channel_shuffle.default", "native_channel_shuffle.default", quantization=shares_qparams())
+def build_channel_shuffle(node: AtenNode) -> Tensor:
+    """Channels of g groups interleaved: channel ``i * (C / g) + j`` moves to ``j * g + i``."""
+    x = node.tensor("x")
+    groups = int(node.value("groups"))
+    batch, channels = x.shape[:2]
+    pixels = math.prod(x.shape[2:])
+    is_image = len(x.shape) == 4
+    rows = (
+        channels_last(node, x)
+        if is_image
+        else transposed(node, reshaped(node, x, (batch, channels, pixels)), (0, 2, 1))
+    )
+    apart = reshaped(node, rows, (batch * pixels, groups, channels // groups))
+    joined = reshaped(node, transposed(node, apart, (0, 2, 1)), rows.shape)
+    if is_image:
+        return channels_first(node, joined)
+    return reshaped(node, transposed(node, joined, (0, 2, 1)), node.shape)

@@ -1,0 +1,198 @@
+"""Functions of one element that are no clamps: magnitude, sign, logarithm and the like."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import TensorType
+from micronpu.ops.activation import Elementwise, Table
+from micronpu.ops.arithmetic import (
+    doubling_high_multiply,
+    float32_quotient,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    requantize,
+    rounding_right_shift,
+    saturate,
+    saturating_left_shift,
+    wrap_int32,
+)
+from micronpu.ops.base import Value, from_aten, operator, own_qparams
+from micronpu.ops.elementwise import scaled_sum
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+_LOG_OF_INT32_MAX = math.log(2.0**31)
+
+
+@operator("abs")
+class Abs(Elementwise):
+    """Magnitude.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    quantization = own_qparams()
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        magnitude = np.abs(x.centered)
+        if x.scale != y.scale:
+            magnitude = requantize(magnitude, float32_quotient(y.scale, x.scale))
+        return saturate(magnitude + y.zero_point, *y.dtype.limits, y.dtype.value)
+
+    @from_aten("abs.default", "abs_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("ABS", options="AbsOptions", version=2)
+
+
+@operator("neg")
+class Neg(Elementwise):
+    """The number with the opposite sign: zero minus x, since Neutron subtracts but does not negate.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    quantization = own_qparams()
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        zero = Value(np.array(x.zero_point), x.type.with_shape(()))
+        return scaled_sum(y, zero, x, y.dtype.limits, np.subtract)
+
+    @from_aten("neg.default", "neg_.default", "negative.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        x = emit.input_type(0)
+        zero = emit.constant(x.zero_point, x.with_shape((1,) * x.rank))
+        emit.add("SUB", options="SubOptions", inputs=[zero, 0], version=2)
+
+
+@operator("exp")
+class Exp(Table):
+    """e to the power of x.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    quantization = own_qparams()
+
+    @staticmethod
+    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(over="ignore"):  # `build` refuses scales for which this matters
+            return np.asarray(np.exp(x))
+
+    @from_aten("exp.default", "exp_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        largest = (x.type.dtype.limits[1] - x.type.zero_point) * x.type.scale
+        if largest - math.log(node.output.scale[0]) >= _LOG_OF_INT32_MAX:
+            raise UnsupportedError(
+                f"`exp` of numbers up to {largest:g} overflows int32 at the scale {node.output.scale[0]:g} of its result.",
+                hint="bound the argument with a clamp, or calibrate with data that reaches its whole range",
+            )
+        return node.emit(cls(), x, qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("EXP", options="ExpOptions", version=2)
+
+
+@operator("log")
+class Log(Table):
+    """Natural logarithm; what is not positive gives the lowest element.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    quantization = own_qparams()
+
+    @staticmethod
+    def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.log(np.where(x > 0, x, 1.0))
+
+    def table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        lowest, _ = y.dtype.limits
+        return np.where(np.arange(-128, 128) > x.zero_point, super().table(x, y), np.int8(lowest))
+
+    @from_aten("log.default", "log_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("LOG", version=2)
+
+
+# Fraction bits that the inverse root carries before it is brought to the scale of the result.
+_RSQRT_SHIFT = 20
+_ONE, _ONE_AND_A_HALF, _HALF_ROOT_OF_TWO = 1 << 28, 3 << 27, 1518500250
+_NEWTON_STEPS = 5
+
+
+def _inverse_root(value: int) -> tuple[int, int]:
+    """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift.
+
+    Newton's iteration from 1, in fixed point with 3 integer bits, on the value brought into [1/4, 1).
+    """
+    if value == 1:
+        return 2**31 - 1, 0
+    pairs = (32 - value.bit_length() - 1) // 2 - 1
+    half = rounding_right_shift((np.int64(value) << (2 * pairs)) >> 1, 1)
+    x: Any = np.int64(_ONE)
+    for _ in range(_NEWTON_STEPS):
+        cube = saturating_left_shift(doubling_high_multiply(doubling_high_multiply(x, x), x), 6)
+        x = saturating_left_shift(doubling_high_multiply(x, _ONE_AND_A_HALF) - doubling_high_multiply(half, cube), 3)
+    root = doubling_high_multiply(x, _HALF_ROOT_OF_TWO)
+    right = 11 - pairs
+    return (int(wrap_int32(root << -right)), 0) if right < 0 else (int(root), -right)
+
+
+@operator("rsqrt")
+class Rsqrt(Elementwise):
+    """1 / sqrt(x); what is not positive gives the highest element.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    quantization = own_qparams()
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
+        multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
+        table = np.full(256, y.dtype.limits[1], np.int64)
+        for value in range(1, 256):
+            root, root_shift = _inverse_root(value)
+            scaled = multiply_by_quantized_multiplier(np.int64(1), root, root_shift + _RSQRT_SHIFT)
+            table[value] = multiply_by_quantized_multiplier(scaled, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
+        return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
+
+    @from_aten("rsqrt.default", "rsqrt_.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        x = emit.input_type(0)
+        operand: int | LiteRtTensor = 0
+        if x.zero_point > x.dtype.limits[0]:  # LiteRT stops at a negative number
+            operand = emit.intermediate(x)
+            zero = emit.constant(x.zero_point, x.with_shape((1,) * x.rank))
+            emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, zero], outputs=[operand], version=2)
+        emit.add("RSQRT", inputs=[operand], version=2)

@@ -1,0 +1,186 @@
+"""Transposes that move down through reshapes and up in front of slices, and slices of slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ops.base import Permutation
+from micronpu.ops.movement import Reshape, Transpose, inverse
+from micronpu.ops.slicing import Slice
+from micronpu.passes.base import Pass, Walk
+
+Shape = tuple[int, ...]
+
+_FURTHEST = 64
+"""Readers that are looked at in search of the transpose that a moved one would meet."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Axes that a reshape makes of axes: their products are equal.
+
+    Attributes:
+        before: axes of the operand that are larger than 1; none for the axes of size 1 that the result begins with.
+        after: axes of the result, those of size 1 with the ones before them.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def blocks(old: Shape, new: Shape) -> list[_Block]:
+    """The smallest blocks of neighbouring axes that a reshape maps to each other."""
+    found: list[tuple[list[int], list[int]]] = []
+    i, j = 0, 0
+    leading: list[int] = []
+    while i < len(old) or j < len(new):
+        if i < len(old) and old[i] == 1:
+            i += 1
+            continue
+        if j < len(new) and new[j] == 1:
+            (found[-1][1] if found else leading).append(j)
+            j += 1
+            continue
+        before, after = [i], [j]
+        left, right = old[i], new[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * old[i], i + 1
+                if old[i - 1] != 1:
+                    before.append(i - 1)
+            else:
+                right, j = right * new[j], j + 1
+                after.append(j - 1)
+        found.append((before, after))
+    if leading and found:
+        found.insert(0, ([], leading))
+    return [_Block(tuple(before), tuple(after)) for before, after in found]
+
+
+class SinkThroughReshapes(Pass):
+    """Moves transposes down through reshapes that split axes or join neighbours.
+
+    x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N,C,H*W) -> y
+    x [N,H,W,C] -> reshape(N,H*W,C) -> transpose(0,2,1) -> y
+
+    Axes that are joined in another order than they lie in x need a transpose before the reshape as well, which pays
+    where the one behind it meets its inverse:
+
+    x [N,H,W,g,c] -> transpose(0,4,3,1,2) -> reshape(N,c*g,H,W) -> slice -> transpose(0,2,3,1) -> y
+    x [N,H,W,g,c] -> transpose(0,1,2,4,3) -> reshape(N,H,W,c*g) -> slice -> y
+    """
+
+    name = "sink_through_reshapes"
+
+    def run(self, graph: Graph) -> bool:
+        users = graph.users()
+        walk = Walk(graph)
+        for node in walk:
+            first = walk.producer.get(node.inputs[0]) if isinstance(node.op, Reshape) else None
+            if first is not None and isinstance(first.op, Transpose):
+                self._sink(node, first, users, walk)
+        return walk.changed
+
+    def _sink(self, node: Node, first: Node, users: dict[Tensor, list[Node]], walk: Walk) -> None:
+        assert isinstance(first.op, Transpose)
+        permutation, x = first.op.permutation, first.inputs[0]
+        found = blocks(first.output.shape, node.output.shape)
+        if not found:
+            return
+        sources = [[permutation[axis] for axis in block.before] for block in found]
+        order = sorted(range(len(found)), key=lambda number: min(sources[number], default=-1))
+        inner = [axis for number in order for axis in sources[number]]
+        after = [axis for number in order for axis in found[number].after]
+        outer = inverse(tuple(after))
+        if inner != sorted(inner):
+            if outer == tuple(range(len(outer))) or not _meets(node.output, inverse(outer), users):
+                return
+            # Axes of size 1 belong to no block; they stand first.
+            units = [axis for axis in range(x.type.rank) if axis not in inner]
+            x = walk.insert(self.make(Transpose((*units, *inner)), [x], first.origin))
+        shape = tuple(node.output.shape[axis] for axis in after)
+        reshaped = walk.insert(self.make(Reshape(shape), [x], node.origin))
+        node.op, node.inputs, node.origin = Transpose(outer), [reshaped], node.origin.through(self.name)
+
+
+class MergeSlices(Pass):
+    """One slice for two in a row; the first one stays for those who read it otherwise.
+
+    x -> slice -> slice -> y        x -> slice -> y
+    """
+
+    name = "merge_slices"
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            first = walk.producer.get(node.inputs[0])
+            if isinstance(node.op, Slice) and first is not None and isinstance(first.op, Slice):
+                begin = tuple(a + b for a, b in zip(first.op.begin, node.op.begin, strict=True))
+                node.op, node.inputs = Slice(begin, node.op.size), [first.inputs[0]]
+                node.origin = node.origin.joined(first.origin).through(self.name)
+                walk.changed = True
+        return walk.changed
+
+
+class HoistTransposes(Pass):
+    """One transpose in front of slices for one behind each of them, where they cut up nearly all of a tensor.
+
+    x -> slice -> transpose -> y        x -> transpose -> slice -> y
+    x -> slice -> transpose -> z                       -> slice -> z
+
+    `SinkTransposes` makes the former where no transpose could be met; in the latter, the one transpose may stand at the
+    border of the program, where it costs nothing.
+    """
+
+    name = "hoist_transposes"
+
+    def run(self, graph: Graph) -> bool:
+        users, outputs = graph.users(), set(graph.outputs)
+        hoisted: dict[Tensor, Tensor] = {}
+        walk = Walk(graph)
+        for node in walk:
+            x = node.inputs[0]
+            if not isinstance(node.op, Slice):
+                continue
+            readers = users.get(x, [])
+            permutation = self._common(readers, users, outputs)
+            if permutation is None or (sum(n.output.type.size for n in readers) < x.type.size and x not in hoisted):
+                continue
+            if x not in hoisted:
+                hoisted[x] = walk.insert(self.make(Transpose(permutation), [x], node.origin))
+            op = Slice(*(tuple(side[axis] for axis in permutation) for side in (node.op.begin, node.op.size)))
+            part = walk.insert(self.make(op, [hoisted[x]], node.origin))
+            for transpose in users[node.output]:
+                walk.replace(transpose.output, part)
+        if walk.changed:
+            graph.remove_dead()
+        return walk.changed
+
+    @staticmethod
+    def _common(readers: list[Node], users: dict[Tensor, list[Node]], outputs: set[Tensor]) -> Permutation | None:
+        """The permutation by which every slice among the readers is transposed, if they are all slices."""
+        behind = [user for reader in readers for user in users.get(reader.output, [])]
+        permutations = {n.op.permutation if isinstance(n.op, Transpose) else None for n in behind}
+        if not all(isinstance(n.op, Slice) and users.get(n.output) for n in readers) or len(permutations) != 1:
+            return None
+        return None if any(n.output in outputs for n in (*readers, *behind)) else permutations.pop()
+
+
+def _meets(tensor: Tensor, wanted: Permutation, users: dict[Tensor, list[Node]]) -> bool:
+    """Whether a transpose by ``wanted`` reads the tensor, directly or behind operators that transposes pass through."""
+    seen, queue = {tensor}, [tensor]
+    while queue and len(seen) < _FURTHEST:
+        for reader in users.get(queue.pop(), []):
+            if isinstance(reader.op, Transpose):
+                if reader.op.permutation == wanted:
+                    return True
+                continue
+            result = reader.output
+            moved = reader.op.permuted(inverse(wanted), result.type)
+            if moved is not None and moved[1] == inverse(wanted) and result not in seen:
+                seen.add(result)
+                queue.append(result)
+    return False

@@ -1,0 +1,260 @@
+"""How tensors are quantized, and which part of a model is quantized how."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import (
+    FakeQuantize,
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    PerChannelMinMaxObserver,
+)
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+from micronpu.errors import OptionError
+from micronpu.frontend.program import aten_overload, is_compute, overload_name
+
+# Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
+# well inside float32.
+ACTIVATION_EPS = 2**-16
+# Small enough for a channel with tiny weights to keep its own grid.
+WEIGHT_EPS = 2**-24
+
+ActivationObserver = Literal["histogram", "minmax", "moving_average"]
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """How the tensors of an operator are quantized: int8, activations asymmetric, weights symmetric in [-127, 127].
+
+    Attributes:
+        per_channel: one weight scale per output channel rather than one per tensor.
+        is_qat: fake quantization that lets gradients pass, for `prepare_qat_pt2e`, rather than observers.
+        activation_observer: where the range of an activation comes from in post-training quantization: "histogram"
+            (the range with the least squared error), "minmax" (every value seen) or "moving_average" (of the extremes
+            per batch).  QAT always takes the moving average.
+        freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
+            with small batches.  Their weight and bias are trained all the same.
+
+    Raises:
+        OptionError: a value is of another type, or "freeze_batch_norm" is set without ``is_qat``.
+    """
+
+    per_channel: bool = True
+    is_qat: bool = False
+    activation_observer: ActivationObserver = "histogram"
+    freeze_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("per_channel", "is_qat", "freeze_batch_norm"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
+        known = get_args(ActivationObserver)
+        if self.activation_observer not in known:
+            raise OptionError(f"`activation_observer` is {self.activation_observer!r}; it is one of {list(known)}.")
+        if self.freeze_batch_norm and not self.is_qat:
+            raise OptionError(
+                "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
+            )
+
+    @property
+    def activation(self) -> QuantizationSpec:
+        """int8, asymmetric, one scale per tensor."""
+        if self.is_qat:
+            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=ACTIVATION_EPS)
+        else:
+            kinds = {
+                "histogram": HistogramObserver,
+                "minmax": MinMaxObserver,
+                "moving_average": MovingAverageMinMaxObserver,
+            }
+            observer = kinds[self.activation_observer].with_args(eps=ACTIVATION_EPS)
+        return QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=-128,
+            quant_max=127,
+            qscheme=torch.per_tensor_affine,
+            is_dynamic=False,
+            observer_or_fake_quant_ctr=observer,
+        )
+
+    @property
+    def symmetric_activation(self) -> QuantizationSpec:
+        """As `activation`, with zero point 0."""
+        return replace(self.activation, qscheme=torch.per_tensor_symmetric)
+
+    def weight(self, axis: int) -> QuantizationSpec:
+        """int8, symmetric in [-127, 127]; ``axis`` holds the output channels."""
+        if self.is_qat:
+            kind = MovingAveragePerChannelMinMaxObserver if self.per_channel else MovingAverageMinMaxObserver
+            # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
+            # Not torch's fused kernel, which never goes below a scale of 6.1e-5 where conversion does.
+            observer = FakeQuantize.with_args(observer=kind, eps=WEIGHT_EPS, averaging_constant=1.0)
+        else:
+            plain = PerChannelMinMaxObserver if self.per_channel else MinMaxObserver
+            observer = plain.with_args(eps=WEIGHT_EPS)
+        return QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=-127,
+            quant_max=127,
+            qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
+            ch_axis=axis if self.per_channel else None,
+            is_dynamic=False,
+            observer_or_fake_quant_ctr=observer,
+        )
+
+
+# ---------------------------------------------------------------- which part of a model
+
+
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """(path, class name) of the modules that a node was traced in, outermost first; [] where that is not recorded."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [
+        (re.sub(r"@\d+$", "", str(path)).removeprefix("L['self']").lstrip("."), _class_name(kind))
+        for path, kind in stack.values()
+    ]
+
+
+def _class_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+
+
+Setting = QuantizationConfig | None
+
+
+@dataclass
+class QuantizationSettings:
+    """Which operator gets which configuration; None leaves it float.
+
+    The most specific setting wins: by module name (the longest that fits), then by module type (the innermost), then by
+    operator, then the global one.
+    """
+
+    default: Setting = field(default_factory=QuantizationConfig)
+    operators: dict[str, Setting] = field(default_factory=dict)
+    types: dict[str, Setting] = field(default_factory=dict)
+    names: dict[str, Setting] = field(default_factory=dict)
+
+    def of(self, node: Node) -> Setting:
+        """The configuration of a node."""
+        stack = module_stack(node)
+        path = stack[-1][0] if stack else ""
+        fitting = [name for name in self.names if path == name or path.startswith(f"{name}.")]
+        if fitting:
+            return self.names[max(fitting, key=len)]
+        for _, kind in reversed(stack):
+            if kind in self.types:
+                return self.types[kind]
+        for name in operator_names(node):
+            if name in self.operators:
+                return self.operators[name]
+        return self.default
+
+    def check(self, model: GraphModule) -> None:
+        """Refuses a name that fits nothing in the model.
+
+        Raises:
+            OptionError: with the names that come closest.
+        """
+        nodes = [n for n in model.graph.nodes if is_compute(n)]
+        stacks = [module_stack(n) for n in nodes]
+        paths = {path for stack in stacks for path, _ in stack if path}
+        paths |= {".".join(path.split(".")[:i]) for path in paths for i in range(1, path.count(".") + 1)}
+        _refuse(self.names, paths, "set_module_name", "module")
+        _refuse(self.types, {kind for stack in stacks for _, kind in stack}, "set_module_type", "module of type")
+        _refuse(
+            self.operators,
+            {name for n in nodes for name in operator_names(n)},
+            "set_operator",
+            "operator",
+            shown={overload_name(n) for n in nodes if overload_name(n)},
+        )
+
+
+def operator_names(node: Node) -> tuple[str, ...]:
+    """The names that an operator answers to: with its overload and without."""
+    name = overload_name(node)
+    return (name, name.split(".")[0]) if name and aten_overload(node) is not None else ()
+
+
+def operator_key(operator: Any) -> str:
+    """``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``.
+
+    Raises:
+        OptionError: it is none of these, or ATen has no such operator.
+    """
+    if isinstance(operator, torch._ops.OpOverload):
+        return f"{operator._schema.name.split('::')[1]}.{operator._overloadname}"
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return str(operator._qualified_op_name).split("::")[1]
+    if not isinstance(operator, str):
+        raise OptionError(
+            f"`set_operator` got {operator!r}; it takes an ATen operator.", hint='torch.ops.aten.conv2d or "conv2d"'
+        )
+    name = operator.replace("::", ".").removeprefix("torch.ops.").removeprefix("aten.")
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None) if packet.isidentifier() else None
+    if found is None or (overload and overload not in found.overloads()):
+        from micronpu.ops import ATEN_IMPORTS
+
+        known = set(ATEN_IMPORTS) | {n.split(".")[0] for n in ATEN_IMPORTS}
+        raise OptionError(f"ATen has no operator `{operator}`.", hint=_close(name, known) or 'a name such as "conv2d"')
+    return name
+
+
+def type_key(kind: Any) -> str:
+    """Qualified name of a module class, from the class or its name.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if isinstance(kind, str) and kind:
+        return kind
+    if isinstance(kind, type) and issubclass(kind, nn.Module):
+        return _class_name(kind)
+    raise OptionError(f"`set_module_type` got {kind!r}; it takes a class of modules.", hint="torch.nn.Conv2d")
+
+
+def _refuse(names: Iterable[str], present: set[str], where: str, what: str, shown: set[str] | None = None) -> None:
+    for name in names:
+        if name not in present:
+            raise OptionError(
+                f'{where}("{name}", ...) fits nothing: the program has no {what} `{name}`.',
+                hint=_close(name, shown or present) or "export the module itself, so that the program knows its paths",
+            )
+
+
+def _close(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), 3, 0.5)
+    by_end = [k for k in sorted(known) if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    found = list(dict.fromkeys(close + by_end)) or sorted(known)
+    return ", ".join(f"`{k}`" for k in found[:6])
+
+
+# ---------------------------------------------------------------- stamps
+
+_STAMP = "micronpu_quantization"
+
+
+def stamp(model: GraphModule, settings: QuantizationSettings) -> None:
+    """Notes the configuration of every node in it, before rewrites replace operators and names."""
+    for node in model.graph.nodes:
+        if is_compute(node):
+            node.meta[_STAMP] = (settings.of(node),)
+
+
+def stamped(node: Node, settings: QuantizationSettings) -> Setting:
+    """The configuration that a node was stamped with; a node that a rewrite made anew has that of its module."""
+    (setting,) = node.meta.get(_STAMP) or (settings.of(node),)
+    return setting

@@ -1,0 +1,315 @@
+"""Quantization-aware training: a float model, trained with its int8 grid in view, to a quantized one.
+
+quantized = quantize_aware_training(model, example_inputs, train, NeutronQuantizer(is_qat=True))
+program = micronpu.compile(quantized, example_inputs)
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+from torchao.quantization.pt2e import FakeQuantizeBase, MovingAverageMinMaxObserver, ObserverBase
+
+from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.quantize.calibrate import graph_module, quiet
+from micronpu.quantize.torchao_fixes import is_dropout, set_training
+
+Train = Callable[[nn.Module], Any]
+"""Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
+
+
+class WideningObserver(MovingAverageMinMaxObserver):
+    """A moving average that widens at once and narrows slowly.
+
+    Tensors that share a grid take turns at one observer.  A plain average of a wide range and a narrow one lies
+    between the two and clips the wide one, as torchao's does at every pooling and concatenation.
+    """
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        if x_orig.numel() == 0:
+            return x_orig
+        low, high = torch.aminmax(x_orig.detach().to(self.min_val.dtype))
+        if not torch.isinf(self.min_val).any():
+            low = torch.minimum(low, self.min_val + self.averaging_constant * (low - self.min_val))
+            high = torch.maximum(high, self.max_val + self.averaging_constant * (high - self.max_val))
+        self.min_val.resize_(low.shape).copy_(low)
+        self.max_val.resize_(high.shape).copy_(high)
+        return x_orig
+
+
+class BehindDropout(ObserverBase):
+    """Fake quantization on the grid of ``source``, which it leaves alone, and none while dropout is at work.
+
+    Dropout scales up what it lets through.  On the chip it is gone, so that the larger values must neither widen the
+    grid nor be clipped by it.
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source.dtype)
+        self.source = source
+        self.qscheme, self.quant_min, self.quant_max = source.qscheme, source.quant_min, source.quant_max
+        self.in_training = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_training or _is_empty(self.source):
+            return x
+        scale, zero_point = (t.to(x.device) for t in self.calculate_qparams())
+        return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, self.quant_min, self.quant_max)
+
+    def calculate_qparams(self, **options: Any) -> Any:
+        return self.source.calculate_qparams()
+
+
+def share_ranges(places: dict[Any, Any]) -> None:
+    """Lets tensors that share a grid share its range as well.
+
+    Args:
+        places: fake quantization per node or per (operand, reader) edge, as torchao has them while it prepares.
+    """
+    values: dict[int, set[Node]] = {}
+    for place, module in places.items():
+        values.setdefault(id(module), set()).add(place[0] if isinstance(place, tuple) else place)
+    for module in places.values():
+        observer = getattr(module, "activation_post_process", None)
+        if len(values[id(module)]) > 1 and type(observer) is MovingAverageMinMaxObserver:
+            observer.__class__ = WideningObserver
+    behind: dict[int, BehindDropout] = {}
+    for place, module in list(places.items()):
+        node = place[0] if isinstance(place, tuple) else place
+        if isinstance(module, FakeQuantizeBase) and _is_behind_dropout(node, values[id(module)]):
+            places[place] = behind.setdefault(id(module), BehindDropout(module))
+
+
+def _is_behind_dropout(node: Node, group: set[Node]) -> bool:
+    """Whether a value is the result of a dropout, or moved from one, within a group of one grid."""
+    while node in group and node.op == "call_function" and node.all_input_nodes:
+        first = node.all_input_nodes[0]
+        if is_dropout(node):
+            return first in group
+        if first not in group or len(node.all_input_nodes) > 1:
+            return False
+        node = first
+    return False
+
+
+def quantize_aware_training(
+    model: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] | torch.Tensor,
+    train: Train,
+    quantizer: Any = None,
+) -> GraphModule:
+    """Trains a copy of a float model with fake quantization and converts it.
+
+    Args:
+        model: a float module, or an exported program of one, whose weights are a good place to start from.
+        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  Training may use
+            any batch size where the model does.
+        train: gets the module to train, in training mode, and trains it in place.
+        quantizer: a quantizer made with ``is_qat=True``; a `NeutronQuantizer` unless given.
+
+    Returns:
+        The quantized module with the shapes of the example inputs, ready for `micronpu.compile` or a further export.
+
+    Raises:
+        ModelError: the model cannot be exported, or has NaN or infinity in it after training.
+        OptionError: the quantizer is not for QAT, or ``train`` cannot be called.
+    """
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
+
+    from micronpu.compiler.compile import as_inputs
+
+    if not callable(train):
+        raise OptionError(
+            f"`train` is a {type(train).__name__}, not a function that trains the module it is given.",
+            hint="def train(module): ...",
+        )
+    if quantizer is None:
+        from micronpu.neutron.quantizer import NeutronQuantizer
+
+        quantizer = NeutronQuantizer(is_qat=True)
+    examples = as_inputs(example_inputs)
+    exported = graph_module(_export_for_training(model, examples))
+    with quiet():
+        prepared = prepare_qat_pt2e(exported, quantizer)
+    allow_train_and_eval(prepared)
+    prepared.train()
+    train(prepared)
+    _check_finite(prepared)
+    prepared.eval()
+    _observe_weights(prepared, examples)
+    with quiet(), torch.no_grad():
+        quantized = convert_pt2e(prepared)
+    return finished(quantized, examples)
+
+
+def allow_train_and_eval(model: GraphModule) -> GraphModule:
+    """Makes `train()` and `eval()` of a prepared module work, in place.
+
+    They switch dropouts and batch norms, and evaluation leaves the ranges of activations alone, so that nothing of the
+    data that a network is judged with gets into it.
+    """
+    observing: dict[FakeQuantizeBase, torch.Tensor] = {}
+
+    def switch(self: GraphModule, mode: bool = True) -> GraphModule:
+        set_training(self, mode)
+        vars(self)["_exported_training"] = mode  # where torchao notes the mode
+        self.training = mode
+        for module, state in observing.items():
+            module.observer_enabled.copy_(state)
+        observing.clear()
+        if not mode:
+            for module in _activations(self):
+                if not _is_empty(module):
+                    observing[module] = module.observer_enabled.clone()
+                    module.disable_observer()
+        return self
+
+    def off(self: GraphModule) -> GraphModule:
+        return switch(self, False)
+
+    model.train = types.MethodType(switch, model)  # type: ignore[method-assign]
+    model.eval = types.MethodType(off, model)  # type: ignore[method-assign]
+    return model
+
+
+def _activations(model: nn.Module) -> list[Any]:
+    """The fake quantizations of activations."""
+    return [m for m in model.modules() if isinstance(m, FakeQuantizeBase) and m.qscheme == torch.per_tensor_affine]
+
+
+def _is_empty(module: Any) -> bool:
+    lowest = getattr(module.activation_post_process, "min_val", None)
+    return lowest is not None and bool(torch.isinf(lowest).any())
+
+
+def _export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """The model in evaluation mode, for any batch size if it has one and can be exported so."""
+    from micronpu.compiler.compile import export
+
+    if isinstance(model, ExportedProgram):
+        return copy.deepcopy(model)
+    if not isinstance(model, nn.Module):
+        return export(model, examples)  # which says what is wrong with it
+    own = copy.deepcopy(model).eval()
+    sizes = {t.shape[0] if t.dim() else None for t in examples}
+    if len(sizes) == 1 and None not in sizes:
+        # A size of 1 would be taken for a constant.
+        several = tuple(torch.cat([t, t]) if t.shape[0] == 1 else t for t in examples)
+        try:
+            with quiet(), torch.no_grad():
+                return torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
+        except MicroNpuError:
+            raise
+        except (
+            Exception
+        ):  # torch raises many kinds here; the export below says what is wrong with the model, if anything
+            pass
+    return export(own, examples)
+
+
+def _check_finite(model: GraphModule) -> None:
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        observed = "activation_post_process" in name  # empty observers hold infinity
+        if not observed and value.is_floating_point() and not torch.isfinite(value).all():
+            raise ModelError(
+                f"After training `{name}` holds NaN or infinity.",
+                hint="a smaller learning rate, or gradient clipping, from a trained float model",
+            )
+
+
+def _observe_weights(model: GraphModule, examples: tuple[torch.Tensor, ...]) -> None:
+    """Sets the grids of the weights after the last step of training; the module is in evaluation mode."""
+    if any(map(_is_empty, _activations(model))):
+        raise ModelError(
+            "Training has not run the module once, so that no range of its tensors is known.",
+            hint="call the module that `train` is given, with typical inputs",
+        )
+    for module in model.modules():
+        if isinstance(module, FakeQuantizeBase) and module not in _activations(model):
+            module.enable_observer()
+    with torch.no_grad():
+        model(*examples)
+
+
+# ---------------------------------------------------------------- converted modules
+
+
+def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """A converted module ready to be compiled: dropouts off, shapes those of the example inputs.
+
+    Args:
+        quantized: the result of `convert_pt2e`; it is not changed.
+
+    Raises:
+        ModelError: the module is prepared but not converted, or does not take the example inputs.
+    """
+    waiting = _observers(quantized)
+    if waiting:
+        raise ModelError(
+            f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
+            hint="convert_pt2e(module) before compiling",
+        )
+    model = copy.deepcopy(quantized)
+    set_training(model, False)
+    try:
+        _Specialize(model).shapes(*examples)
+    except MicroNpuError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise ModelError(
+            f"The quantized module does not take the example inputs: {lines[0] if lines else type(error).__name__}",
+            hint="example inputs of the shapes that it was exported with",
+        ) from error
+    for node in list(model.graph.nodes):
+        size = node.meta.pop(_SIZE, None)
+        if size is not None:
+            node.replace_all_uses_with(size)
+    model.graph.eliminate_dead_code()
+    model.recompile()
+    return model
+
+
+def _observers(module: nn.Module) -> list[str]:
+    return [name for name, inner in module.named_modules() if isinstance(inner, (FakeQuantizeBase, ObserverBase))]
+
+
+_SIZE = "micronpu_size"
+
+
+class _Specialize(Interpreter):
+    """Runs a module on fake inputs; notes shapes, and sizes that are numbers now."""
+
+    def __init__(self, model: GraphModule) -> None:
+        super().__init__(model)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def shapes(self, *inputs: Any) -> None:
+        with self.mode, torch.no_grad():
+            self.run(*(self.mode.from_tensor(t) for t in inputs))
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "get_attr":
+            return self.mode.from_tensor(result) if isinstance(result, torch.Tensor) else result
+        if n.op == "output":
+            return result
+        if isinstance(result, int) and not isinstance(result, bool):
+            n.meta[_SIZE] = result
+        elif isinstance(result, torch.Tensor | tuple | list):
+            n.meta["val"] = result
+        return result
+
+
+def is_float(module: GraphModule) -> bool:
+    """Whether nothing in a module has to do with quantization."""
+    return not any(is_quantize(n) or is_dequantize(n) for n in module.graph.nodes) and not _observers(module)

@@ -1,0 +1,55 @@
+"""What can be said of the sign of a value of the float program without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.quantize.transforms import attribute
+
+_FARTHEST = 16  # operators that are looked through
+
+_NEVER_NEGATIVE = {
+    *("relu", "relu6", "sigmoid", "hardsigmoid", "exp", "abs", "softmax", "_softmax", "sqrt", "rsqrt", "square"),
+    *("softplus", "linalg_vector_norm", "var", "std"),
+}
+# Operators that keep the sign of their first operand, and of the others where there are any.
+_KEEP_SIGN = {
+    *("view", "reshape", "flatten", "permute", "transpose", "unsqueeze", "squeeze", "expand", "expand_as", "clone"),
+    *("contiguous", "detach", "alias", "dropout", "slice", "select", "mean", "sum", "amax", "amin", "avg_pool2d"),
+    *("adaptive_avg_pool2d", "max_pool2d", "upsample_nearest2d", "repeat", "t"),
+}
+_KEEP_SIGN_OF_BOTH = {"add", "mul", "div", "minimum", "maximum"}
+
+
+def never_negative(model: GraphModule, operand: Any, depth: int = _FARTHEST) -> bool:
+    """Whether every element is zero or positive, whatever the inputs; False where that cannot be seen."""
+    if isinstance(operand, (int, float)):
+        return operand >= 0
+    constant = attribute(model, operand)
+    if constant is not None:
+        return bool((constant >= 0).all())
+    if not isinstance(operand, Node) or depth == 0:
+        return False
+    name = overload_name(operand).split(".")[0].rstrip("_") or overload_name(operand).split(".")[0]
+    if name in _NEVER_NEGATIVE or f"_{name}" in _NEVER_NEGATIVE:
+        return True
+    if not name:
+        return False
+    given = arguments(operand)
+    low = given.get("min", given.get("min_val"))
+    if name in ("clamp", "clamp_min", "hardtanh"):
+        return isinstance(low, (int, float)) and low >= 0
+    x, z = given.get("self"), given.get("other")
+    if name == "pow":
+        exponent = given.get("exponent")
+        return isinstance(exponent, (int, float)) and exponent % 2 == 0
+    if name == "mul" and x is z:
+        return True
+    if name in _KEEP_SIGN:
+        return never_negative(model, x if x is not None else given.get("input"), depth - 1)
+    if name in _KEEP_SIGN_OF_BOTH:
+        return never_negative(model, x, depth - 1) and never_negative(model, z, depth - 1)
+    return False

@@ -1,0 +1,322 @@
+"""Batch norms in quantization-aware training: trained on their own statistics, folded on the int8 grid.
+
+What runs on the chip is one layer with the weights ``w * gamma / std``, so these are the weights that have to meet the
+int8 grid while the network learns; and the batch norm needs the layer's own result for its statistics:
+
+    x -> conv(w, b) -> batch_norm -> y
+    x -> conv(fake_quantize(w * factor)) -> / factor + b -> batch_norm -> y          factor = gamma / std
+
+`torchao` has such a rewrite, with patterns that take it 20 s to export, the default ``eps`` and ``momentum`` whatever
+the model says, convolutions only, and a division by zero where gamma is 0, as in residual blocks that start so.  This
+one is its replacement: no batch norm behind a layer is left for torchao to find.  Conversion undoes it through the hook
+that torchao gives to observers, so that `prepare_qat_pt2e` and `convert_pt2e` work as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import ObserverBase
+
+from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.transforms import attribute
+
+aten = torch.ops.aten
+
+# A weight of the batch norm below this counts as this when the grid of the layer's weights is chosen: a channel that
+# is switched off has no grid of its own.  What it lets through after conversion is under any step of int8.
+SMALLEST_GAMMA = 1e-4
+
+_LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
+
+
+# ---------------------------------------------------------------- what the rewritten graph calls
+
+
+def factor_of(
+    gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, smallest: float = SMALLEST_GAMMA
+) -> torch.Tensor:
+    """gamma / std per channel [C], with gamma kept away from zero."""
+    inverse = (variance + eps).rsqrt()
+    if gamma is None:
+        return inverse
+    away = torch.where(gamma < 0, -smallest, smallest).to(gamma.dtype)
+    return torch.where(gamma.abs() < smallest, away, gamma) * inverse
+
+
+def _along(values: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
+    return values.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def folded_weight(
+    weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int
+) -> torch.Tensor:
+    """Weights times gamma / std.  The factor only places the grid: the batch norm behind trains gamma."""
+    return weight * _along(factor_of(gamma, variance, eps).detach(), axis, weight.dim())
+
+
+def frozen_weight(
+    weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int
+) -> torch.Tensor:
+    """Weights times gamma / std, with frozen statistics: here gamma is trained."""
+    return weight * _along(factor_of(gamma, variance, eps, 0.0), axis, weight.dim())
+
+
+def frozen_bias(
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """Bias [C] of the layer that a batch norm with frozen statistics is folded into."""
+    shifted = -mean if bias is None else bias - mean
+    folded = shifted * factor_of(gamma, variance, eps, 0.0)
+    return folded if beta is None else folded + beta
+
+
+def identity_weight(mean: torch.Tensor, rank: int) -> torch.Tensor:
+    """Weights [C, 1, ...] of a depthwise convolution that changes nothing."""
+    return torch.ones([mean.numel()] + [1] * (rank - 1), dtype=mean.dtype, device=mean.device)
+
+
+def hidden_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """A batch norm under a name that no rewrite before annotation takes it for; `reveal` gives it back."""
+    result: torch.Tensor = aten.batch_norm.default(x, *rest)
+    return result
+
+
+class Unfold(ObserverBase):
+    """y / factor + bias: the layer's result as it would be without folding.  Conversion folds in earnest."""
+
+    def __init__(self, eps: float, axis: int) -> None:
+        super().__init__(torch.float32)
+        self.eps = eps
+        self.axis = axis
+
+    def forward(
+        self, y: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        axis = self.axis % y.dim()
+        plain = y / _along(factor_of(gamma, variance, self.eps).detach(), axis, y.dim())
+        return plain if bias is None else plain + _along(bias, axis, y.dim())
+
+    def calculate_qparams(self, **options: Any) -> Any:
+        raise NotImplementedError("A batch norm has no quantization parameters.")
+
+    def convert(self, model: GraphModule, node: Node) -> None:
+        """Gives the layer its folded bias and takes the batch norm out; its weights are folded already."""
+        layer, gamma, variance, bias = node.args
+        (norm,) = node.users
+        assert isinstance(layer, Node)
+        with model.graph.inserting_before(layer):
+            _, _, beta, mean = norm.args[:4]
+            b, g, t, m, v = (evaluate(model, a) for a in (bias, gamma, beta, mean, variance))
+            new_bias = _constant(model, frozen_bias(b, g, t, m, v, self.eps), "folded_bias")
+        _set_layer(layer, bias=new_bias)
+        _settle_weight(model, layer)
+        norm.replace_all_uses_with(layer)
+        model.graph.erase_node(norm)
+        model.graph.erase_node(node)
+
+
+class Settle(ObserverBase):
+    """Hands on a value that follows from parameters; conversion makes a constant of it."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def calculate_qparams(self, **options: Any) -> Any:
+        raise NotImplementedError("A bias has no quantization parameters of its own.")
+
+    def convert(self, model: GraphModule, node: Node) -> None:
+        """Makes a constant of the bias, and of the weights where they stay float."""
+        with model.graph.inserting_before(node):
+            value = _constant(model, evaluate(model, node.args[0]), "folded_bias")
+        for layer in list(node.users):
+            _settle_weight(model, layer)
+        node.replace_all_uses_with(value)
+        model.graph.erase_node(node)
+
+
+def _settle_weight(model: GraphModule, layer: Node) -> None:
+    """Weights that nothing quantizes are still a call of `folded_weight`; torchao leaves such calls alone."""
+    weight = layer.args[1]
+    if isinstance(weight, Node) and weight.target in (folded_weight, frozen_weight):
+        with model.graph.inserting_before(layer):
+            layer.replace_input_with(weight, _constant(model, evaluate(model, weight), "folded_weight"))
+
+
+def evaluate(model: GraphModule, value: Any) -> Any:
+    """Value of an argument that depends on constants alone."""
+    if not isinstance(value, Node):
+        return value
+    if value.op == "get_attr":
+        found = attribute(model, value)
+        return found if found is None else found.detach()
+    assert value.op == "call_function" and callable(value.target)
+    with torch.no_grad():
+        return value.target(*(evaluate(model, a) for a in value.args), **value.kwargs)
+
+
+def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
+    number = 0
+    while hasattr(model, f"{prefix}_{number}"):
+        number += 1
+    model.register_buffer(f"{prefix}_{number}", value.detach().clone())
+    return model.graph.get_attr(f"{prefix}_{number}")
+
+
+def _set_layer(layer: Node, **values: Node | None) -> None:
+    """Sets the weight or bias of a layer."""
+    position = {"weight": 1, "bias": 2}
+    args = list(layer.args) + [None] * (3 - len(layer.args))
+    for name, value in values.items():
+        args[position[name]] = value
+    layer.args = tuple(args)
+    layer.kwargs = {k: v for k, v in layer.kwargs.items() if k not in values}
+
+
+# ---------------------------------------------------------------- the rewrite
+
+
+def simulate_batch_norms(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
+    """Rewrites every batch norm for training, in place; `reveal` completes it after annotation.
+
+    A batch norm with no layer before it gets one that changes nothing, where its input is [N, C, L] or [N, C, H, W].
+    """
+    for node in list(model.graph.nodes):
+        if overload_name(node) == "add_.Tensor" and not node.users and _counts_batches(model, node.args[0]):
+            # With a fixed momentum nothing depends on this counter, and no chip has a use for it.
+            model.graph.erase_node(node)
+        if overload_name(node) != "batch_norm.default":
+            continue
+        given = arguments(node)
+        constants = ("weight", "bias", "running_mean", "running_var")
+        if any(given[k] is not None and attribute(model, given[k]) is None for k in constants):
+            continue
+        if given["running_mean"] is None or given["running_var"] is None:
+            continue  # statistics of the batch at run time: nothing to fold
+        layer = given["input"]
+        if not _foldable(layer):
+            layer = _identity_layer(model, node, given)
+        if layer is None:
+            node.target = hidden_batch_norm
+            continue
+        config = config_of(layer)
+        _rewrite(model, node, layer, given, config is not None and config.freeze_batch_norm)
+    model.graph.lint()
+    model.graph.eliminate_dead_code()
+    model.recompile()
+
+
+def _counts_batches(model: GraphModule, counter: Any) -> bool:
+    value = attribute(model, counter)
+    return value is not None and value.dtype == torch.int64 and str(counter.target).endswith("num_batches_tracked")
+
+
+def _foldable(layer: Any) -> bool:
+    if not isinstance(layer, Node) or overload_name(layer).split(".")[0] not in _LAYERS or len(layer.users) != 1:
+        return False
+    given = arguments(layer)
+    if not isinstance(given["weight"], Node) or given["weight"].op != "get_attr":
+        return False
+    bias = given.get("bias")
+    if bias is not None and bias.op != "get_attr":
+        return False
+    name = overload_name(layer)
+    if name.startswith("linear"):
+        return bool(layer.meta["val"].dim() == 2)  # batch norm's channels are axis 1, linear's the last
+    return not name.startswith("conv_transpose") or given["groups"] == 1
+
+
+def _weight_axis(layer: Node) -> int:
+    return 1 if overload_name(layer).startswith("conv_transpose") else 0
+
+
+def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> Node | None:
+    value = given["input"].meta["val"]
+    operator = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(value.dim())
+    mean = attribute(model, given["running_mean"])
+    if operator is None or mean is None or f"{operator.__name__}" not in ATEN_IMPORTS:
+        return None
+    spatial = value.dim() - 2
+    with model.graph.inserting_before(node):
+        weight = _constant(model, identity_weight(mean, value.dim()), "identity_weight")
+        layer = model.graph.call_function(
+            operator, (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel())
+        )
+    layer.meta = {k: v for k, v in node.meta.items() if k != "quantization_annotation"} | {"val": value}
+    return layer
+
+
+def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any], frozen: bool) -> None:
+    axis, eps = _weight_axis(layer), float(given["eps"])
+    gamma, beta, mean, variance = (given[k] for k in ("weight", "bias", "running_mean", "running_var"))
+    own = arguments(layer)
+    weight, bias = own["weight"], own.get("bias")
+    # Parameters are read at the top of the graph, so that this order is right.
+    with model.graph.inserting_before(layer):
+        scaled = model.graph.call_function(
+            frozen_weight if frozen else folded_weight, (weight, gamma, variance, eps, axis)
+        )
+        scaled.meta = {"nn_module_stack": layer.meta.get("nn_module_stack", {})}
+        if "val" in weight.meta:
+            scaled.meta["val"] = weight.meta["val"]
+        if frozen:
+            shift = model.graph.call_function(frozen_bias, (bias, gamma, beta, mean, variance, eps))
+            settled = _submodule(model, Settle(), (shift,))
+            _set_layer(layer, weight=scaled, bias=settled)
+            norm.replace_all_uses_with(layer)
+            model.graph.erase_node(norm)
+            return
+    _set_layer(layer, weight=scaled, bias=None)
+    norm.target = hidden_batch_norm
+    norm.args = (layer, gamma, beta, mean, variance, given["training"], given["momentum"], eps, given["cudnn_enabled"])
+    norm.kwargs = {}
+    with model.graph.inserting_before(norm):
+        axis_of_result = -1 if overload_name(layer).startswith("linear") else 1
+        unfolded = _submodule(model, Unfold(eps, axis_of_result), (layer, gamma, variance, bias))
+    unfolded.meta["val"] = layer.meta["val"]
+    norm.replace_input_with(layer, unfolded)
+
+
+def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Any, ...]) -> Node:
+    prefix, number = type(module).__name__.lower(), 0
+    while hasattr(model, f"{prefix}_{number}"):
+        number += 1
+    model.add_submodule(f"{prefix}_{number}", module)
+    return model.graph.call_module(f"{prefix}_{number}", args)
+
+
+def batch_norm_behind(layer: Node) -> Node | None:
+    """The simulated batch norm that takes the result of a layer, between the rewrite and `reveal`, or None."""
+    if len(layer.users) != 1:
+        return None
+    (unfold,) = layer.users
+    if unfold.op != "call_module" or len(unfold.users) != 1:
+        return None
+    (norm,) = unfold.users
+    return norm if norm.target is hidden_batch_norm else None
+
+
+def reveal(model: GraphModule) -> None:
+    """Turns hidden batch norms back into ATen's, which torchao switches between training and evaluation."""
+    for node in model.graph.nodes:
+        if node.target is hidden_batch_norm:
+            node.target = aten.batch_norm.default
+    model.recompile()
+
+
+def is_leftover(node: Node) -> bool:
+    """Whether a node is a batch norm that is neither folded nor simulated."""
+    return overload_name(node) == "batch_norm.default" and not is_getitem(node)

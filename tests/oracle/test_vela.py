@@ -1,0 +1,114 @@
+"""Graphs through Vela: what it makes of them, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from micronpu.emit.litert import to_litert
+from micronpu.ethosu.compile import compile_graph
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.payload import parse
+from micronpu.ethosu.rules import Judge
+from micronpu.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType
+from micronpu.ops.base import Op
+from micronpu.ops.convolution import Conv2d
+from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.reduction import Mean
+from micronpu.ops.softmax import Softmax
+
+TARGETS = ("ethos-u55-32", "ethos-u55-256", "ethos-u65-256", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048")
+Q = QParams.per_tensor(0.05, 0)
+
+
+def small_graph(stride: int = 1, transposed: bool = False) -> Graph:
+    builder = GraphBuilder()
+    shape = (1, 3, 16, 16) if transposed else (1, 16, 16, 3)
+    x = builder.input(TensorType(shape, DType.INT8, Q))
+    channels_last = builder.emit(Transpose(TO_CHANNELS_LAST), x) if transposed else x
+    rng = np.random.default_rng(0)
+    weight = TensorType((8, 3, 3, 3), DType.INT8, QParams.per_channel([0.01] * 8, 0))
+    bias = TensorType((8,), DType.INT32, QParams.per_channel([0.0005] * 8, 0))
+    y = builder.emit(
+        Conv2d((stride, stride), Padding2d.symmetric(1, 1), activation=Activation.RELU),
+        channels_last,
+        builder.constant(rng.integers(-127, 128, (8, 3, 3, 3)), weight),
+        builder.constant(rng.integers(-500, 500, 8), bias),
+        qparams=QParams.per_tensor(0.1, -128),
+    )
+    return builder.finish(y)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_payload_and_estimates(target: str) -> None:
+    compiled = compile_graph(small_graph(), EthosUCompileSpec(target))
+    payload = parse(compiled.payload)
+    assert payload.commands == compiled.program.commands
+    assert payload.inputs[0].shape[-3:] == (16, 16, 3)
+    assert payload.outputs[0].shape[-3:] == (16, 16, 8)
+    assert payload.scratch_size >= 16 * 16 * 3 + 16 * 16 * 8
+    assert compiled.program.cycles > 0
+    assert any(layer.macs == 16 * 16 * 8 * 27 for layer in compiled.program.layers)
+    assert {layer.source for layer in compiled.program.layers} <= set(range(len(compiled.litert.nodes)))
+
+
+def test_same_graph_same_bytes() -> None:
+    spec = EthosUCompileSpec("ethos-u85-256")
+    assert compile_graph(small_graph(), spec).payload == compile_graph(small_graph(), spec).payload
+
+
+def test_more_multipliers_are_not_slower() -> None:
+    cycles = [
+        compile_graph(small_graph(), EthosUCompileSpec(f"ethos-u55-{macs}")).program.cycles
+        for macs in (32, 64, 128, 256)
+    ]
+    assert cycles == sorted(cycles, reverse=True)
+
+
+def test_flag_reaches_vela() -> None:
+    by_size = EthosUCompileSpec("ethos-u55-128", extra_flags=("--optimise=Size",))
+    model = to_litert(compile_graph(small_graph(), EthosUCompileSpec("ethos-u55-128")).graph).data
+    fast = compile_flatbuffer(model, EthosUCompileSpec("ethos-u55-128"))
+    assert compile_flatbuffer(model, by_size).scratch_size <= fast.scratch_size
+
+
+def test_garbage_is_refused_with_a_sentence() -> None:
+    with pytest.raises(VelaError, match="Vela refuses the program"):
+        compile_flatbuffer(b"\x08\0\0\0TFL3" + bytes(64), EthosUCompileSpec("ethos-u55-128"))
+
+
+def test_judge_agrees_with_the_whole() -> None:
+    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    graph = small_graph(stride=2, transposed=True)
+    assert [judge(node) for node in graph.nodes] == [[]] * len(graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "part"),
+    [
+        (AvgPool2d((300, 300)), (1, 300, 300, 4), "Vela: kernel height: 300 out of range"),
+        (Mean((1, 2)), (3, 100, 100, 7), "Batch must be 1"),
+        (Softmax(), (70000,), "could not run on NPU"),
+    ],
+)
+def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, capfd: pytest.CaptureFixture[str]) -> None:
+    builder = GraphBuilder()
+    builder.emit(op, builder.input(TensorType(shape, DType.INT8, Q)))
+    (reason,) = Judge(EthosUCompileSpec("ethos-u55-128"))(builder.graph.nodes[0])
+    assert reason.rule == "vela_accepts"
+    assert part in reason.detail
+    assert capfd.readouterr().out == ""
+
+
+def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("micronpu.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
+    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    for size in (8, 8, 9):
+        builder = GraphBuilder()
+        builder.emit(MaxPool2d((2, 2), (2, 2)), builder.input(TensorType((1, size, 8, 4), DType.INT8, Q)))
+        judge(builder.graph.nodes[0])
+    assert len(asked) == 2

@@ -1,0 +1,165 @@
+"""Chip files: those that come along, and what is said about a broken one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from micronpu.errors import OptionError
+from micronpu.neutron.devices import FLAVORS, NeutronTargetSpec, neutron_chips
+from micronpu.soc import all_targets, find_target, load_chip, load_chips
+from micronpu.soc.chip import Memory, parse_chip
+
+CHIP = """
+name = "toy"
+title = "Toy"
+source = "imagination"
+
+[core]
+name = "cortex-m0"
+clock_mhz = 48
+
+[npu]
+family = "neutron"
+variant = "N0"
+class = "C"
+pipelines = 2
+macs = 4
+clock_mhz = 12.5
+
+[[memory]]
+name = "sram"
+bytes = 1024
+
+[[target]]
+name = "toy-neutron"
+title = "the only one"
+aliases = ["toy"]
+"""
+
+
+def broken(old: str, new: str) -> str:
+    assert old in CHIP
+    return CHIP.replace(old, new)
+
+
+# ---------------------------------------------------------------- chips that come with the package
+
+
+@pytest.mark.parametrize("chip", load_chips(), ids=lambda chip: chip.name)
+def test_a_shipped_chip_is_plausible(chip):
+    assert chip.title and chip.source and chip.targets
+    assert chip.npu.family == "neutron"
+    assert 1 <= chip.npu.pipelines <= 64 and 1 <= chip.npu.macs <= 64
+    assert 10 <= chip.npu.clock_mhz <= 2000 and 10 <= chip.core_clock_mhz <= 2000
+    assert all(1024 <= m.bytes <= 1 << 40 for m in chip.memories)
+    assert len({m.name for m in chip.memories}) == len(chip.memories)
+    assert NeutronTargetSpec(chip.name).macs == chip.npu.macs
+
+
+def test_chips_are_sorted_and_have_names_of_their_own():
+    names = [chip.name for chip in load_chips()]
+    assert names == sorted(set(names))
+    targets = [t for chip in load_chips() for entry in chip.targets for t in (entry.name, *entry.aliases)]
+    assert len(targets) == len(set(targets))
+
+
+def test_the_geometry_of_imxrt700():
+    npu = neutron_chips()["imxrt700"]
+    assert (npu.pipelines, npu.macs) == (8, 8)
+
+
+@pytest.mark.parametrize("name", ["imxrt700", "imxrt700-neutron"])
+def test_a_target_is_found_by_name_and_alias(name: str):
+    chip, entry = find_target(name)
+    assert (chip.name, entry.name) == ("imxrt700", "imxrt700-neutron")
+    assert all_targets()[entry.name] == (chip, entry)
+
+
+def test_an_unknown_target_lists_the_known_ones():
+    with pytest.raises(OptionError) as caught:
+        find_target("imxrt7000")
+    message = str(caught.value)
+    assert message.startswith("There is no target 'imxrt7000'. Try: one of ")
+    for chip in load_chips():
+        for entry in chip.targets:
+            assert all(name in message for name in (entry.name, *entry.aliases))
+
+
+def test_the_device_of_an_unknown_chip_or_flavor_lists_the_known_ones():
+    with pytest.raises(OptionError) as caught:
+        NeutronTargetSpec("toaster")
+    assert str(caught.value) == f"'toaster' has no Neutron. Try: one of {', '.join(neutron_chips())}."
+    with pytest.raises(OptionError) as caught:
+        NeutronTargetSpec("imxrt700", "SDK_1")
+    assert str(caught.value) == f"There is no converter flavor 'SDK_1'. Try: one of {', '.join(FLAVORS)}."
+
+
+def test_chips_are_read_without_torch():
+    code = "import sys, micronpu.soc; micronpu.soc.load_chips(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------- a user's own chip
+
+
+def test_a_chip_from_a_file(tmp_path):
+    path = tmp_path / "toy.toml"
+    path.write_text(CHIP)
+    chip = load_chip(path)
+    assert (chip.name, chip.core, chip.core_clock_mhz) == ("toy", "cortex-m0", 48.0)
+    assert (chip.npu.pipelines, chip.npu.macs, chip.npu.clock_mhz) == (2, 4, 12.5)
+    assert chip.memories == (Memory("sram", 1024),)
+    assert [(t.name, t.aliases) for t in chip.targets] == [("toy-neutron", ("toy",))]
+
+
+def test_memories_and_aliases_may_be_absent():
+    text = broken('[[memory]]\nname = "sram"\nbytes = 1024\n', "").replace('aliases = ["toy"]\n', "")
+    chip = parse_chip(text, "toy.toml")
+    assert chip.memories == () and chip.targets[0].aliases == ()
+
+
+def test_a_file_that_does_not_exist(tmp_path):
+    with pytest.raises(OptionError, match=r"There is no chip file .*toy\.toml\."):
+        load_chip(tmp_path / "toy.toml")
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "toy.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(OptionError, match=r"The chip file .*toy\.toml is not UTF-8 text\."):
+        load_chip(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('name = "toy"\n', "name = \n", "The chip file toy.toml is not valid TOML: "),
+        ('name = "toy"\n', "", "The chip file toy.toml has no `name`. Try: add `name = ...`."),
+        ('name = "toy"\n', "name = 3\n", "`name` in the chip file toy.toml is 3, which is not of the expected type."),
+        ("macs = 4", "macs = true", "`macs` in the chip file toy.toml is True, which is not of the expected type."),
+        ("macs = 4", "macs = 4.5", "`macs` in the chip file toy.toml is 4.5, which is not of the expected type."),
+        ("macs = 4", "macs = 0", "`macs` in the chip file toy.toml is 0; it must be positive."),
+        ("clock_mhz = 48", "clock_mhz = -1", "`clock_mhz` in the chip file toy.toml is -1; it must be positive."),
+        ("clock_mhz = 48", "clock_mhz = nan", "`clock_mhz` in the chip file toy.toml is nan; it must be positive."),
+        ("clock_mhz = 48", "clock_mhz = inf", "`clock_mhz` in the chip file toy.toml is inf; it must be positive."),
+        ("[core]", "[cores]", "The chip file toy.toml has no `core`."),
+        ("bytes = 1024", 'bytes = "1 KB"', "`bytes` in the chip file toy.toml is '1 KB', which is not of the expected"),
+        ("[[memory]]", "[memory]", "`memory` in the chip file toy.toml is {'name': 'sram', 'bytes': 1024}, which is"),
+        ("[[target]]", "[target]", "`target` in the chip file toy.toml is {'name': 'toy-neutron', "),
+        ('["toy"]', '"toy"', "`aliases` in the chip file toy.toml is 'toy', which is not of the expected type."),
+        ('["toy"]', "[1]", "`aliases` in the chip file toy.toml is [1]; it is a list of filled strings."),
+    ],
+)
+def test_what_a_broken_file_is_told(old: str, new: str, sentence: str):
+    with pytest.raises(OptionError) as caught:
+        parse_chip(broken(old, new), "toy.toml")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_lists_of_tables_that_hold_something_else():
+    text = broken('[[memory]]\nname = "sram"\nbytes = 1024\n', "")
+    with pytest.raises(OptionError, match=r"`memory` in the chip file toy\.toml is \[3\]; it is a list of tables\."):
+        parse_chip(f"memory = [3]\n{text}", "toy.toml")

@@ -1,0 +1,166 @@
+"""The verifier finds what it says it finds; each test breaks a legal graph in one place."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.cases import i8, q, w8
+
+from micronpu.errors import InternalError
+from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, verify
+from micronpu.ops.activation import Relu, Sigmoid
+from micronpu.ops.concat import Concat
+from micronpu.ops.convolution import Conv2d
+from micronpu.ops.elementwise import Add
+from micronpu.ops.fused import Padding2d
+from micronpu.ops.movement import Reshape
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+
+
+def legal() -> Graph:
+    builder = GraphBuilder()
+    x, z = builder.input(i8(2, 3), "x"), builder.input(i8(3), "z")
+    a = builder.emit(Relu(), x, qparams=q(0.1))
+    return builder.finish(builder.emit(Add(), a, z, qparams=q(0.2)))
+
+
+def refused(graph: Graph, message: str, stage: Stage = Stage.IMPORTED) -> None:
+    with pytest.raises(InternalError) as caught:
+        verify(graph, stage)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_legal_graph_passes(stage):
+    verify(legal(), stage)
+
+
+def test_constant_input():
+    graph = legal()
+    graph.inputs[1].data = np.zeros(3, np.int8)
+    refused(graph, "Graph input z is a constant.")
+
+
+def test_input_twice():
+    graph = legal()
+    graph.inputs.append(graph.inputs[0])
+    refused(graph, "x is an input of the graph twice.")
+
+
+def test_wrong_order():
+    graph = legal()
+    graph.nodes.reverse()
+    refused(graph, "before it is computed")
+
+
+def test_unknown_operand():
+    graph = legal()
+    graph.nodes[0].inputs = [Tensor("stray", i8(2, 3))]
+    refused(graph, "reads %stray before it is computed.")
+
+
+def test_computed_twice():
+    graph = legal()
+    graph.nodes.append(graph.nodes[0])
+    refused(graph, "which exists already")
+
+
+def test_input_computed():
+    graph = legal()
+    graph.nodes[0].outputs = [graph.inputs[0]]
+    graph.inputs[0].type = i8(2, 3, scale=0.1)
+    refused(graph, "computes %x, which exists already")
+
+
+def test_output_never_computed():
+    graph = legal()
+    graph.outputs = [Tensor("y", i8(2, 3))]
+    refused(graph, "Graph output %y is never computed.")
+
+
+@pytest.mark.parametrize(
+    ("type", "message"),
+    [
+        (i8(2, 4), "makes int8[2,3], but its result is declared int8[2,4"),
+        (TensorType((2, 3), DType.INT32), "its result is declared int32[2,3]"),
+        (TensorType((2, 3), DType.INT8), "has a result without parameters per tensor: int8[2,3]."),
+        (TensorType((2, 3), DType.INT8, QParams.per_channel([0.1, 0.2], 0)), "without parameters per tensor"),
+    ],
+)
+def test_wrong_type(type, message):
+    graph = legal()
+    graph.nodes[1].output.type = type
+    refused(graph, message)
+
+
+def test_dictated_parameters():
+    graph = legal()
+    graph.nodes[0].op = Sigmoid()
+    refused(graph, "dictates 0.00390625*(q+128), but its result is declared 0.1*(q+0).")
+
+
+def test_joined_tensors_share_parameters():
+    """A concatenation copies integers, so that another grid would be another number."""
+    builder = GraphBuilder()
+    parts = [builder.input(i8(1, n, scale=s)) for n, s in ((2, 0.1), (3, 0.2))]
+    refused(builder.finish(builder.emit(Concat(1), *parts)), "joins")
+
+
+# ---------------------------------------------------------------- LiteRT
+
+
+def window(op: Conv2d | MaxPool2d | AvgPool2d) -> Graph:
+    builder = GraphBuilder()
+    x = builder.input(i8(1, 8, 8, 3))
+    if not isinstance(op, Conv2d):
+        return builder.finish(builder.emit(op, x))
+    weight = builder.constant(np.ones((4, 3, 3, 3)), w8(4, 3, 3, 3).type)
+    bias = builder.constant(np.zeros(4), TensorType((4,), DType.INT32, q(0.001)))
+    return builder.finish(builder.emit(op, x, weight, bias, qparams=q(0.1)))
+
+
+@pytest.mark.parametrize("kind", [Conv2d, MaxPool2d, AvgPool2d])
+def test_paddings_with_a_word_in_litert(kind):
+    size = {} if kind is Conv2d else {"kernel": (3, 3)}
+    for stride in ((1, 1), (2, 2)):
+        same = Padding2d.same((8, 8), (3, 3), stride)
+        verify(window(kind(stride=stride, padding=same, **size)), Stage.LITERT)
+        verify(window(kind(stride=stride, **size)), Stage.LITERT)
+        other = window(kind(stride=stride, padding=Padding2d(2, 0, 1, 1), **size))
+        verify(other)
+        refused(other, "has a padding that LiteRT cannot express.", Stage.LITERT)
+
+
+def test_dilation_counts_in_the_padding():
+    same = Padding2d.same((8, 8), (3, 3), (1, 1), (2, 2))
+    verify(window(Conv2d(padding=same, dilation=(2, 2))), Stage.LITERT)
+    refused(window(Conv2d(padding=same)), "has a padding that LiteRT cannot express.", Stage.LITERT)
+
+
+def test_nodes_that_nobody_reads():
+    graph = legal()
+    GraphBuilder(graph).emit(Reshape((6,)), graph.inputs[0])
+    verify(graph)
+    refused(graph, "Nobody reads the result of", Stage.LITERT)
+
+
+@pytest.mark.parametrize("which", ["input", "constant", "twice"])
+def test_outputs_of_a_delegate_are_results_of_their_own(which):
+    graph = legal()
+    constant = Tensor("c", i8(3), np.zeros(3, np.int8))
+    graph.outputs.append({"input": graph.inputs[0], "constant": constant, "twice": graph.outputs[0]}[which])
+    verify(graph)
+    refused(graph, "is an input, a constant, or an output twice.", Stage.LITERT)
+
+
+def test_a_window_that_does_not_fit_is_found():
+    graph = window(MaxPool2d((3, 3)))
+    graph.inputs[0].type = i8(1, 2, 8, 3)
+    refused(graph, "A window of 3 (dilation 1) does not fit into 2 + 0.")
+
+
+def test_a_scale_must_be_a_number():
+    with pytest.raises(InternalError, match="finite"):
+        q(math.nan)
