@@ -1,8 +1,7 @@
 """Rows for `micronpu.ops.matmul`."""
 
-from tests.cases import c8, case, i8, q
-
 from micronpu.ops.matmul import BatchMatmul
+from tests.cases import c8, case, i8, q
 
 CASES = [
     *(
@@ -21,7 +20,13 @@ CASES = [
     *(
         case(BatchMatmul(), x=i8(2, 5, 9, scale=sx, zero=zx), z=i8(2, 9, 7, scale=sz, zero=zz), out=q(sy, zy))
         for zx, zz, zy in [(0, 0, 0), (-128, 127, -128), (127, 127, 5), (-3, 9, 127)]
-        for sx, sz, sy in [(0.05, 0.02, 0.05), (0.1, 0.3, 0.15), (1e-3, 1e-3, 1e-6), (30.0, 1e-4, 1.0), (3.0, 7.0, 999.0)]
+        for sx, sz, sy in [
+            (0.05, 0.02, 0.05),
+            (0.1, 0.3, 0.15),
+            (1e-3, 1e-3, 1e-6),
+            (30.0, 1e-4, 1.0),
+            (3.0, 7.0, 999.0),
+        ]
     ),
     case(BatchMatmul(), x=i8(1, 4, 8), z=c8(1, 8, 6, scale=0.01), out=q(0.07, 2), name="constant second"),
     case(BatchMatmul(), x=c8(1, 4, 8, scale=0.01), z=i8(1, 8, 6), out=q(0.07, 2), name="constant first"),

@@ -1,9 +1,8 @@
-"""Rows for `micronpu.ops.unary` and the rectifiers of `micronpu.ops.activation`.  256 elements hold every int8 value."""
-
-from tests.cases import c8, case, i8, q
+"""Rows for `micronpu.ops.unary` and the rectifiers of `micronpu.ops.activation`.  256 elements are every int8 value."""
 
 from micronpu.ops.activation import HardSwish, LeakyRelu, Prelu
 from micronpu.ops.unary import Abs, Exp, Log, Neg, Rsqrt
+from tests.cases import c8, case, i8, q
 
 SHAPES = [(1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5), (2, 1, 3, 2, 1, 5)]
 # Scale and zero point of the operand, scale and zero point of the result.

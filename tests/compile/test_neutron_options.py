@@ -245,9 +245,15 @@ def test_the_report_says_what_is_assumed_about_a_device():
 
 
 def test_flavor_of_the_front_door():
-    assert not compiled().report.host
-    reasons = {r.rule for v in compiled(converter_flavor="SDK_25_12").report.host for r in v.reasons}
-    assert "softmax_fills_lanes" in reasons
+    dilated = torch.nn.Conv2d(8, 8, 3, dilation=2).eval()
+    x = torch.randn(1, 8, 6, 6)
+
+    def rules(flavor):
+        options = NeutronCompileOptions(converter_flavor=flavor)
+        return {r.rule for v in micronpu.check(dilated, x, options=options).report.host for r in v.reasons}
+
+    assert rules("latest") == set()
+    assert rules("SDK_25_12") == {"convolution_is_dense"}
 
 
 def test_options_for_another_chip_than_the_target():
@@ -322,21 +328,72 @@ def test_edge_pass_manager():
     assert len(seen) == 1 and seen[0] > 10
 
 
+class Shared(torch.nn.Module):
+    """One value that the NPU reads, and the host with operators that read it more than once."""
+
+    def forward(self, x):
+        y = torch.relu(x)
+        return torch.nn.functional.hardshrink(y) + y, torch.tanh(y)
+
+
+def test_a_dequantize_that_the_host_reads_too():
+    x = torch.randn(2, 8)
+    program = quantized(Shared(), x)
+    expected = program.module()(x)
+    for passes in (None, NeutronEdgePassManager()):
+        partitioner = NeutronPartitioner()
+        edge = lowered(program, partitioner, passes)
+        assert calls(edge) >= 1
+        results = HostProgram(bytes(edge.to_executorch().buffer)).run(x)
+        assert all(torch.allclose(a, b, atol=0.05) for a, b in zip(results, expected, strict=True))
+
+
+def test_a_shared_dequantize_at_the_last_moment():
+    """Someone joins the dequantizes again behind our back: a reason, or the pass manager, and never an abort."""
+
+    def join(module):
+        first = {}
+        for node in list(module.graph.nodes):
+            if "dequantize_per_tensor" in str(node.target):
+                kept = first.setdefault(node.args, node)
+                if kept is not node:
+                    node.replace_all_uses_with(kept)
+                    module.graph.erase_node(node)
+        return PassResult(module, True)
+
+    program = quantized(Shared(), torch.randn(2, 8))
+    partitioner = NeutronPartitioner()
+    lowered(program, partitioner, [join])
+    assert "dequantize_is_its_own" in {r.rule for v in partitioner.report.host for r in v.reasons}
+    cured = NeutronPartitioner()
+    lowered(program, cured, NeutronEdgePassManager([join]))
+    assert "dequantize_is_its_own" not in {r.rule for v in cured.report.host for r in v.reasons}
+    assert cured.report.delegated > partitioner.report.delegated
+
+
 class Mixed(torch.nn.Module):
     def forward(self, x):
-        return torch.nn.functional.hardswish(x) + torch.nn.functional.hardshrink(x)
+        return torch.nn.functional.hardswish(x) + torch.relu(x)
 
 
 def test_preserve_ops_never_aborts_and_is_explained(caplog):
+    """An operator that cannot be delegated, here because the user says so, is decomposed in spite of the list."""
     x = torch.randn(1, 8)
-    wanted = [torch.ops.aten.hardswish.default, torch.ops.aten.hardshrink.default]
-    partitioner = NeutronPartitioner(preserve_ops=wanted, post_quantization_state_dict={})
+    wanted = [torch.ops.aten.hardswish.default]
+    spec = generate_neutron_compile_spec("imxrt700", operators_not_to_delegate=["aten.hardswish.default"])
+    partitioner = NeutronPartitioner(spec, preserve_ops=wanted, post_quantization_state_dict={})
     edge = lowered(quantized(Mixed(), x), partitioner)
     assert calls(edge) >= 1
     notes = [n for n in partitioner.report.notes if "preserve_ops" in n]
-    assert len(notes) == 1 and notes[0].startswith("hardshrink.default is in preserve_ops, but is not kept")
-    assert not any("hardswish" in v.operator for v in partitioner.report.host)
-    assert "requested for preservation" not in caplog.text  # ExecuTorch warns of operators that it keeps anyway
+    assert len(notes) == 1 and notes[0].startswith("hardswish.default is in preserve_ops, but is not kept whole")
+    assert "operators_not_to_delegate" in notes[0]
+    assert not any("hardswish" in v.operator for v in partitioner.report.verdicts)
+    assert "ignored because" not in caplog.text  # ExecuTorch warns of requests that mean nothing
+
+    kept = NeutronPartitioner(preserve_ops=wanted)
+    lowered(quantized(Mixed(), x), kept)
+    assert [v.operator for v in kept.report.verdicts if v.delegated].count("hardswish.default") == 1
+    assert not any("preserve_ops" in n for n in kept.report.notes)
     plain = NeutronPartitioner()
     lowered(quantized(Mixed(), x), plain)
-    assert [v.operator for v in plain.report.verdicts] == [v.operator for v in partitioner.report.verdicts]
+    assert plain.report == kept.report

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.cases import i8
 from torch import nn
 
 import micronpu
@@ -21,7 +22,6 @@ from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.quantize.decompose import GELU_SLOPE, decompose
 from micronpu.quantize.signs import never_negative
-from tests.cases import i8
 
 Function = Callable[..., torch.Tensor]
 
@@ -32,8 +32,8 @@ class Row:
 
     Attributes:
         sqnr: decibels that the finished program reaches at least against the float function.
-        steps: how far an element may be from the quantized model in eager mode, in steps of its grid.  More than 1 only
-            where a step of an intermediate value is worth several of the result, as behind a logarithm of a small number.
+        steps: how far an element may be from the quantized model in eager mode, in steps of its grid.  More than 1
+            only where a step of an intermediate value is worth several of the result, as behind a logarithm.
     """
 
     name: str
@@ -58,7 +58,7 @@ SINGLE = [
     Row("mul number", lambda x, y: x * 2.5),
     Row("mul integer", lambda x, y: x * 2),
     Row("mul constant", lambda x, y: x * torch.linspace(-3, 3, 8)),
-    Row("mul broadcast", lambda x, y: x * y.mean(-1, keepdim=True), sqnr=28),
+    Row("mul broadcast", lambda x, y: x * y.amax(-1, keepdim=True)),
     Row("square", lambda x, y: x * x),
     Row("div number", lambda x, y: x / 3),
     Row("div constant", lambda x, y: x / torch.linspace(1, 3, 8)),
@@ -196,7 +196,7 @@ def test_rewrites_keep_the_float_result(rows: list[Row]):
         allowed = 0.0204 if row.name.startswith("gelu") else 2e-5
         if row.name in ("sqrt", "pow 1/2", "normalize"):
             allowed = 2.0**-8  # the root of the smallest number that counts
-        if not new.shape == old.shape or not largest <= allowed:
+        if new.shape != old.shape or not largest <= allowed:
             problems.append(f"{row.name}: {largest}")
     assert not problems, problems
 
@@ -220,7 +220,9 @@ def test_operators_in_place():
     kept = [tuple(t.clone() for t in batch) for batch in data]
     program = micronpu.compile(InPlace().eval(), data[0], calibration=data)
     assert all(v.partition == 0 for v in program.report.verdicts)
-    assert all(torch.equal(a, b) for batch, copy in zip(data, kept, strict=True) for a, b in zip(batch, copy, strict=True))
+    assert all(
+        torch.equal(a, b) for batch, copy in zip(data, kept, strict=True) for a, b in zip(batch, copy, strict=True)
+    )
     (scale,) = output_scales(program.quantized)
     for batch in data[:4]:
         assert float((program.run(*batch) - program.quantized(*batch)).abs().max()) <= 2.01 * scale
@@ -253,6 +255,7 @@ class Linears(nn.Module):
         )
 
 
+@torch.no_grad()
 def test_linear_forms():
     data = inputs()
     model = Linears().eval()
@@ -351,7 +354,9 @@ def test_rule_matrices_are_symmetric():
 def test_products_of_matrices_are_quantized_once():
     """A value that only a product reads is symmetric where it is computed, with no change of grid between."""
     data = inputs()
-    program = micronpu.compile(Leftover(lambda x, y: (x + y) @ (x - y).transpose(1, 2)).eval(), data[0], calibration=data)
+    program = micronpu.compile(
+        Leftover(lambda x, y: (x + y) @ (x - y).transpose(1, 2)).eval(), data[0], calibration=data
+    )
     graph = program.partitions[0].graph
     assert not [n for n in graph.nodes if n.op.name == "requantize"]
     (product,) = (n for n in graph.nodes if n.op.name == "batch_matmul")

@@ -1,1 +1,1 @@
-"""The `micronpu` command.  Importing it loads neither torch nor NumPy: `--help` and `targets` must not wait for them."""
+"""The `micronpu` command.  Importing it loads neither torch nor NumPy, so that `--help` and `targets` need not wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import Field, fields
@@ -95,7 +96,7 @@ def _parameter(field: Field[Any], text: str) -> inspect.Parameter:
         text += " May be given several times."
     metavar = "NAME" if kind.startswith("tuple") else None
     option = typer.Option(flag, help=_sentence(text), rich_help_panel=PANEL, show_default=shown, metavar=metavar)
-    annotation = Annotated[_TYPES[kind] | None, option]
+    annotation = operator.getitem(Annotated, (_TYPES[kind] | None, option))  # the type is a value here
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

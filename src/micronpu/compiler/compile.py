@@ -252,7 +252,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             raise ModelError(
                 f"torch.export cannot trace {type(model).__name__} with these example inputs: "
                 f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
-                hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) shows all of it",
+                hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more",
             ) from error
 
 

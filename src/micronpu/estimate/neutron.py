@@ -85,6 +85,11 @@ def array_cycles(node: Node, npu: Npu) -> int:
     return math.ceil(max(moved, macs) / npu.pipelines)
 
 
+def operation_cycles(node: Node, npu: Npu) -> int:
+    """Cycles of one operation, its start included; a reshape is free."""
+    return array_cycles(node, npu) + (0 if isinstance(node.op, Reshape) else START_CYCLES)
+
+
 def estimate_neutron(graph: Graph, npu: Npu) -> NeutronEstimate:
     """Cycles of every operation of a graph."""
     operations = []
@@ -92,6 +97,6 @@ def estimate_neutron(graph: Graph, npu: Npu) -> NeutronEstimate:
         busy = array_cycles(node, npu)
         macs = node.op.macs(node.output.type, *node.input_types)
         useful = macs / (busy * npu.macs * npu.pipelines) if busy else 0.0
-        start = 0 if isinstance(node.op, Reshape) else START_CYCLES
-        operations.append(OperationEstimate(node.output.name, busy + start, macs, min(useful, 1.0)))
+        cycles = operation_cycles(node, npu)
+        operations.append(OperationEstimate(node.output.name, cycles, macs, min(useful, 1.0)))
     return NeutronEstimate(tuple(operations), npu.clock_mhz, sum(t.type.bytes for t in graph.constants()))

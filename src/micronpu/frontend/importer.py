@@ -214,11 +214,7 @@ class Importer:
             data = self.view.array(integers)
             if data.dtype != np.int8:
                 raise UnsupportedError(f"The weights of `{reader.name}` are {data.dtype}, not int8.")
-            if is_dequantize(source):
-                return data, self._edge(source).qparams
-            qparams = self.view.channel_edge(source)
-            assert qparams is not None
-            return data, qparams
+            return data, self._constant_qparams(source)
         if self.view.constant(source) is not None:
             raise UnsupportedError(
                 f"The weights of `{reader.name}` are not quantized.",
@@ -237,8 +233,8 @@ class Importer:
             return self.view.array(source).astype(np.float32)
         if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
             integers = source.args[0]
-            qparams = self._edge(source).qparams if is_dequantize(source) else self.view.channel_edge(source)
-            if isinstance(integers, Node) and qparams is not None:
+            if isinstance(integers, Node) and (is_dequantize(source) or is_dequantize_channel(source)):
+                qparams = self._constant_qparams(source)
                 data = self.view.array(integers).astype(np.float64)
                 shape = [1] * data.ndim
                 if qparams.axis is not None:
@@ -285,6 +281,17 @@ class Importer:
             y = self._requantize(y, edge, reader)
         self.values[node] = y
         return y
+
+    def _constant_qparams(self, dequantize: Node) -> QParams:
+        """Parameters of a constant, whose integers may use any part of their type: weights are in [-127, 127]."""
+        if is_dequantize(dequantize):
+            edge = self.view.edge(dequantize)
+            qparams = edge.qparams if edge is not None else None
+        else:
+            qparams = self.view.channel_edge(dequantize)
+        if qparams is None:
+            raise UnsupportedError(f"The quantization parameters of `{dequantize.name}` are computed at run time.")
+        return qparams
 
     def _edge(self, node: Node) -> Edge:
         edge = self.view.edge(node)

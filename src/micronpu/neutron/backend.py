@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_d
 from executorch.exir.pass_manager import ExportedProgramPassManager
 from executorch.exir.tracer import _default_decomposition_table
 from torch._ops import OpOverload
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
@@ -71,6 +72,9 @@ class NeutronPartitioner(Partitioner):
         preserve_ops: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        # What stays on the host has quantize and dequantize at its border: this registers their out variants.
+        import executorch.kernels.quantized  # noqa: F401
+
         _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
         _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
         _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
@@ -85,7 +89,7 @@ class NeutronPartitioner(Partitioner):
         self.preserve_ops = frozenset(_overload(op) for op in preserve_ops or ())
         self.delegation_spec = DelegationSpec(NeutronBackend.__name__, self.options.to_specs())
         self.report: DelegationReport | None = None
-        self._not_kept: tuple[str, ...] = ()
+        self._not_kept: dict[str, None] = {}
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """Operators to keep whole: exactly the nodes that the same rules would delegate.
@@ -98,7 +102,8 @@ class NeutronPartitioner(Partitioner):
         partitioning = self._partitioning(ep)
         delegated = {n.name for g in partitioning.groups for n in g.nodes}
         kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
-        self._not_kept = tuple(
+        # ExecuTorch asks again when the program is decomposed; what is known by then is kept.
+        self._not_kept |= dict.fromkeys(
             f"{v.operator} is in preserve_ops, but is not kept whole, because it cannot be delegated. {v.reasons[0]}"
             for v in partitioning.report.host
             if v.operator in self.preserve_ops and v.reasons
@@ -107,10 +112,15 @@ class NeutronPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
-        _split_dequantizes(exported_program)
         partitioning = self._partitioning(exported_program)
+        # ExecuTorch allows a partitioner no change of the graph, so what shares a dequantize has to stay on the host.
+        shared: set[Node] = set()
+        while torn := _torn_dequantizes(partitioning):
+            shared |= torn
+            partitioning = self._partitioning(exported_program, shared)
         report = partitioning.report
-        self.report = replace(report, notes=(*report.notes, *dict.fromkeys(self._not_kept)))
+        self.report = replace(report, notes=(*report.notes, *self._not_kept))
+        self._not_kept = {}
         tags: dict[str, DelegationSpec] = {}
         for number, group in enumerate(partitioning.groups):
             tag = f"neutron_{number}"
@@ -120,22 +130,29 @@ class NeutronPartitioner(Partitioner):
         tag_constant_data(exported_program)
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
-    def _partitioning(self, program: ExportedProgram) -> Partitioning:
-        return neutron_partition(ProgramView(program), self.target, self.options, delegation=self.delegation)
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Gives every operator dequantizes of its own, so that partitions and the host share none."""
+        _split_dequantizes(exported_program.graph_module)
+        return exported_program
+
+    def _partitioning(self, program: ExportedProgram, shared: Collection[Node] = ()) -> Partitioning:
+        view = ProgramView(program)
+        return neutron_partition(view, self.target, self.options, delegation=self.delegation, shared=shared)
 
 
 class NeutronEdgePassManager(ExportedProgramPassManager):
     """Edge passes for ``to_edge_transform_and_lower(transform_passes=...)``, under the name that users know.
 
-    micronpu's rewrites work on its own graph, behind the partitioner, so there is nothing that an edge program must go
-    through: without passes it comes out as it went in, and leaving the pass manager away changes nothing.
+    micronpu's rewrites work on its own graph, behind the partitioner.  What an edge program has to go through is
+    little: each operator gets dequantizes of its own.  `NeutronPartitioner` does that too, before ExecuTorch decomposes
+    the program, so that this manager only matters for dequantizes that something joins in between.
 
     Args:
-        passes: edge passes of your own, run in this order.
+        passes: edge passes of your own, run before, in this order.
     """
 
     def __init__(self, passes: Sequence[Any] | None = None) -> None:
-        super().__init__(list(passes or ()))
+        super().__init__([*(passes or ()), _split_dequantizes])
 
 
 @functools.lru_cache(maxsize=1)
@@ -177,16 +194,29 @@ def _overload(op: Any) -> str:
     return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
 
 
-def _split_dequantizes(program: ExportedProgram) -> None:
-    """Gives every reader a dequantize of its own, so that none is torn between a partition and the host."""
+def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
+    """Dequantizes in a partition that something outside of it reads as well."""
+    torn: set[Node] = set()
+    for group in partitioning.groups:
+        members = set(group.nodes)
+        torn |= {n for n in group.nodes if is_dequantize(n) and any(user not in members for user in n.users)}
+    return torn
+
+
+def _split_dequantizes(module: GraphModule) -> PassResult:
+    """Gives every reader a dequantize of its own.
+
+    x8 -> dq -> (a, b)        x8 -> dq -> a, x8 -> dq' -> b
+    """
     changed = False
-    for node in list(program.graph.nodes):
+    for node in list(module.graph.nodes):
         if not is_dequantize(node) or len(node.users) < 2:
             continue
         for user in list(node.users)[1:]:
-            with program.graph.inserting_after(node):
-                copy: Node = program.graph.node_copy(node)
+            with module.graph.inserting_after(node):
+                copy: Node = module.graph.node_copy(node)
             user.replace_input_with(node, copy)
             changed = True
     if changed:
-        program.graph_module.recompile()
+        module.recompile()
+    return PassResult(module, changed)

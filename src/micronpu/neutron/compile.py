@@ -9,6 +9,7 @@ from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.errors import ConverterError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.neutron.converter import NeutronArtifacts, NeutronConverter
+from micronpu.neutron.cures import cure_graph
 from micronpu.neutron.intermediates import Intermediates, describe
 from micronpu.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.neutron.options import NeutronCompileOptions
@@ -54,6 +55,7 @@ def compile_graph(
     name = _name(graph)
     files = Intermediates(options.intermediates_dir, name)
     files.write("graph_before.txt", lambda: f"{graph}\n")
+    cure_graph(graph, options.target, options.disabled_passes)
     run_passes(graph, disabled=options.disabled_passes)
     if not options.use_neutron_for_format_conversion:
         take_border_transposes(graph)

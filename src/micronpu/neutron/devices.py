@@ -48,6 +48,11 @@ class NeutronTargetSpec:
         return self.npu.pipelines
 
     @property
+    def core_clock_mhz(self) -> float:
+        """Clock of the core beside the NPU."""
+        return _chips()[self.target].core_clock_mhz
+
+    @property
     def has_controller(self) -> bool:
         """Whether the NPU runs by itself (Neutron-S) rather than driven by the host's core (Neutron-C)."""
         return self.npu.kind == "S"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from torch.fx import Node
 
 from micronpu.frontend.program import ProgramView, origin_of, overload_name
+from micronpu.neutron.cures import cure
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.neutron.rules import check_node
@@ -20,16 +22,28 @@ def neutron_partition(
     options: NeutronCompileOptions,
     name: str = "",
     delegation: CustomDelegationOptions | None = None,
+    shared: Collection[Node] = (),
 ) -> Partitioning:
     """Partitions and verdicts of a quantized program; the report says what is assumed about the device.
 
     Args:
         name: of the target in the report; made of the chip's unless given.
         delegation: how bold to be; the default is defensive.
+        shared: dequantizes that no partition may read, because something else reads them as well.
     """
     allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
     def exclude(node: Node) -> Reason | None:
+        torn = next((n for n in node.all_input_nodes if n in shared), None)
+        if torn is not None:
+            return Reason(
+                "dequantize_is_its_own",
+                "The operands of an operator are dequantized for it alone.",
+                f"`{torn.name}` is also read by operators outside the partition",
+                node.name,
+                origin_of(node).source,
+                "transform_passes=NeutronEdgePassManager(), which gives every reader a dequantize of its own",
+            )
         if f"aten.{overload_name(node)}" not in options.operators_not_to_delegate:
             return None
         return Reason(
@@ -45,6 +59,7 @@ def neutron_partition(
         name or f"{target.target}-neutron",
         lambda n: check_node(n, target),
         exclude,
+        cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes)) is not None else None,
         allow_no_op_partitions=allow_no_ops,
     )
     return replace(made, report=replace(made.report, notes=(*made.report.notes, *target.notes)))

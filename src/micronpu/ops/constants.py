@@ -26,7 +26,7 @@ def fused_activation(node: AtenNode) -> Activation:
 
 def constant_int8(node: AtenNode, values: npt.NDArray[Any]) -> Tensor:
     """A real constant on the finest symmetric int8 grid that holds it."""
-    scale = max(float(np.abs(values).max()) / 127.0, np.finfo(np.float32).tiny)
+    scale = max(float(np.abs(values).max()) / 127.0, float(np.finfo(np.float32).tiny))
     type = TensorType(values.shape, DType.INT8, QParams.per_tensor(scale, 0))
     return node.constant(np.clip(np.rint(values / type.scale), -127, 127), type)
 

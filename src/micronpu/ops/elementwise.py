@@ -111,9 +111,10 @@ def _alpha_is_one(node: AtenNode) -> None:
 
 
 def scaled_sum(
-    y: TensorType, x: Value, z: Value, limits: tuple[int, int], combine: Callable[[Any, Any], Any]
+    y: TensorType, operands: tuple[Value, ...], limits: tuple[int, int], combine: Callable[[Any, Any], Any]
 ) -> npt.NDArray[Any]:
-    """Both operands brought to twice the larger scale with 20 extra bits, combined, and brought to the result's scale."""
+    """Both operands brought to twice the larger scale with 20 extra bits, combined, and brought to the scale of y."""
+    x, z = operands
     largest = 2.0 * max(x.scale, z.scale)
     left, right = (
         multiply_by_quantized_multiplier(v.centered << _ADD_SHIFT, *quantize_multiplier(v.scale / largest))
@@ -137,7 +138,7 @@ class Add(Binary):
     quantization = own_qparams("x", "z")
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return scaled_sum(y, *operands, self.activation.limits(y), np.add)
+        return scaled_sum(y, operands, self.activation.limits(y), np.add)
 
     @from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True)
     @classmethod
@@ -166,7 +167,7 @@ class Sub(Binary):
     quantization = own_qparams("x", "z")
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return scaled_sum(y, *operands, self.activation.limits(y), np.subtract)
+        return scaled_sum(y, operands, self.activation.limits(y), np.subtract)
 
     @from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True)
     @from_aten("rsub.Tensor", x="other", z="self", fuses=True)
@@ -206,9 +207,7 @@ class Mul(Binary):
     @from_aten("mul.Tensor", "mul_.Tensor", "multiply.Tensor", z="other", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return emit_binary(
-            node, cls(fused_activation(node)), node.tensor("x"), node.tensor("z"), node.output
-        )
+        return emit_binary(node, cls(fused_activation(node)), node.tensor("x"), node.tensor("z"), node.output)
 
     # Only what divides by a constant can be expressed; the quantizer makes a `mul` of it, so that nothing is annotated
     # here, and programs that come quantized are imported.
@@ -242,7 +241,9 @@ class Selection(Binary):
 
     def infer(self, *operands: TensorType) -> TensorType:
         if operands[0].qparams != operands[1].qparams:
-            raise InternalError(f"{self.name} compares {operands[0]} with {operands[1]}, whose integers differ in meaning.")
+            raise InternalError(
+                f"{self.name} compares {operands[0]} with {operands[1]}, whose integers differ in meaning."
+            )
         return super().infer(*operands).with_qparams(operands[0].qparams)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

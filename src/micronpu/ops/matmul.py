@@ -70,9 +70,7 @@ def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
     (m, k), n = x.shape[-2:], z.shape[-1]
     left, right = math.prod(x.shape[:-2]), math.prod(z.shape[:-2])
     if right == 1:
-        return node.emit(
-            op, _reshaped(node, x, (1, left * m, k)), _reshaped(node, z, (1, k, n)), qparams=node.output
-        )
+        return node.emit(op, _reshaped(node, x, (1, left * m, k)), _reshaped(node, z, (1, k, n)), qparams=node.output)
     if left == 1:
         # The product of the transposes, the other way round: z' [B * N, K] x x' [K, M].
         columns = _reshaped(node, _swapped(node, _reshaped(node, z, (right, k, n))), (1, right * n, k))

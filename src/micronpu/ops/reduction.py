@@ -161,9 +161,9 @@ class Amin(Reduction):
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
-    LiteRT's SUM is no way to it: its reference kernel takes int8 for uint8 (ai-edge-litert 2.3), and Neutron has it only
-    where operand and result share a scale, which leaves nothing of a sum of many.  The product has the same accumulator
-    and one rounding.
+    LiteRT's SUM is no way to it: its reference kernel takes int8 for uint8 (ai-edge-litert 2.3), and Neutron has it
+    only where operand and result share a scale, which leaves nothing of a sum of many.  The product has the same
+    accumulator and one rounding.
 
         x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
     """

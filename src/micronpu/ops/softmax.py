@@ -20,7 +20,7 @@ from micronpu.ops.arithmetic import (
     saturate,
 )
 from micronpu.ops.aten import axis_of
-from micronpu.ops.base import Op, Value, fixed_qparams, from_aten, operator
+from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
 from micronpu.ops.movement import inverse, transposed
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Softmax(Op):
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(QParams.per_tensor(1 / 256, -128))
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        """The last axis has to stay the last; the others are rows in any order."""
+        return (self, permutation) if permutation[-1] == len(permutation) - 1 else None
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size

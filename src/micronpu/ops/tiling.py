@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from micronpu.errors import UnsupportedError
-from micronpu.ops.aten import axis_of
+from micronpu.ops.aten import axis_of, pair
 from micronpu.ops.base import imports, shares_qparams
 from micronpu.ops.concat import Concat
-from micronpu.ops.movement import channels_first, channels_last, reshaped, transposed
-from micronpu.ops.slicing import sliced
+from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped, transposed
+from micronpu.ops.slicing import sliced, strided
 
 if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_PARTS = 16
 """Operands of one concatenation that copies; more copies are copies of copies."""
 MAX_FLIPPED = 64
-"""Longest axis that is reversed; every element of it costs a slice."""
+"""Longest axis that is reversed, and largest window that is unfolded; every element of it costs a slice."""
 
 
 def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
@@ -176,3 +176,47 @@ def build_channel_shuffle(node: AtenNode) -> Tensor:
     if is_image:
         return channels_first(node, joined)
     return reshaped(node, transposed(node, joined, (0, 2, 1)), node.shape)
+
+
+@imports("unfold.default", quantization=shares_qparams())
+def build_unfold(node: AtenNode) -> Tensor:
+    """Windows along one axis, which become a new last axis."""
+    x = node.tensor("x")
+    axis = int(node.value("dimension")) % len(x.shape)
+    size, step = int(node.value("size")), int(node.value("step"))
+    if size > MAX_FLIPPED:
+        raise UnsupportedError(f"`unfold` with windows of {size} elements is not imported; at most {MAX_FLIPPED} are.")
+    reach = (node.shape[axis] - 1) * step + 1
+    parts = [strided(node, x, axis, i, i + reach, step) for i in range(size)]
+    parts = [reshaped(node, part, (*part.shape, 1)) for part in parts]
+    return node.emit(Concat(len(x.shape)), *parts) if len(parts) > 1 else parts[0]
+
+
+@imports("im2col.default", quantization=shares_qparams())
+def build_columns(node: AtenNode) -> Tensor:
+    """`torch.nn.Unfold`: for every channel and kernel position, the elements that the window meets there.
+
+    [N, C, H, W] to [N, C * KH * KW, windows]
+    """
+    x = node.tensor("x")
+    (high, wide), (down, across) = pair(node, "kernel_size"), pair(node, "stride")
+    (rows, columns), (spread, reach) = pair(node, "padding"), pair(node, "dilation")
+    if high * wide > MAX_FLIPPED:
+        raise UnsupportedError(
+            f"`im2col` with a kernel of {high} x {wide} is not imported; at most {MAX_FLIPPED} positions are.",
+            hint="a convolution in place of unfold and matrix product",
+        )
+    x = reshaped(node, x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
+    if rows or columns:
+        sides = (0, 0, rows, columns)
+        x = node.emit(Pad(sides, sides), x)
+    batch, channels, height, width = x.shape
+    last_row, last_column = height - spread * (high - 1), width - reach * (wide - 1)
+    parts = []
+    for i in range(high):
+        band = strided(node, x, 2, i * spread, i * spread + last_row, down)
+        for j in range(wide):
+            part = strided(node, band, 3, j * reach, j * reach + last_column, across)
+            parts.append(reshaped(node, part, (batch, channels, 1, part.shape[2] * part.shape[3])))
+    joined = node.emit(Concat(2), *parts) if len(parts) > 1 else parts[0]
+    return reshaped(node, joined, node.shape)

@@ -70,7 +70,7 @@ class Neg(Elementwise):
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
         zero = Value(np.array(x.zero_point), x.type.with_shape(()))
-        return scaled_sum(y, zero, x, y.dtype.limits, np.subtract)
+        return scaled_sum(y, (zero, x), y.dtype.limits, np.subtract)
 
     @from_aten("neg.default", "neg_.default", "negative.default")
     @classmethod
@@ -104,7 +104,7 @@ class Exp(Table):
         largest = (x.type.dtype.limits[1] - x.type.zero_point) * x.type.scale
         if largest - math.log(node.output.scale[0]) >= _LOG_OF_INT32_MAX:
             raise UnsupportedError(
-                f"`exp` of numbers up to {largest:g} overflows int32 at the scale {node.output.scale[0]:g} of its result.",
+                f"`exp` of numbers up to {largest:g} overflows int32 at the scale {node.output.scale[0]:g}.",
                 hint="bound the argument with a clamp, or calibrate with data that reaches its whole range",
             )
         return node.emit(cls(), x, qparams=node.output)
@@ -124,7 +124,7 @@ class Log(Table):
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.log(np.where(x > 0, x, 1.0))
+        return np.asarray(np.log(np.where(x > 0, x, 1.0)))
 
     def table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
         lowest, _ = y.dtype.limits
@@ -153,7 +153,7 @@ def _inverse_root(value: int) -> tuple[int, int]:
     if value == 1:
         return 2**31 - 1, 0
     pairs = (32 - value.bit_length() - 1) // 2 - 1
-    half = rounding_right_shift((np.int64(value) << (2 * pairs)) >> 1, 1)
+    half = rounding_right_shift(np.array(value << (2 * pairs) >> 1), 1)
     x: Any = np.int64(_ONE)
     for _ in range(_NEWTON_STEPS):
         cube = saturating_left_shift(doubling_high_multiply(doubling_high_multiply(x, x), x), 6)
@@ -179,7 +179,7 @@ class Rsqrt(Elementwise):
         table = np.full(256, y.dtype.limits[1], np.int64)
         for value in range(1, 256):
             root, root_shift = _inverse_root(value)
-            scaled = multiply_by_quantized_multiplier(np.int64(1), root, root_shift + _RSQRT_SHIFT)
+            scaled = multiply_by_quantized_multiplier(np.array(1), root, root_shift + _RSQRT_SHIFT)
             table[value] = multiply_by_quantized_multiplier(scaled, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 

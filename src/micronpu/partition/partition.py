@@ -9,7 +9,7 @@ cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import Node as FxNode
@@ -37,6 +37,8 @@ from micronpu.partition.verdict import Reason, Verdict
 
 Check = Callable[[GraphNode], list[Reason]]
 Exclude = Callable[[FxNode], Reason | None]
+FindCure = Callable[[GraphNode], str | None]
+"""Name of a rewrite that makes an operator fit for the target, or None."""
 
 IMPORTED = "is_imported"
 IMPORTED_SENTENCE = "The operator, in this form and quantized to int8, is one that micronpu can express."
@@ -66,6 +68,7 @@ class Unit:
     reasons: list[Reason] = field(default_factory=list)
     macs: int = 0
     operations: int = 0  # NPU operations, before the passes
+    rewrites: dict[str, None] = field(default_factory=dict)  # names in order, of those that make it fit
 
     @property
     def anchor(self) -> FxNode:
@@ -106,6 +109,7 @@ def partition(
     check: Check,
     exclude: Exclude | None = None,
     *,
+    cure: FindCure | None = None,
     allow_no_op_partitions: bool = False,
 ) -> Partitioning:
     """Decides for every operator and groups what is supported.
@@ -115,11 +119,12 @@ def partition(
         target: name for the report.
         check: the target's rules for one operator of the graph.
         exclude: a reason why the user does not want a node delegated, or None.
+        cure: finds a rewrite for an operator that breaks a rule.
         allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
     """
     units, unit_of = _units(view)
     for unit in units:
-        _judge(view, unit, check, exclude)
+        _judge(view, unit, check, exclude, cure)
     vertices = _vertices(view, units, unit_of)
     chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
     groups: list[Group] = []
@@ -145,7 +150,8 @@ def partition(
                 verdicts.append(_float_verdict(node))
         elif owner.head is node:
             seen.add(id(owner))
-            verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs))
+            verdict = _verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
+            verdicts.append(replace(verdict, rewrites=tuple(owner.rewrites) if verdict.delegated else ()))
         elif is_compute(node):
             verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons)))
     return Partitioning(tuple(groups), DelegationReport(target, tuple(verdicts)))
@@ -248,10 +254,10 @@ def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
             _add_operand(view, unit, source)
 
 
-def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None) -> None:
+def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None, cure: FindCure | None) -> None:
     """Fills in the unit's reasons and MACs."""
     if exclude is not None:  # a fused clamp can be unwanted as well as the operator that takes it
-        unit.reasons += [reason for node in unit.body if (reason := exclude(node)) is not None]
+        unit.reasons += [reason for n in (*unit.body, *unit.quantizes) if (reason := exclude(n)) is not None]
         if unit.reasons:
             return
     for node in unit.body:
@@ -271,7 +277,12 @@ def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None)
     unit.operations = len(graph.nodes)
     for operation in graph.nodes:
         unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
-        unit.reasons += [r for r in check(operation) if r not in unit.reasons]
+        reasons = check(operation)
+        name = cure(operation) if reasons and cure is not None else None
+        if name is not None:
+            unit.rewrites[name] = None
+        else:
+            unit.reasons += [r for r in reasons if r not in unit.reasons]
 
 
 @dataclass

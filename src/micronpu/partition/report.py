@@ -117,6 +117,7 @@ class DelegationReport:
                     "partition": v.partition,
                     "shape": list(v.shape),
                     "macs": v.macs,
+                    "rewrites": list(v.rewrites),
                     "source": v.origin.source,
                     "module": v.origin.module,
                     "reasons": [asdict(r) for r in v.reasons],
@@ -162,6 +163,9 @@ class DelegationReport:
         counts = Counter(v.operator for v in self.verdicts if v.delegated)
         if counts:
             lines.append("On the NPU: " + ", ".join(f"{n} x {o}" for o, n in counts.most_common()) + ".")
+        rewritten = Counter(name for v in self.verdicts for name in v.rewrites)
+        if rewritten:
+            lines.append("Rewritten to fit: " + ", ".join(f"{n} x {name}" for name, n in rewritten.items()) + ".")
         if self.host:
             lines.append("On the host:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)

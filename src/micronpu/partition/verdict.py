@@ -92,6 +92,7 @@ class Verdict:
         reasons: why it stays, empty where it is delegated.
         macs: multiply-accumulate operations; 0 where they are not known because no operator imports it.
         shape: sizes of the result, or () where it is no tensor.
+        rewrites: names of the rewrites without which it would stay on the host.
     """
 
     operator: str
@@ -100,6 +101,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = ()
     macs: int = 0
     shape: tuple[int, ...] = ()
+    rewrites: tuple[str, ...] = ()
 
     @property
     def node(self) -> str:

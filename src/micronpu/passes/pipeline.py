@@ -13,6 +13,7 @@ from micronpu.passes.fusion import FoldPads, FuseActivations
 from micronpu.passes.layout import FoldTransposeIntoLinear, MergeTransposes, SinkTransposes, TransposeToReshape
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
+from micronpu.passes.rewrites import REWRITES
 from micronpu.passes.windows import MergePicks, SplitAveragePools
 
 # Run again and again until none of them changes anything.
@@ -77,13 +78,14 @@ def run_passes(
 
 
 def _without(disabled: Sequence[str]) -> list[Pass]:
-    """The passes that may be left out and are not disabled."""
+    """The passes that may be left out and are not disabled; a rewrite's name is allowed, too."""
     names = {step.name: step for step in (*SIMPLIFY, *SETTLE)}
     left_out = {disabled} if isinstance(disabled, str) else set(disabled)
-    for name in sorted(left_out - set(names)):
+    rewrites = [rewrite.name for rewrite in REWRITES]
+    for name in sorted(left_out - set(names) - set(rewrites)):
         if name in (step.name for step in LEGALIZE):
             what = f"The pass {name!r} cannot be left out, because LiteRT has no words for what it removes."
         else:
             what = f"There is no pass {name!r} to leave out."
-        raise OptionError(what, hint=f"one of {', '.join(names)}")
+        raise OptionError(what, hint=f"one of {', '.join((*names, *rewrites))}")
     return [step for name, step in names.items() if name not in left_out]

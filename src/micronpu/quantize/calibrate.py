@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import warnings
@@ -159,8 +160,8 @@ def _finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator
         number: tells which batch is under way.
     """
 
-    def check(node: Node, values: tuple[Any, ...]) -> None:
-        x = values[0]
+    def check(turn: Iterator[Node], module: nn.Module, values: tuple[Any, ...]) -> None:
+        node, x = next(turn), values[0]
         if not x.is_floating_point() or not x.numel() or torch.isfinite(torch.stack(torch.aminmax(x))).all():
             return
         source = origin_of(node).source
@@ -179,9 +180,7 @@ def _finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator
     for observer, producers in observed.items():
         if isinstance(observer, ObserverBase):
             turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
-            handles.append(
-                observer.register_forward_pre_hook(lambda module, values, turn=turn: check(next(turn), values))
-            )
+            handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
     try:
         yield
     finally:
@@ -213,4 +212,5 @@ def quantize(
                 prepared(*batch)
                 if progress is not None:
                     progress(number + 1)
-        return convert_pt2e(prepared)
+        quantized: GraphModule = convert_pt2e(prepared)
+    return quantized

@@ -22,7 +22,7 @@ from micronpu.quantize.transforms import add_constant, attribute, is_constant, i
 aten = torch.ops.aten
 
 SMALLEST = 2.0**-16
-"""Positive numbers below this count as this where a logarithm is taken; no int8 grid of activations has smaller steps."""
+"""Positive numbers below this count as this where a logarithm is taken; no grid of activations has smaller steps."""
 
 GELU_SLOPE = 1.702
 """x * sigmoid(1.702 x) differs from x * Phi(x) by at most 0.0204 (Hendrycks and Gimpel, 2016)."""
@@ -45,7 +45,7 @@ def rewrites(*overloads: str) -> Callable[[Rewrite], Rewrite]:
 
 
 class Writer:
-    """Appends operators in front of a node, with the shapes of their results and the node's place in the user's code."""
+    """Appends operators in front of a node, with the shapes of their results and the node's place in the model."""
 
     def __init__(self, model: GraphModule, node: Node) -> None:
         self.model, self.node = model, node
@@ -79,7 +79,7 @@ class Writer:
         """The value of a constant or of a transpose of one."""
         if isinstance(operand, Node) and overload_name(operand) in _TRANSPOSES:
             value = self._computed(operand.args[0])
-            return None if value is None else operand.target(value, *operand.args[1:])  # type: ignore[operator, no-any-return]
+            return None if value is None else operand.target(value, *operand.args[1:])  # type: ignore[operator]
         return attribute(self.model, operand)
 
     def transposed(self, weight: Node, factor: float) -> Node:
@@ -140,7 +140,19 @@ class _TupleWriter(Writer):
         self._mode = first.fake_mode
 
 
-_VIEWS = ("view", "reshape", "permute", "transpose", "t", "select", "slice", "squeeze", "unsqueeze", "expand", "flatten")
+_VIEWS = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "t",
+    "select",
+    "slice",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "flatten",
+)
 
 
 def make_functional(model: GraphModule) -> bool:
@@ -186,8 +198,8 @@ def fold_constants(model: GraphModule) -> bool:
             continue
         known = dict(zip(node.all_input_nodes, operands, strict=True))
         with torch.no_grad():
-            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].clone()) for a in (node.args, node.kwargs))  # type: ignore[union-attr] # noqa: B023
-            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].clone()) for a in (node.args, node.kwargs))  # noqa: B023
+            result = node.target(*args, **kwargs)
         node.replace_all_uses_with(add_constant(model, node, result.contiguous(), "folded"))
         model.graph.erase_node(node)
         changed = True
@@ -231,7 +243,7 @@ def _into_bias(write: Writer, x: Any, z: Any, factor: float) -> Node | None:
     if addend is None or weight is None or (given["bias"] is not None and bias is None):
         return None
     outputs = weight.shape[0]
-    if addend.numel() not in (1, outputs) or addend.dim() > 1 and addend.shape[-1] != addend.numel():
+    if addend.numel() not in (1, outputs) or not _is_row(addend):
         return None
     total = torch.zeros(outputs, dtype=torch.float64) if bias is None else bias
     total = total + factor * addend.reshape(-1)
@@ -473,7 +485,7 @@ def _matrix_product(write: Writer, node: Node, given: dict[str, Any]) -> Any:
     if name == "linear":
         return _computed_weights(write, given)
     x = given.get("batch1", given.get("mat1", given["self"]))
-    z = given.get("batch2", given.get("mat2", given.get("other")))
+    z: Any = given.get("batch2", given.get("mat2", given.get("other")))
     alpha, beta = float(given.get("alpha", 1)), float(given.get("beta", 1))
     weight, bias = write.known(z), None
     if "mm" in name and name != "mm":

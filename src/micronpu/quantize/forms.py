@@ -1,4 +1,4 @@
-"""Rewrites of the float program to operators with one result.  All are exact.
+"""Rewrites of the float program to operators with one result and one tensor to read.  All are exact.
 
 The quantization of a value stands behind the node that computes it, so that a node with several results has to go
 before the program is annotated.  Operators whose second operand only lends its shape lose that operand.
@@ -25,6 +25,7 @@ _SPLITS = (
     *(f"tensor_split.{form}" for form in ("sections", "indices")),
 )
 _UNBINDS = ("unbind.int", "unbind_copy.int")
+_COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")
 _CHECKS = ("_assert_tensor_metadata.default",)
 
 
@@ -38,6 +39,7 @@ def one_result_each(model: GraphModule) -> bool:
             ("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default"), drop_pattern
         ),
         **dict.fromkeys((f"adaptive_max_pool{n}d.default" for n in (1, 2)), adaptive_max_to_pools),
+        **dict.fromkeys(("index_select.default", "index.Tensor"), index_to_slices),
         **dict.fromkeys((f"max_pool{n}d_with_indices.default" for n in (1, 2)), drop_indices),
     }
     changed = False
@@ -190,3 +192,63 @@ def adaptive_max_to_pools(model: GraphModule, node: Node) -> bool:
         return pieces[0] if len(pieces) == 1 else call(model, node, aten.cat.default, pieces, axis - spatial)
 
     return _replace_values(model, node, build(x, range(spatial), [], []))
+
+
+def _constant(model: GraphModule, node: Any) -> torch.Tensor | None:
+    """Value of a constant behind copies of it, or None."""
+    while isinstance(node, Node) and overload_name(node) in _COPIES:
+        node = node.args[0]
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return None
+    value: Any = model
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Indices as few ranges (first, count, step), every step positive."""
+    found: list[tuple[int, int, int]] = []
+    position = 0
+    while position < len(indices):
+        last, step = position, 0
+        while last + 1 < len(indices):
+            difference = indices[last + 1] - indices[last]
+            if difference < 1 or (step and difference != step):
+                break
+            step, last = difference, last + 1
+        if last == position + 1 and step > 1:  # two elements apart are cheaper one by one than with a step
+            last, step = position, 0
+        found.append((indices[position], last - position + 1, step or 1))
+        position = last + 1
+    return found
+
+
+def index_to_slices(model: GraphModule, node: Node) -> bool:
+    """Constant indices along one axis are slices.
+
+    x, [0, 1, 2, 6] -> index_select -> y        x -> slice 0:3, x -> slice 6:7 -> cat -> y
+    """
+    given = arguments(node)
+    x = given["self"]
+    if overload_name(node) == "index.Tensor":
+        places = [axis for axis, index in enumerate(given["indices"]) if index is not None]
+        if len(places) != 1:
+            return False
+        axis, index = places[0], _constant(model, given["indices"][places[0]])
+    else:
+        axis, index = int(given["dim"]) % x.meta["val"].dim(), _constant(model, given["index"])
+    if index is None or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32) or not index.numel():
+        return False
+    size = x.meta["val"].shape[axis]
+    ranges = _ranges([int(i) % size for i in index.tolist()])
+    if len(ranges) > MAX_PARTS:
+        return False
+    parts = [
+        call(model, node, aten.slice.Tensor, x, axis, first, first + (count - 1) * step + 1, step)
+        for first, count, step in ranges
+    ]
+    new = parts[0] if len(parts) == 1 else call(model, node, aten.cat.default, parts, axis)
+    node.replace_all_uses_with(new)
+    model.graph.erase_node(node)
+    return True

@@ -16,10 +16,11 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
-from torchao.quantization.pt2e import FakeQuantizeBase, MovingAverageMinMaxObserver, ObserverBase
+from torchao.quantization.pt2e import FakeQuantize, FakeQuantizeBase, MovingAverageMinMaxObserver, ObserverBase
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError
-from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
+from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.calibrate import graph_module, quiet
 from micronpu.quantize.torchao_fixes import is_dropout, set_training
 
@@ -30,8 +31,8 @@ Train = Callable[[nn.Module], Any]
 class WideningObserver(MovingAverageMinMaxObserver):
     """A moving average that widens at once and narrows slowly.
 
-    Tensors that share a grid take turns at one observer.  A plain average of a wide range and a narrow one lies
-    between the two and clips the wide one, as torchao's does at every pooling and concatenation.
+    Operands of a concatenation share a grid and take turns at one observer.  A plain average of a wide range and a
+    narrow one lies between the two and clips the wide one.
     """
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
@@ -46,21 +47,24 @@ class WideningObserver(MovingAverageMinMaxObserver):
         return x_orig
 
 
-class BehindDropout(ObserverBase):
-    """Fake quantization on the grid of ``source``, which it leaves alone, and none while dropout is at work.
+class Follower(ObserverBase):
+    """Fake quantization on the grid of ``source``, whose range it leaves alone.
 
-    Dropout scales up what it lets through.  On the chip it is gone, so that the larger values must neither widen the
-    grid nor be clipped by it.
+    What a pool or a slice lets through is in the range of its operand, and mostly narrower: averaged into that range,
+    it would clip the operand.  Behind a dropout nothing is quantized while it is at work: it scales up what it lets
+    through.  On the chip it is gone, so that the larger values must neither widen the grid nor be clipped by it.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, behind_dropout: bool) -> None:
         super().__init__(source.dtype)
         self.source = source
         self.qscheme, self.quant_min, self.quant_max = source.qscheme, source.quant_min, source.quant_max
+        self.behind_dropout = behind_dropout
         self.in_training = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.in_training or _is_empty(self.source):
+        off = not bool(self.source.fake_quant_enabled[0]) or _is_empty(self.source)
+        if off or (self.behind_dropout and self.in_training):
             return x
         scale, zero_point = (t.to(x.device) for t in self.calculate_qparams())
         return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, self.quant_min, self.quant_max)
@@ -69,35 +73,51 @@ class BehindDropout(ObserverBase):
         return self.source.calculate_qparams()
 
 
+# Operators with results in the range of their operand, besides those that only move values.
+_WITHIN = ("max_pool", "avg_pool", "adaptive_avg_pool", "mean", "amax", "amin", "upsample_nearest", "upsample_bilinear")
+
+
 def share_ranges(places: dict[Any, Any]) -> None:
     """Lets tensors that share a grid share its range as well.
 
     Args:
         places: fake quantization per node or per (operand, reader) edge, as torchao has them while it prepares.
     """
-    values: dict[int, set[Node]] = {}
+    values = {place: place[0] if isinstance(place, tuple) else place for place in places}
+    groups: dict[int, set[Node]] = {}
     for place, module in places.items():
-        values.setdefault(id(module), set()).add(place[0] if isinstance(place, tuple) else place)
-    for module in places.values():
-        observer = getattr(module, "activation_post_process", None)
-        if len(values[id(module)]) > 1 and type(observer) is MovingAverageMinMaxObserver:
-            observer.__class__ = WideningObserver
-    behind: dict[int, BehindDropout] = {}
+        groups.setdefault(id(module), set()).add(values[place])
+    leaders: dict[int, set[Node]] = {}
+    followers: dict[tuple[int, bool], Follower] = {}
     for place, module in list(places.items()):
-        node = place[0] if isinstance(place, tuple) else place
-        if isinstance(module, FakeQuantizeBase) and _is_behind_dropout(node, values[id(module)]):
-            places[place] = behind.setdefault(id(module), BehindDropout(module))
+        group, node = groups[id(module)], values[place]
+        if not isinstance(module, FakeQuantize) or module.qscheme != torch.per_tensor_affine:
+            continue
+        if not _follows(node, group):
+            leaders.setdefault(id(module), set()).add(node)
+            if len(leaders[id(module)]) > 1 and type(module.activation_post_process) is MovingAverageMinMaxObserver:
+                module.activation_post_process.__class__ = WideningObserver
+            continue
+        dropped = _is_behind_dropout(node, group)
+        key = id(module), dropped
+        places[place] = followers.setdefault(key, Follower(module, dropped))
+
+
+def _follows(node: Node, group: set[Node]) -> bool:
+    """Whether a value comes from another one of its group through an operator that stays in its range."""
+    operands = node.all_input_nodes
+    if node.op != "call_function" or len(operands) != 1 or operands[0] not in group:
+        return False
+    name = overload_name(node)
+    entry = ATEN_IMPORTS.get(name)
+    return (entry is not None and entry.moves_only) or name.startswith(_WITHIN)
 
 
 def _is_behind_dropout(node: Node, group: set[Node]) -> bool:
-    """Whether a value is the result of a dropout, or moved from one, within a group of one grid."""
-    while node in group and node.op == "call_function" and node.all_input_nodes:
-        first = node.all_input_nodes[0]
+    while _follows(node, group):
         if is_dropout(node):
-            return first in group
-        if first not in group or len(node.all_input_nodes) > 1:
-            return False
-        node = first
+            return True
+        (node,) = node.all_input_nodes
     return False
 
 
@@ -157,20 +177,18 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
     They switch dropouts and batch norms, and evaluation leaves the ranges of activations alone, so that nothing of the
     data that a network is judged with gets into it.
     """
-    observing: dict[FakeQuantizeBase, torch.Tensor] = {}
 
     def switch(self: GraphModule, mode: bool = True) -> GraphModule:
         set_training(self, mode)
         vars(self)["_exported_training"] = mode  # where torchao notes the mode
         self.training = mode
-        for module, state in observing.items():
-            module.observer_enabled.copy_(state)
-        observing.clear()
-        if not mode:
-            for module in _activations(self):
-                if not _is_empty(module):
-                    observing[module] = module.observer_enabled.clone()
-                    module.disable_observer()
+        for module in _activations(self):
+            before = vars(module).pop("_observes_in_training", None)
+            if before is not None:
+                module.enable_observer(before)
+            if not mode and not _is_empty(module):
+                vars(module)["_observes_in_training"] = bool(module.observer_enabled[0])
+                module.disable_observer()
         return self
 
     def off(self: GraphModule) -> GraphModule:

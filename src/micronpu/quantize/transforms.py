@@ -11,7 +11,8 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.forms import one_result_each
 
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
-_FOLDABLE = ("conv1d.default", "conv2d.default", "conv2d.padding", "linear.default")
+_TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
+_FOLDABLE = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "linear.default", *_TRANSPOSED)
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
 
 # Key of a module's meta: set while it is prepared for quantization-aware training.
@@ -54,7 +55,7 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
         node = model.graph.get_attr(name)
     fake = next((n.meta["val"] for n in model.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)), None)
     mode = getattr(fake, "fake_mode", None)
-    node.meta["val"] = mode.from_tensor(value) if mode is not None else value
+    node.meta["val"] = mode.from_tensor(value, static_shapes=True) if mode is not None else value
     return node
 
 
@@ -119,13 +120,23 @@ def _fold_into(model: GraphModule, node: Node, source: Node, scale: torch.Tensor
         return False
     given = arguments(source)
     weight, bias = attribute(model, given["weight"]), attribute(model, given.get("bias"))
-    if weight is None or (given.get("bias") is not None and bias is None) or weight.shape[0] != scale.numel():
+    if (
+        weight is None
+        or (given.get("bias") is not None and bias is None)
+        or (weight.shape[0] != scale.numel() and overload_name(source) not in _TRANSPOSED)
+    ):
         return False
     is_linear = overload_name(source).startswith("linear")
     if is_linear and len(source.meta["val"].shape) != 2:
         return False  # batch norm's channels are axis 1, linear's the last
-    shape = (-1,) + (1,) * (weight.dim() - 1)
-    folded = (weight.detach().double() * scale.reshape(shape)).float()
+    if overload_name(source) in _TRANSPOSED:  # [C, O / groups, ..]; the groups are blocks of C
+        groups = given["groups"]
+        blocks = weight.detach().double().reshape(groups, -1, *weight.shape[1:])
+        factors = scale.reshape(groups, 1, weight.shape[1], *[1] * (weight.dim() - 2))
+        folded = (blocks * factors).reshape(weight.shape).float()
+    else:
+        shape = (-1,) + (1,) * (weight.dim() - 1)
+        folded = (weight.detach().double() * scale.reshape(shape)).float()
     offset = shift if bias is None else shift + bias.detach().double() * scale
     args = list(source.args) + [None] * (3 - len(source.args))
     args[1] = add_constant(model, source, folded, "folded_weight")

@@ -130,7 +130,8 @@ def _partition(number: int, rows: list[Row], kind: str, largest: int) -> str:
 <summary><h2>Partition {number}</h2> <span class="about">{about}</span></summary>
 <div class="scroll"><table>
 <colgroup><col style="width:24%"><col style="width:14%"><col style="width:11%"><col style="width:17%"></colgroup>
-<thead><tr><th>{escape(kind)}</th><th>result</th><th class="number">MACs</th><th></th><th>module</th><th>source</th></tr>
+<thead>
+<tr><th>{escape(kind)}</th><th>result</th><th class="number">MACs</th><th></th><th>module</th><th>source</th></tr>
 </thead>
 <tbody>
 {lines}

@@ -1,0 +1,56 @@
+"""Programs without writes that another value can see.
+
+Every later stage takes an operator as a function of its operands.  `torch.relu_(conv(x))` is one, since nobody reads
+the convolution any more; `y[:, 0] += 1` is not: it changes y through a view.
+"""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from micronpu.errors import ModelError
+from micronpu.frontend.program import aten_overload, is_getitem
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """The program with shared writes made functions; the same object where it has none.
+
+        y = conv(x)                     y = conv(x)
+        v = select(y, 1, 0)             v = select(y, 1, 0)
+        add_(v, 1)            ->        w = add(v, 1)
+        z = mul(y, 2)                   y' = select_scatter(y, w, 1, 0)
+                                        z = mul(y', 2)
+
+    Raises:
+        ModelError: the program changes a buffer, which would have to live on from one run to the next.
+    """
+    if any(_writes_what_others_see(node) for node in program.graph.nodes):
+        program = program.run_decompositions({})
+    changed = list(program.graph_signature.buffers_to_mutate.values())
+    if changed:
+        names = ", ".join(f"`{name}`" for name in changed)
+        raise ModelError(
+            f"The model changes its buffer {names} while it runs, but a compiled program keeps nothing from one run to "
+            "the next.",
+            hint="make the state an input and an output of the model",
+        )
+    return program
+
+
+def _writes_what_others_see(node: Node) -> bool:
+    overload = aten_overload(node)
+    if overload is None or not overload._schema.is_mutable:
+        return False
+    given = dict(zip((a.name for a in overload._schema.arguments), node.args, strict=False)) | node.kwargs
+    written = [given.get(a.name) for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return any(isinstance(source, Node) and _is_seen_elsewhere(source) for source in written)
+
+
+def _is_seen_elsewhere(source: Node) -> bool:
+    """Whether the memory of a value belongs to another one, too, or is read by more than the writer."""
+    overload = aten_overload(source)
+    if overload is None or len(source.users) > 1 or is_getitem(source):
+        return True
+    # A write into what another write returned is as good as that one, which is looked at by itself.
+    return not overload._schema.is_mutable and any(r.alias_info is not None for r in overload._schema.returns)

@@ -1,0 +1,314 @@
+"""Single operators from PyTorch to the `.pte`: one partition, one step from eager mode at most, the reference exactly.
+
+Rows are compiled together, side by side in one model, since most of the time of a compilation does not depend on what
+is in it.  Every row has inputs and an output of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import micronpu
+from micronpu.compiler.program import CompiledProgram
+from micronpu.ir import interpret
+
+Call = Callable[..., torch.Tensor]
+Size = tuple[int, ...]
+
+IMAGE: Size = (1, 8, 7, 5)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator.
+
+    Attributes:
+        make: makes a module, or is a function of the inputs.
+        shapes: of the inputs.
+    """
+
+    name: str
+    make: Callable[[], nn.Module] | Call
+    shapes: tuple[Size, ...]
+    is_module: bool
+
+    def module(self) -> nn.Module:
+        if not self.is_module:
+            return Function(self.make)
+        torch.manual_seed(len(self.name))
+        made = self.make()
+        for part in made.modules():
+            if isinstance(part, nn.BatchNorm2d | nn.BatchNorm1d):
+                for values in (part.running_mean, part.weight, part.bias):
+                    if values is not None:
+                        nn.init.normal_(values, 0.3, 0.5)
+                nn.init.uniform_(part.running_var, 0.2, 3.0)
+        return made
+
+
+class Function(nn.Module):
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(*inputs)
+
+
+def layer(name: str, make: Callable[[], nn.Module], *shapes: Size) -> Row:
+    return Row(name, make, shapes or (IMAGE,), True)
+
+
+def function(name: str, call: Call, *shapes: Size) -> Row:
+    return Row(name, call, shapes or (IMAGE,), False)
+
+
+def seq(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers)
+
+
+CONVOLUTIONS = [
+    layer("3x3", lambda: nn.Conv2d(8, 4, 3)),
+    layer("without bias", lambda: nn.Conv2d(8, 4, 3, bias=False)),
+    layer("odd channels", lambda: nn.Conv2d(9, 17, (3, 2)), (2, 9, 7, 5)),
+    layer("one channel", lambda: nn.Conv2d(1, 1, 1), (1, 1, 5, 4)),
+    layer("stride, padding", lambda: nn.Conv2d(8, 4, (3, 5), stride=(2, 1), padding=(1, 2))),
+    layer("padding that LiteRT has no word for", lambda: nn.Conv2d(8, 4, 3, stride=2, padding=(2, 3))),
+    layer("padding='same'", lambda: nn.Conv2d(8, 4, (3, 2), padding="same")),
+    layer("padding='valid'", lambda: nn.Conv2d(8, 4, 3, padding="valid")),
+    layer("padding='same', dilated", lambda: nn.Conv2d(8, 4, 3, padding="same", dilation=2)),
+    layer("dilated", lambda: nn.Conv2d(8, 4, 3, dilation=(3, 2), padding=1)),
+    layer("depthwise", lambda: nn.Conv2d(8, 8, 3, groups=8, padding=1)),
+    layer("depthwise, 2 results each", lambda: nn.Conv2d(8, 16, 3, groups=8)),
+    layer("depthwise, dilated", lambda: nn.Conv2d(8, 8, 3, groups=8, dilation=2)),
+    layer("batch norm", lambda: seq(nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))),
+    layer("batch norm, relu", lambda: seq(nn.Conv2d(8, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU())),
+    layer("depthwise, batch norm", lambda: seq(nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.ReLU6())),
+    layer("batch norm without affine", lambda: seq(nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4, affine=False))),
+    layer("relu", lambda: seq(nn.Conv2d(8, 4, 3), nn.ReLU())),
+    layer("relu in place", lambda: seq(nn.Conv2d(8, 4, 3), nn.ReLU(inplace=True))),
+    layer("relu6", lambda: seq(nn.Conv2d(8, 4, 3), nn.ReLU6())),
+    layer("hardtanh", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh())),
+    layer("hardtanh 0 to 1", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh(0.0, 1.0))),
+    layer("clamp to other bounds", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh(-0.7, 0.4))),
+    layer("sigmoid behind", lambda: seq(nn.Conv2d(8, 4, 3), nn.Sigmoid())),
+]
+LINEAR = [
+    layer("linear", lambda: nn.Linear(10, 4), (3, 10)),
+    layer("linear without bias", lambda: nn.Linear(10, 4, bias=False), (3, 10)),
+    layer("linear of rank 1", lambda: nn.Linear(9, 17), (9,)),
+    layer("linear of rank 3", lambda: nn.Linear(9, 7), (2, 3, 9)),
+    layer("linear of rank 5", lambda: nn.Linear(8, 1), (1, 2, 1, 3, 8)),
+    layer("linear relu", lambda: seq(nn.Linear(10, 4), nn.ReLU()), (3, 10)),
+    layer("linear relu6", lambda: seq(nn.Linear(10, 4), nn.ReLU6()), (3, 10)),
+    layer("linear hardtanh", lambda: seq(nn.Linear(10, 4), nn.Hardtanh()), (3, 10)),
+    layer("linear batch norm", lambda: seq(nn.Linear(10, 4), nn.BatchNorm1d(4)), (3, 10)),
+    layer("linear batch norm relu", lambda: seq(nn.Linear(10, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU()), (3, 10)),
+    layer("addmm", lambda: Weighted(lambda x, w, b: torch.addmm(b, x, w), (10, 4), (4,)), (3, 10)),
+    layer("mm", lambda: Weighted(lambda x, w: torch.mm(x, w), (10, 4)), (3, 10)),
+    layer("mm of a transposed weight", lambda: Weighted(lambda x, w: torch.mm(x, w.t()), (4, 10)), (3, 10)),
+]
+ELEMENTWISE = [
+    function("add", lambda x, y: x + y, IMAGE, IMAGE),
+    function("add of itself", lambda x: x + x),
+    function("add in place", lambda x, y: (x + 0.0).add_(y), IMAGE, IMAGE),
+    function("add number", lambda x: x + 1.5),
+    function("add number first", lambda x: 2 + x),
+    function("add broadcast", lambda x, y: x + y, IMAGE, (8, 1, 1)),
+    function("add of another rank", lambda x, y: x + y, (5,), (2, 3, 5)),
+    layer("add constant", lambda: Weighted(lambda x, w: x + w, (8, 1, 1))),
+    function("add relu", lambda x, y: F.relu(x + y), IMAGE, IMAGE),
+    function("add relu6", lambda x, y: F.relu6(x + y), IMAGE, IMAGE),
+    function("add alpha", lambda x, y: torch.add(x, y, alpha=2), IMAGE, IMAGE),
+    function("relu", F.relu),
+    function("relu_", lambda x: F.relu_(x + 0.0)),
+    function("relu6", F.relu6),
+    function("hardtanh", F.hardtanh),
+    function("hardtanh 0 to 1", lambda x: F.hardtanh(x, 0.0, 1.0)),
+    function("hardtanh other", lambda x: F.hardtanh(x, -0.3, 2.1)),
+    function("clamp", lambda x: torch.clamp(x, -1.0, 1.0)),
+    function("clamp other", lambda x: torch.clamp(x, -0.25, 0.6)),
+    function("clamp from below", lambda x: torch.clamp(x, min=-0.5)),
+    function("clamp from above", lambda x: torch.clamp(x, max=0.5)),
+    function("clamp at zero", lambda x: torch.clamp(x, min=0.0)),
+    function("sigmoid", torch.sigmoid),
+    function("tanh", torch.tanh),
+    *(function(f"softmax dim {d}", lambda x, d=d: torch.softmax(x, d), (2, 3, 4, 5)) for d in (0, 1, 2, 3, -1)),
+    function("softmax of rank 1", lambda x: torch.softmax(x, 0), (7,)),
+    layer("batch norm", lambda: nn.BatchNorm2d(8)),
+    layer("batch norm behind relu", lambda: seq(nn.ReLU(), nn.BatchNorm2d(8))),
+    layer("dropout", lambda: seq(nn.Conv2d(8, 4, 1), nn.Dropout(0.5), nn.ReLU())),
+    layer("dropout alone", lambda: seq(nn.Dropout(0.5), nn.Sigmoid())),
+]
+POOLS = [
+    function("avg_pool2d without stride", lambda x: F.avg_pool2d(x, 2)),
+    function("avg_pool2d with stride", lambda x: F.avg_pool2d(x, (3, 2), (2, 1))),
+    function("avg_pool2d padded", lambda x: F.avg_pool2d(x, 3, 1, 1)),
+    function("avg_pool2d padded, stride", lambda x: F.avg_pool2d(x, 3, 2, 1), (1, 8, 8, 6)),
+    function("avg_pool2d same, not counted", lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)),
+    function("adaptive_avg_pool2d 1", lambda x: F.adaptive_avg_pool2d(x, 1)),
+    function("adaptive_avg_pool2d 3", lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (2, 9, 6, 4)),
+    function("max_pool2d without stride", lambda x: F.max_pool2d(x, 2)),
+    function("max_pool2d with stride", lambda x: F.max_pool2d(x, (3, 2), (2, 1))),
+    function("max_pool2d padded", lambda x: F.max_pool2d(x, 3, 2, 1)),
+    function("max_pool2d of negative numbers, padded", lambda x: F.max_pool2d(F.relu(x) * 0.0 + x - 9.0, 3, 1, 1)),
+    function("mean of height and width", lambda x: x.mean((2, 3))),
+    function("mean, keepdim", lambda x: x.mean((2, 3), keepdim=True)),
+    function("mean of the last", lambda x: x.mean(-1)),
+    function("mean of channels", lambda x: x.mean(1, keepdim=True)),
+    function("mean of rank 2", lambda x: x.mean(0), (6, 5)),
+    function("mean of three", lambda x: x.mean((0, 1, 3)), (2, 3, 4, 5)),
+]
+# Moving values alone is no reason to start a partition, hence the clamp.
+MOVEMENT = [
+    function("view", lambda x: F.relu(x).view(1, 56, 5)),
+    function("reshape", lambda x: F.relu(x.reshape(-1, 5))),
+    function("flatten", lambda x: F.relu(x).flatten(1)),
+    function("flatten all", lambda x: F.relu(torch.flatten(x))),
+    function("squeeze", lambda x: F.relu(x).squeeze(), (1, 3, 1, 5)),
+    function("squeeze dim", lambda x: F.relu(x).squeeze(0), (1, 3, 1, 5)),
+    function("squeeze dims", lambda x: F.relu(x).squeeze((0, 2)), (1, 3, 1, 5)),
+    function("unsqueeze", lambda x: F.relu(x).unsqueeze(1), (3, 5)),
+    function("permute", lambda x: F.relu(x).permute(0, 2, 3, 1)),
+    function("permute of rank 5", lambda x: F.relu(x).permute(4, 0, 3, 1, 2), (1, 2, 3, 2, 5)),
+    function("transpose", lambda x: F.relu(x).transpose(1, -1)),
+    function("t", lambda x: F.relu(x).t(), (3, 5)),
+    function("pad", lambda x: F.pad(F.relu(x), (1, 2, 0, 3))),
+    function("pad with a number", lambda x: F.pad(F.relu(x), (1, 0), value=1.5)),
+    function("pad channels", lambda x: F.pad(F.relu(x), (0, 0, 0, 0, 1, 2))),
+    function("pad, then pool", lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-4.0), 2)),
+    function("contiguous and clone", lambda x: F.relu(x).permute(0, 2, 3, 1).contiguous().clone()),
+]
+CONCATENATIONS = [
+    function("cat", lambda x, y: torch.cat([x, y], 1), IMAGE, IMAGE),
+    function("cat of relus", lambda x, y: torch.cat([F.relu(x), y], 1), IMAGE, (1, 3, 7, 5)),
+    function("cat last", lambda x, y: F.relu(torch.cat([x, y], -1)), (2, 3), (2, 4)),
+    function("cat first", lambda x, y: F.relu(torch.cat([x, y])), (2, 3), (1, 3)),
+    function("cat of three", lambda x, y, z: torch.cat([F.relu(x), y, torch.tanh(z)], 1), IMAGE, IMAGE, IMAGE),
+    function("cat of a sigmoid", lambda x, y: torch.cat([torch.sigmoid(x), y], 1), IMAGE, IMAGE),
+    function("cat of the same", lambda x: torch.cat([x, F.relu(x), x], 1)),
+    function("cat of one", lambda x: F.relu(torch.cat([x], 1))),
+]
+
+
+class Weighted(nn.Module):
+    """A function whose further arguments are parameters."""
+
+    def __init__(self, call: Call, *shapes: Size) -> None:
+        super().__init__()
+        self.call = call
+        self.values = nn.ParameterList([nn.Parameter(torch.randn(s)) for s in shapes])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x, *self.values)
+
+
+class SideBySide(nn.Module):
+    """Rows that have nothing to do with each other."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self.counts = [len(r.shapes) for r in rows]
+        self.parts = nn.ModuleList([r.module() for r in rows])
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results, start = [], 0
+        for part, count in zip(self.parts, self.counts, strict=True):
+            results.append(part(*inputs[start : start + count]))
+            start += count
+        return tuple(results)
+
+
+def inputs_for(shapes: Sequence[Size], seed: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(s, generator=generator) * 1.5 for s in shapes)
+
+
+def compiled(model: nn.Module, shapes: Sequence[Size], **options: Any) -> CompiledProgram:
+    calibration = [inputs_for(shapes, seed) for seed in range(1, 5)]
+    return micronpu.compile(model.eval(), inputs_for(shapes, 0), calibration=calibration, **options)
+
+
+def output_grids(program: CompiledProgram) -> list[float]:
+    """The step of every output."""
+    (output,) = (n for n in program.quantized.graph.nodes if n.op == "output")
+    results = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
+    return [float(node.args[1]) for node in results]
+
+
+def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def quantized_inputs(program: CompiledProgram, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """The integers that the partition gets."""
+    graph = program.partitions[0].graph
+    assert len(graph.inputs) == len(inputs)
+    arrays = []
+    for position, (tensor, value) in enumerate(zip(graph.inputs, inputs, strict=True)):
+        x = torch.ops.quantized_decomposed.quantize_per_tensor(
+            value, tensor.type.scale, tensor.type.zero_point, -128, 127, torch.int8
+        ).numpy()
+        arrays.append(np.moveaxis(x, 1, -1).copy() if position in graph.channels_last_inputs else x)
+    return arrays
+
+
+def check(program: CompiledProgram, names: Sequence[str], inputs: tuple[torch.Tensor, ...]) -> None:
+    """The three ways: `.pte`, eager mode, reference interpreter."""
+    left = [f"{v.operator} ({v.origin.module}): {v.reasons}" for v in program.report.verdicts if not v.delegated]
+    assert not left, "\n".join(left)
+    assert program.report.partitions == 1
+    got, eager = as_tuple(program.run(*inputs)), as_tuple(program.quantized(*inputs))
+    graph = program.partitions[0].graph
+    reference = interpret(graph, quantized_inputs(program, inputs))
+    problems = []
+    rows = zip(names, got, eager, reference, graph.outputs, output_grids(program), strict=True)
+    for position, (name, result, expected, integers, tensor, step) in enumerate(rows):
+        if result.shape != expected.shape:
+            problems.append(f"{name}: {list(result.shape)} instead of {list(expected.shape)}")
+            continue
+        distance = float((result - expected).abs().max()) / step
+        if distance > 1.01:
+            problems.append(f"{name}: {distance:.2f} steps from the quantized model")
+        if position in graph.channels_last_outputs:
+            integers = np.moveaxis(integers, -1, 1)
+        real = torch.from_numpy(integers.astype(np.float32) - tensor.type.zero_point) * np.float32(tensor.type.scale)
+        if not torch.equal(real, result):
+            wrong = int((real != result).sum())
+            problems.append(f"{name}: {wrong} of {result.numel()} elements are not the reference's")
+    assert not problems, "\n".join(problems)
+
+
+GROUPS = {
+    "convolutions": CONVOLUTIONS,
+    "linear": LINEAR,
+    "elementwise": ELEMENTWISE,
+    "pools": POOLS,
+    "movement": MOVEMENT,
+    "concatenations": CONCATENATIONS,
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "per_channel"),
+    [*((g, True) for g in GROUPS), ("convolutions", False), ("linear", False)],
+    ids=lambda value: value if isinstance(value, str) else ("per channel" if value else "per tensor"),
+)
+def test_rows(group: str, per_channel: bool):
+    rows = GROUPS[group]
+    shapes = [s for r in rows for s in r.shapes]
+    program = compiled(SideBySide(rows), shapes, per_channel=per_channel)
+    for seed in (0, 7):
+        check(program, [r.name for r in rows], inputs_for(shapes, seed))
+    weights = [n.inputs[1].type.qparams for n in program.partitions[0].graph.nodes if n.op.quantization.weight]
+    if group in ("convolutions", "linear"):
+        assert weights
+        assert all(q is not None and q.is_per_tensor != per_channel for q in weights)
