@@ -24,8 +24,8 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     target = Path(os.path.realpath(shown))
     temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
     try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
+        if shown.exists() and not shown.is_file():
+            shown.write_bytes(data)
             return shown
         temporary.write_bytes(data)
         os.replace(temporary, target)
@@ -46,21 +46,24 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         FileError: the path is a folder, its folder does not exist, or nothing may be written there.
     """
     target = Path(path)
-    folder = target.parent
     if target.is_dir():
         raise FileError(f"{target} cannot be written: it is a folder.", hint=f"a file in it, {target / 'NAME'}")
-    if not folder.exists():
-        raise FileError(f"{target} cannot be written: the folder {folder} does not exist.", hint=f"mkdir -p {folder}")
-    if not folder.is_dir():
-        raise FileError(f"{target} cannot be written: {folder} is a file, not a folder.", hint="another folder")
-    if not os.access(target if target.exists() else folder, os.W_OK):
-        raise FileError(f"{target} cannot be written: permission denied.", hint="another folder")
+    what = f"{target} cannot be written"
+    check_folder(target.parent, what)
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise FileError(f"{what}: permission denied.", hint="another folder")
 
 
-def check_folder(path: str | os.PathLike[str]) -> None:
-    """Refuses a folder that files cannot be written to.
+def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot be written") -> None:
+    """Refuses a folder that does not exist or is none.
 
-    Raises:
-        FileError: it does not exist, is a file, or nothing may be written there.
+    Args:
+        what: the beginning of the sentence.
     """
-    check_writable(Path(path) / "file")
+    path = Path(folder)
+    if not path.exists():
+        raise FileError(f"{what}: the folder {path} does not exist.", hint=f"mkdir -p {path}")
+    if not path.is_dir():
+        raise FileError(f"{what}: {path} is a file, not a folder.", hint="another folder")
+    if not os.access(path, os.W_OK):
+        raise FileError(f"{what}: nothing may be written to {path}.", hint="another folder")

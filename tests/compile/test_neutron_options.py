@@ -336,31 +336,38 @@ class Shared(torch.nn.Module):
         return torch.nn.functional.hardshrink(y) + y, torch.tanh(y)
 
 
-def test_a_dequantize_that_the_host_reads_too():
+def join(module):
+    """One dequantize for all readers of the same integers, as nobody should."""
+    first = {}
+    for node in list(module.graph.nodes):
+        if "dequantize_per_tensor" in str(node.target):
+            kept = first.setdefault(node.args, node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                module.graph.erase_node(node)
+    module.recompile()
+    return PassResult(module, True)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_dequantize_that_the_host_reads_too(joined):
     x = torch.randn(2, 8)
     program = quantized(Shared(), x)
     expected = program.module()(x)
+    if joined:
+        join(program.graph_module)
+    before = str(program.graph)
     for passes in (None, NeutronEdgePassManager()):
         partitioner = NeutronPartitioner()
         edge = lowered(program, partitioner, passes)
         assert calls(edge) >= 1
+        assert str(program.graph) == before  # it belongs to the user
         results = HostProgram(bytes(edge.to_executorch().buffer)).run(x)
         assert all(torch.allclose(a, b, atol=0.05) for a, b in zip(results, expected, strict=True))
 
 
 def test_a_shared_dequantize_at_the_last_moment():
     """Someone joins the dequantizes again behind our back: a reason, or the pass manager, and never an abort."""
-
-    def join(module):
-        first = {}
-        for node in list(module.graph.nodes):
-            if "dequantize_per_tensor" in str(node.target):
-                kept = first.setdefault(node.args, node)
-                if kept is not node:
-                    node.replace_all_uses_with(kept)
-                    module.graph.erase_node(node)
-        return PassResult(module, True)
-
     program = quantized(Shared(), torch.randn(2, 8))
     partitioner = NeutronPartitioner()
     lowered(program, partitioner, [join])

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import micronpu
+from micronpu.compiler.compile import check_model
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ir import interpret
 
@@ -89,6 +90,7 @@ CONVOLUTIONS = [
     layer("depthwise", lambda: nn.Conv2d(8, 8, 3, groups=8, padding=1)),
     layer("depthwise, 2 results each", lambda: nn.Conv2d(8, 16, 3, groups=8)),
     layer("depthwise, dilated", lambda: nn.Conv2d(8, 8, 3, groups=8, dilation=2)),
+    layer("2 groups", lambda: nn.Conv2d(8, 6, 3, groups=2)),
     layer("batch norm", lambda: seq(nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))),
     layer("batch norm, relu", lambda: seq(nn.Conv2d(8, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU())),
     layer("depthwise, batch norm", lambda: seq(nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.ReLU6())),
@@ -153,6 +155,8 @@ POOLS = [
     function("avg_pool2d with stride", lambda x: F.avg_pool2d(x, (3, 2), (2, 1))),
     function("avg_pool2d padded", lambda x: F.avg_pool2d(x, 3, 1, 1)),
     function("avg_pool2d padded, stride", lambda x: F.avg_pool2d(x, 3, 2, 1), (1, 8, 8, 6)),
+    function("avg_pool2d ceil", lambda x: F.avg_pool2d(x, 2, ceil_mode=True)),
+    function("avg_pool2d not counted", lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (1, 8, 8, 6)),
     function("avg_pool2d same, not counted", lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)),
     function("adaptive_avg_pool2d 1", lambda x: F.adaptive_avg_pool2d(x, 1)),
     function("adaptive_avg_pool2d 3", lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (2, 9, 6, 4)),
@@ -184,6 +188,7 @@ MOVEMENT = [
     function("pad", lambda x: F.pad(F.relu(x), (1, 2, 0, 3))),
     function("pad with a number", lambda x: F.pad(F.relu(x), (1, 0), value=1.5)),
     function("pad channels", lambda x: F.pad(F.relu(x), (0, 0, 0, 0, 1, 2))),
+    function("pad that removes", lambda x: F.pad(F.relu(x), (1, -2, -1, 0))),
     function("pad, then pool", lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-4.0), 2)),
     function("contiguous and clone", lambda x: F.relu(x).permute(0, 2, 3, 1).contiguous().clone()),
 ]
@@ -209,6 +214,13 @@ class Weighted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.call(x, *self.values)
+
+
+class TrainingDropout(nn.Module):
+    """Dropout that drops in evaluation mode too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5, training=True)
 
 
 class SideBySide(nn.Module):
@@ -312,3 +324,191 @@ def test_rows(group: str, per_channel: bool):
     if group in ("convolutions", "linear"):
         assert weights
         assert all(q is not None and q.is_per_tensor != per_channel for q in weights)
+
+
+def test_the_steps_are_counted():
+    """A result that is two steps off, or off the reference by one, must be found; else the rows could not fail."""
+    program = compiled(Function(F.relu), [IMAGE])
+    (x,) = inputs_for([IMAGE], 0)
+    step = output_grids(program)[0]
+    result = program.run(x)
+    program._host.clear()
+
+    class Off:
+        def __init__(self, steps: float) -> None:
+            self.steps = steps
+
+        def run(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+            return [result + self.steps * step]
+
+    program._host[False] = Off(0)  # type: ignore[assignment]
+    check(program, ["relu"], (x,))
+    program._host[False] = Off(1)  # type: ignore[assignment]
+    with pytest.raises(AssertionError, match="elements are not the reference's"):
+        check(program, ["relu"], (x,))
+    program._host[False] = Off(2)  # type: ignore[assignment]
+    with pytest.raises(AssertionError, match=r"relu: 2\.00 steps from the quantized model"):
+        check(program, ["relu"], (x,))
+
+
+# ---------------------------------------------------------------- what a shared grid must not do
+
+
+class Joined(nn.Module):
+    """Small numbers beside large ones, and an output of both apart."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.sigmoid(x), y], 1)
+
+
+class ThreeBranches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList([nn.Conv2d(8, n, 1) for n in (3, 5, 9)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small, middle, large = (c(x) for c in self.convolutions)
+        return torch.cat([small * 0.1, F.relu(middle), 10 * large], 1)
+
+
+@pytest.mark.parametrize(("model", "inputs"), [(Joined(), 2), (ThreeBranches(), 1)], ids=["sigmoid", "three"])
+def test_concatenation_clips_nothing(model: nn.Module, inputs: int):
+    """The grid of the result covers all parts, though one of them has a fixed range or a smaller one."""
+    shapes = [IMAGE] * inputs
+    torch.manual_seed(0)
+    program = compiled(model, shapes)
+    x = inputs_for(shapes, 1)
+    check(program, ["cat"], x)
+    with torch.no_grad():
+        expected = model(*x)
+    step = output_grids(program)[0]
+    assert step * 255 >= float(expected.max() - expected.min()) * 0.98
+    # The parts are rounded to grids of their own before, which are no coarser, and calibration clips outliers a little.
+    assert float((program.run(*x) - expected).abs().max()) <= 4 * step
+
+
+def test_a_sigmoid_with_two_readers_keeps_its_own_grid():
+    """Fixed parameters are LiteRT's condition for the operator, so that the join needs a requantization."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            s = torch.sigmoid(x)
+            return s, torch.cat([s, y], 1)
+
+    program = compiled(Model(), [IMAGE, IMAGE])
+    graph = program.partitions[0].graph
+    (sigmoid,) = (n for n in graph.nodes if n.op.name == "sigmoid")
+    (concat,) = (n for n in graph.nodes if n.op.name == "concat")
+    assert (sigmoid.output.type.scale, sigmoid.output.type.zero_point) == (1 / 256, -128)
+    assert len({t.type.qparams for t in concat.inputs}) == 1
+    assert concat.output.type.scale > 4 / 256
+    check(program, ["sigmoid", "cat"], inputs_for([IMAGE, IMAGE], 1))
+
+
+# ---------------------------------------------------------------- weights that are not as usual
+
+
+class SharedConvolution(nn.Module):
+    """One convolution, read by two batch norms through two calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 4, 3, bias=False)
+        self.first, self.second = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.first(self.conv(x)), self.second(self.conv(y)), self.conv(x)
+
+
+def test_batch_norms_do_not_change_weights_that_others_read():
+    torch.manual_seed(3)
+    model = SharedConvolution().eval()
+    for norm, factor in ((model.first, 5.0), (model.second, 0.2)):
+        nn.init.constant_(norm.weight, factor)
+        nn.init.normal_(norm.running_mean)
+        nn.init.normal_(norm.bias)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    program = compiled(model, [IMAGE, IMAGE])
+    x = inputs_for([IMAGE, IMAGE], 1)
+    check(program, ["first", "second", "plain"], x)
+    with torch.no_grad():
+        for result, expected, step in zip(program.run(*x), model(*x), output_grids(program), strict=True):
+            # What 8 bits of input and weights leave, over 72 products.
+            assert float((result - expected).abs().max()) <= 8 * step
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), f"compiling changed the user's {name}"
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_channels_without_weights_keep_their_bias(per_channel: bool):
+    """A scale made for weights of zero would be so fine that a bias of 5 overflows 32 bits."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(8, 4, 3)
+    with torch.no_grad():
+        model.weight[1:3] = 0.0
+        model.weight[3] *= 1e-9
+        model.bias[:] = torch.tensor([0.1, 5.0, -5.0, 3.0])
+    program = compiled(model, [IMAGE], per_channel=per_channel)
+    x = inputs_for([IMAGE], 1)
+    check(program, ["conv2d"], x)
+    result, step = program.run(*x), output_grids(program)[0]
+    for channel, bias in ((1, 5.0), (2, -5.0), (3, 3.0)):
+        assert float((result[:, channel] - bias).abs().max()) <= step
+
+
+@pytest.mark.parametrize("name", ["conv2d", "linear", "depthwise"])
+def test_a_model_of_zeros(name: str):
+    model = {
+        "conv2d": lambda: nn.Conv2d(8, 4, 3),
+        "linear": lambda: nn.Linear(5, 3),
+        "depthwise": lambda: nn.Conv2d(8, 8, 3, groups=8),
+    }[name]()
+    for value in model.parameters():
+        nn.init.zeros_(value)
+    program = compiled(model, [IMAGE])
+    x = inputs_for([IMAGE], 1)
+    check(program, [name], x)
+    assert not program.run(*x).any()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refusal(model: nn.Module, *shapes: Size) -> str:
+    """Why the one operator of a model stays on the host."""
+    report = check_model(model.eval(), inputs_for(shapes, 0), calibration=[inputs_for(shapes, 1)]).report
+    reasons = [r for v in report.verdicts for r in v.reasons]
+    assert reasons, f"everything is delegated: {report}"
+    return " ".join(f"{r.sentence} {r.detail} {r.hint}" for r in reasons)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (layer("training mode", lambda: seq(nn.Conv2d(8, 4, 1), TrainingDropout())), ["dropout", "training"]),
+        (function("softmax of many", lambda x: torch.softmax(x, -1), (1, 2048)), ["2040", "2048 channels"]),
+        (function("softmax of none", lambda x: torch.softmax(x.mean((0, 1, 2, 3)), 0)), ["`softmax`", "without axes"]),
+        (function("softmax in float64", lambda x: torch.softmax(x, 1, dtype=torch.float64)), ["float64", "float32"]),
+        (
+            function("divisor", lambda x: F.avg_pool2d(x, 2, divisor_override=3)),
+            ["`avg_pool2d`", "divisor_override = 3"],
+        ),
+        (function("dilated pool", lambda x: F.max_pool2d(x, 2, 1, 0, 2)), ["dilation [2, 2]", "dilation 1"]),
+        (function("unknown", lambda x: torch.cumsum(x, 1)), ["No operator of micronpu imports cumsum.default"]),
+        (
+            function("bounds that are tensors", lambda x: torch.clamp(x, torch.zeros(5), torch.ones(5))),
+            ["clamp.Tensor"],
+        ),
+        (
+            layer("conv3d", lambda: nn.Conv3d(2, 3, 2), (1, 2, 4, 4, 4)),
+            ["No operator of micronpu imports conv3d.default"],
+        ),
+        (function("both broadcast", lambda x, y: x + y, (3, 1), (1, 4)), ["[3, 1] and [1, 4]", "expand one operand"]),
+        (function("8 axes", lambda x: F.relu(x), (1,) * 7 + (2,)), ["at most 7 axes", "8 axes"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Row) else None,
+)
+def test_refused_forms_say_why(row: Row, words: list[str]):
+    sentence = refusal(row.module(), *row.shapes)
+    for word in words:
+        assert word in sentence

@@ -26,8 +26,7 @@ import micronpu
 from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.program import is_dequantize_channel, overload_name
 from micronpu.ir.interpreter import interpret
-from micronpu.neutron import NeutronQuantizer
-from micronpu.neutron.quantizer import QuantizationConfig
+from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize import torchao_fixes
 from micronpu.quantize.qat import allow_train_and_eval, quantize_aware_training
 
@@ -271,6 +270,7 @@ def with_statistics(make):
 
 
 def sqnr(reference, value):
+    reference, value = reference.detach(), value.detach()
     return float(10 * torch.log10(reference.square().sum() / (reference - value).square().sum()))
 
 
@@ -485,6 +485,23 @@ def test_parameters_that_rewrites_know_are_trained():
     prepared = prepared_from(model, x)
     prepared(x).square().sum().backward()
     assert {n for n, p in prepared.named_parameters() if p.grad is not None} == set(dict(model.named_parameters()))
+
+
+def test_a_state_of_the_batch_size_becomes_a_constant():
+    """Training knows the size of the batch when it runs, the program from the start."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.linear(x) + torch.ones(x.shape[0], 8)
+
+    x = torch.randn(1, 8)
+    quantized = quantize_aware_training(Net().eval(), (x,), lambda module: module(torch.randn(16, 8)))
+    assert not [n for n in quantized.graph.nodes if overload_name(n) and not n.all_input_nodes]
+    assert len(micronpu.compile(quantized, (x,)).partitions) == 1
 
 
 # ---------------------------------------------------------------- bad input

@@ -17,8 +17,7 @@ from micronpu.frontend.program import (
     is_quantize,
     overload_name,
 )
-from micronpu.neutron import NeutronQuantizer
-from micronpu.neutron.quantizer import QuantizationConfig
+from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 
 aten = torch.ops.aten
 

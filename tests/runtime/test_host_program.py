@@ -91,7 +91,7 @@ def test_convolution_with_channels_moved(in_last, out_last, h, w, c, o):
     refused = x.contiguous(memory_format=other)
     if not refused.is_contiguous(memory_format=fits):
         wanted = "channels-last" if in_last else "contiguous"
-        with pytest.raises(ModelError, match=f"another memory layout than the program, which was compiled for {wanted}"):
+        with pytest.raises(ModelError, match=f"another memory layout than the program, .* compiled for {wanted}"):
             program.run(refused)
 
 

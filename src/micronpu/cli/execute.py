@@ -11,6 +11,7 @@ from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
 from micronpu.errors import ModelError
 from micronpu.files import check_folder, write_file
+from micronpu.report.rows import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,7 @@ def run_program(
         expected = ", ".join(map(str, program.inputs))
         if len(arrays) != len(program.inputs):
             raise ModelError(
-                f"{path} takes {len(program.inputs)} inputs ({expected}), but {len(arrays)} were given.",
+                f"{path} takes {plural(len(program.inputs), 'input')} ({expected}), but {len(arrays)} were given.",
                 hint="--input x.npy, once per input, in order",
             )
         tensors = [_tensor(name, array) for name, array in arrays]

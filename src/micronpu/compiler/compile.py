@@ -225,9 +225,7 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
         kind = f"of type {type(values).__name__}"
         if isinstance(values, (tuple, list)):
             kind = f"a {type(values).__name__} of {', '.join(type(v).__name__ for v in values)}" if values else "empty"
-        raise ModelError(
-            f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)"
-        )
+        raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)")
     return tuple(values)
 
 

@@ -43,7 +43,9 @@ def _writes_what_others_see(node: Node) -> bool:
     if overload is None or not overload._schema.is_mutable:
         return False
     given = dict(zip((a.name for a in overload._schema.arguments), node.args, strict=False)) | node.kwargs
-    written = [given.get(a.name) for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    written = [
+        given.get(a.name) for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
     return any(isinstance(source, Node) and _is_seen_elsewhere(source) for source in written)
 
 

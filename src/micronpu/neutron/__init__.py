@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         NeutronCompileSpecBuilder,
         generate_neutron_compile_spec,
     )
-    from micronpu.neutron.quantizer import NeutronQuantizer, calibrate_and_quantize
+    from micronpu.neutron.quantizer import NeutronQuantizer, QuantizationConfig, calibrate_and_quantize
 
 # Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
 _HOMES = {
@@ -26,6 +26,7 @@ _HOMES = {
     "NeutronPartitioner": "backend",
     "NeutronQuantizer": "quantizer",
     "NeutronTargetSpec": "devices",
+    "QuantizationConfig": "quantizer",
     "calibrate_and_quantize": "quantizer",
     "generate_neutron_compile_spec": "options",
     "merge_kernel_selections": "kernels",
@@ -40,6 +41,7 @@ __all__ = [
     "NeutronPartitioner",
     "NeutronQuantizer",
     "NeutronTargetSpec",
+    "QuantizationConfig",
     "calibrate_and_quantize",
     "generate_neutron_compile_spec",
     "merge_kernel_selections",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -132,8 +133,14 @@ class NeutronPartitioner(Partitioner):
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Gives every operator dequantizes of its own, so that partitions and the host share none."""
-        _split_dequantizes(exported_program.graph_module)
-        return exported_program
+        if not any(is_dequantize(n) and len(n.users) > 1 for n in exported_program.graph.nodes):
+            return exported_program
+        # The program is the user's own: what changes is a copy of its graph.
+        changed = copy.copy(exported_program)
+        module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
+        module.meta.update(exported_program.graph_module.meta)
+        changed._graph_module = _split_dequantizes(module).graph_module
+        return changed
 
     def _partitioning(self, program: ExportedProgram, shared: Collection[Node] = ()) -> Partitioning:
         view = ProgramView(program)
@@ -214,8 +221,8 @@ def _split_dequantizes(module: GraphModule) -> PassResult:
             continue
         for user in list(node.users)[1:]:
             with module.graph.inserting_after(node):
-                copy: Node = module.graph.node_copy(node)
-            user.replace_input_with(node, copy)
+                own: Node = module.graph.node_copy(node)
+            user.replace_input_with(node, own)
             changed = True
     if changed:
         module.recompile()

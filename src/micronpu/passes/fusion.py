@@ -8,7 +8,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.activation import Relu
 from micronpu.ops.base import Op, Permutation
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.elementwise import Add
+from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
@@ -33,7 +33,7 @@ class FuseActivations(Pass):
                 continue
             op = first.op
             if (
-                isinstance(op, (Conv2d, DepthwiseConv2d, FullyConnected, Add))
+                isinstance(op, (Conv2d, DepthwiseConv2d, FullyConnected, Add, Mul, Sub))
                 and op.activation is Activation.NONE
                 and node.inputs[0].type == node.output.type
                 and len(users[first.output]) == 1

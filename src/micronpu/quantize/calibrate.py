@@ -17,7 +17,8 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.errors import ModelError
-from micronpu.frontend.program import origin_of
+from micronpu.frontend.functional import functional
+from micronpu.frontend.program import origin_of, overload_name
 
 Progress = Callable[[int], None]
 
@@ -136,13 +137,23 @@ def quiet() -> Iterator[None]:
 
 
 def graph_module(program: Any) -> GraphModule:
-    """A graph module with weights as attributes, from an exported program or such a module."""
+    """A graph module with weights as attributes, from an exported program or such a module.
+
+    Raises:
+        ModelError: it is neither, or keeps state from one run to the next.
+    """
     if isinstance(program, GraphModule):
         return program
     if isinstance(program, torch.export.ExportedProgram):
         # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
-        module = program.module(check_guards=False)
+        with quiet():
+            module = functional(program).module(check_guards=False)
         assert isinstance(module, GraphModule)
+        for node in list(module.graph.nodes):
+            # The caller's own tensor, which the program has a copy of.
+            if overload_name(node) == "copy_.default" and node.args[0].op == "placeholder":
+                module.graph.erase_node(node)
+                module.recompile()
         return module
     raise ModelError(
         f"A {type(program).__name__} cannot be quantized as it is.",

@@ -23,6 +23,7 @@ from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.calibrate import graph_module, quiet
 from micronpu.quantize.torchao_fixes import is_dropout, set_training
+from micronpu.quantize.transforms import add_constant
 
 Train = Callable[[nn.Module], Any]
 """Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
@@ -292,6 +293,11 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
         size = node.meta.pop(_SIZE, None)
         if size is not None:
             node.replace_all_uses_with(size)
+    for node in list(model.graph.nodes):
+        if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
+            # A constructor, whose shape was that of the batch until now.
+            constant = add_constant(model, node, node.target(*node.args, **node.kwargs), "constant")
+            node.replace_all_uses_with(constant)
     model.graph.eliminate_dead_code()
     model.recompile()
     return model

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 
-from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.transforms import attribute
@@ -247,7 +247,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
     value = given["input"].meta["val"]
     operator = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(value.dim())
     mean = attribute(model, given["running_mean"])
-    if operator is None or mean is None or f"{operator.__name__}" not in ATEN_IMPORTS:
+    if operator is None or mean is None or operator.__name__ not in ATEN_IMPORTS:
         return None
     spatial = value.dim() - 2
     with model.graph.inserting_before(node):
@@ -315,8 +315,3 @@ def reveal(model: GraphModule) -> None:
         if node.target is hidden_batch_norm:
             node.target = aten.batch_norm.default
     model.recompile()
-
-
-def is_leftover(node: Node) -> bool:
-    """Whether a node is a batch norm that is neither folded nor simulated."""
-    return overload_name(node) == "batch_norm.default" and not is_getitem(node)

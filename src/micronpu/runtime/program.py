@@ -361,7 +361,8 @@ class HostProgram:
         order = wanted.dim_order
         if (told := _other_layout(given, order)) is not None:
             asked, hint = told
-            raise ModelError(f"{where} has another memory layout than the program, which was compiled for {asked}.", hint=hint)
+            what = f"{where} has another memory layout than the program, which was compiled for {asked}."
+            raise ModelError(what, hint=hint)
         # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
         physical = given.detach().permute(order).contiguous()
         inverse = sorted(range(len(order)), key=order.__getitem__)

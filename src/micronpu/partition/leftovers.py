@@ -1,0 +1,101 @@
+"""Operators that were kept whole for an NPU and then stayed on the host.
+
+ExecuTorch keeps an operator whole when a partitioner asks for it, before anything is partitioned.  Passes of the user
+or another partitioner may change the program afterwards, so that the operator is not delegated after all.  The host
+has no kernel for it; it needs the core ATen operators that ExecuTorch would have made of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.fx.node import map_aggregate, map_arg
+
+from micronpu.frontend.program import aten_overload, is_getitem
+
+
+def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverload]) -> bool:
+    """Replaces operators of an edge program by what ExecuTorch makes of them, in place.
+
+    linear(x, w, b) -> y        permute_copy(w) -> w'; addmm(b, x, w') -> y
+
+    Args:
+        operators: ATen operators that the host shall not see.
+
+    Returns:
+        Whether anything was replaced.
+    """
+    found = [n for n in program.graph.nodes if aten_overload(n) in operators]
+    for node in found:
+        _inline(program, node)
+    if found:
+        program.graph_module.recompile()
+    return bool(found)
+
+
+class _Call(nn.Module):
+    """One call of an operator, as a module of its tensor operands."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+        self.overload: Any = aten_overload(node)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        values = dict(zip(self.node.all_input_nodes, tensors, strict=True))
+        args, kwargs = map_arg((self.node.args, self.node.kwargs), values.__getitem__)
+        return self.overload(*args, **kwargs)
+
+
+def _inline(program: ExportedProgram, node: Node) -> None:
+    """Lowers the operator alone, as ExecuTorch does, and puts the result in its place."""
+    values = [n.meta["val"] for n in node.all_input_nodes]
+    examples = tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype).zero_() for v in values)
+    with torch.no_grad():
+        exported = torch.export.export(_Call(node), examples)
+        lowered = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)).exported_program()
+    if any(s.kind is not InputKind.USER_INPUT for s in lowered.graph_signature.input_specs):
+        return  # it needs constants of its own, for which the program has no place
+    mode = getattr(node.meta["val"], "fake_mode", None)
+    copies: dict[Node, Node] = dict(zip(lowered.graph.find_nodes(op="placeholder"), node.all_input_nodes, strict=True))
+    for part in lowered.graph.nodes:
+        if part.op != "call_function":
+            continue
+        with program.graph.inserting_before(node):
+            made = program.graph.node_copy(part, copies.__getitem__)
+        made.meta = node.meta | {"val": map_aggregate(part.meta["val"], lambda value: _into(mode, value))}
+        copies[part] = made
+    _replace(program, node, [copies[result] for result in lowered.graph.output_node().args[0]])
+
+
+def _into(mode: Any, value: Any) -> Any:
+    """A fake tensor like another one, in the fake mode of another program."""
+    if mode is None or not isinstance(value, FakeTensor):
+        return value
+    with mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+
+
+def _replace(program: ExportedProgram, node: Node, results: list[Node]) -> None:
+    """Makes the readers of ``node`` read ``results``, which also take over its name as an output of the program."""
+    replaced = {node: results[0]}
+    if not isinstance(node.meta["val"], torch.Tensor):
+        replaced = {user: results[int(user.args[1])] for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
+    outputs = {spec.arg.name for spec in program.graph_signature.output_specs}
+    for old, new in replaced.items():
+        name = old.name
+        old.replace_all_uses_with(new)
+        program.graph.erase_node(old)
+        if name in outputs:
+            new._rename(name)
+    if node not in replaced:
+        program.graph.erase_node(node)
