@@ -306,6 +306,32 @@ def test_partitions_that_only_move_values():
     assert torch.equal(y, program.module()(x))
 
 
+class Shuffle(torch.nn.Module):
+    """Channels of two groups interleaved: a reshape of something transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.conv(y.view(1, 2, 4, 4, 4).transpose(1, 2).reshape(1, 8, 4, 4))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_reshape_of_something_transposed_stays_in_one_partition(wanted):
+    x = torch.randn(1, 8, 4, 4)
+    program = quantized(Shuffle(), x)
+    before = str(program.graph)
+    excluded = [] if wanted else ["aten.reshape.default", "aten._reshape_copy.default"]
+    partitioner = NeutronPartitioner(generate_neutron_compile_spec("imxrt700", operators_not_to_delegate=excluded))
+    edge = lowered(program, partitioner)
+    assert calls(edge) == (1 if wanted else 2)
+    assert str(program.graph) == before
+    (y,) = HostProgram(bytes(edge.to_executorch().buffer)).run(x)
+    assert torch.allclose(y, program.module()(x), atol=0.05)
+
+
 def test_no_partition_with_nothing_to_run():
     bold = NeutronPartitioner(custom_delegation_options=CustomDelegationOptions(allow_no_op_partitions=True))
     assert calls(lowered(quantized(Nothing(), torch.randn(2, 3)), bold)) == 0

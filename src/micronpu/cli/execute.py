@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
@@ -43,13 +43,16 @@ def run_program(
         MicroNpuError: a file cannot be read or written, or does not fit the program.
     """
     import numpy as np
+    import torch
 
     if folder is not None:
         check_folder(folder)
     arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
+    listener("load", 0.0)
+    # ExecuTorch imports torchao, which reports on stderr; here it is imported in silence.
+    import micronpu.quantize  # noqa: F401
     from micronpu.runtime import HostProgram, RunOptions
 
-    listener("load", 0.0)
     with HostProgram(path, RunOptions(fast=fast)) as program:
         listener("load", 1.0)
         expected = ", ".join(map(str, program.inputs))
@@ -59,15 +62,20 @@ def run_program(
                 hint="--input x.npy, once per input, in order",
             )
         tensors = [_tensor(name, array) for name, array in arrays]
-        results = _run_rows(program, tensors, listener) if rows else [t.numpy() for t in program.run(*tensors)]
+        results = _run_rows(program, tensors, listener) if rows else list(program.run(*tensors))
     lines = []
     for number, result in enumerate(results):
-        lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
-        lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
-    for number, result in enumerate(results if folder is not None else []):
-        assert folder is not None
+        if isinstance(result, torch.Tensor):
+            array = result.numpy()
+            lines.append(f"output {number}: {array.dtype}[{', '.join(map(str, array.shape))}]")
+            lines.append(np.array2string(array, threshold=_SHOWN, precision=6, max_line_width=100))
+        else:  # a number or nothing, which a program returns as it is
+            lines.append(f"output {number}: {result}")
+    for number, result in enumerate(results):
+        if folder is None or result is None:
+            continue
         memory = io.BytesIO()
-        np.save(memory, result)
+        np.save(memory, np.asarray(result))
         lines.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
     return lines
 
@@ -83,9 +91,9 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
         ) from error
 
 
-def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: Listener) -> list[Array]:
-    """One run per row; the outputs joined along their first axis."""
-    import numpy as np
+def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: Listener) -> list[Any]:
+    """One run per row; tensors joined along their first axis, other outputs as a list."""
+    import torch
 
     counts = {t.shape[0] if t.dim() else 0 for t in tensors}
     if len(counts) != 1 or 0 in counts:
@@ -97,5 +105,8 @@ def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: L
     results = []
     for row in range(count):
         listener("run", row / count)
-        results.append([t.numpy() for t in program.run(*(t[row : row + 1] for t in tensors))])
-    return [np.concatenate([np.atleast_1d(r) for r in column]) for column in zip(*results, strict=True)]
+        results.append(program.run(*(t[row : row + 1] for t in tensors)))
+    return [
+        torch.cat([torch.atleast_1d(r) for r in column]) if isinstance(column[0], torch.Tensor) else list(column)
+        for column in zip(*results, strict=True)
+    ]

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from executorch.exir import ExecutorchProgramManager
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
-from micronpu.compiler.outline import delegate, lower, outline
+from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.importer import import_nodes
@@ -104,7 +105,7 @@ def compile_model(
         buffer = bytes(program.buffer)
     report = replace(
         partitioning.report,
-        notes=(*partitioning.report.notes, *_converter_notes(compiled)),
+        notes=(*partitioning.report.notes, *_converter_notes(compiled), *_kernel_notes(program)),
         operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
         program_bytes=len(buffer),
     )
@@ -142,6 +143,15 @@ def _converter_notes(parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
     if parts and len(cycles) == len(parts):
         notes.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
     return tuple(dict.fromkeys(notes))
+
+
+def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
+    """What the report says where the host part cannot run as it is."""
+    return tuple(
+        f"ExecuTorch has no portable kernel for {name}, which the host part calls. Register one, here and on the "
+        "device, or express the operator by others."
+        for name in missing_kernels(program)
+    )
 
 
 def _border(group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -6,8 +6,11 @@ walk every node many times, never meet them.  What is left is lowered by ExecuTo
 
 from __future__ import annotations
 
+import functools
 import operator
+import re
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 import torch
@@ -134,3 +137,31 @@ def lower(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExecutorchPr
     return to_edge(exported, compile_config=_EDGE).to_executorch(
         config=ExecutorchBackendConfig(extract_delegate_segments=False)
     )
+
+
+_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense")
+
+
+@functools.lru_cache(maxsize=1)
+def _portable_kernels() -> frozenset[str]:
+    """Names of the operators that ExecuTorch has portable kernels for, from the lists that it ships."""
+    texts = [
+        resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
+        for package, name in (
+            ("portable", "functions.yaml"),
+            ("portable", "custom_ops.yaml"),
+            ("quantized", "quantized.yaml"),
+        )
+    ]
+    found = (name for text in texts for name in re.findall(r"^- (?:op|func): ([\w:.]+)", text, re.MULTILINE))
+    return frozenset(name if "::" in name else f"aten::{name}" for name in found)
+
+
+def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
+    """Operators of the host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
+    called = {
+        f"{o.name}.{o.overload}" if o.overload else o.name
+        for plan in program.executorch_program.execution_plan
+        for o in plan.operators
+    }
+    return sorted(n for n in called - _portable_kernels() if not n.startswith(_PRIMITIVES))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
         NeutronCompileSpecBuilder,
         generate_neutron_compile_spec,
     )
-    from micronpu.neutron.quantizer import NeutronQuantizer, QuantizationConfig, calibrate_and_quantize
+    from micronpu.neutron.quantizer import NeutronQuantizer, calibrate_and_quantize
+    from micronpu.quantize.config import QuantizationConfig
 
 # Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
 _HOMES = {

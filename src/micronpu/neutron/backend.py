@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
@@ -132,14 +133,21 @@ class NeutronPartitioner(Partitioner):
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Gives every operator dequantizes of its own, so that partitions and the host share none."""
-        if not any(is_dequantize(n) and len(n.users) > 1 for n in exported_program.graph.nodes):
-            return exported_program
-        # The program is the user's own: what changes is a copy of its graph.
+        """Prepares a copy of the program for the decompositions that ExecuTorch does next.
+
+        Every operator gets dequantizes of its own, so that partitions and the host share none.  A reshape that will be
+        delegated gets a name that ExecuTorch leaves alone: a reshape of something transposed would become a copy and a
+        view, without quantization between, which no partition can take.
+        """
         changed = copy.copy(exported_program)
         module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
         module.meta.update(exported_program.graph_module.meta)
         changed._graph_module = _split_dequantizes(module).graph_module
+        for group in self._partitioning(changed).groups:
+            for node in group.nodes:
+                if node.target is torch.ops.aten.reshape.default:
+                    node.target = torch.ops.aten._reshape_copy.default
+        module.recompile()
         return changed
 
     def _partitioning(self, program: ExportedProgram, shared: Collection[Node] = ()) -> Partitioning:

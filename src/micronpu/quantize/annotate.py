@@ -34,7 +34,7 @@ def annotate(model: GraphModule, config_of: Callable[[Node], QuantizationConfig 
         config_of: how a node shall be quantized; None leaves it float.
     """
     for node in model.graph.nodes:
-        if KEY in node.meta:
+        if KEY in node.meta or is_constant(node):  # what depends on no input is quantized where it is read, as a whole
             continue
         entry = ATEN_IMPORTS.get(overload_name(node))
         if entry is not None:
