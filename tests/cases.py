@@ -173,12 +173,14 @@ class Case:
 
 def _sample(number: int, type: TensorType, random: np.random.Generator) -> Array:
     if number < 2:
-        return np.full(type.shape, (-128, 127)[number], np.int8)
-    if number == 2:  # every value, as far as there is room
-        return random.permutation((np.arange(type.size) % 256 - 128).astype(np.int8)).reshape(type.shape)
-    if number == 3:  # extremes side by side
-        return random.choice(np.array([-128, 127], np.int8), type.shape)
-    return random.integers(-128, 128, type.shape).astype(np.int8)
+        values: Any = np.full(type.shape, (-128, 127)[number])
+    elif number == 2:  # every value, as far as there is room
+        values = random.permutation(np.arange(type.size) % 256 - 128).reshape(type.shape)
+    elif number == 3:  # extremes side by side
+        values = random.choice([-128, 127], type.shape)
+    else:
+        values = random.integers(-128, 128, type.shape)
+    return np.asarray(values, np.int8)
 
 
 def case(

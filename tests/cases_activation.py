@@ -4,7 +4,7 @@ from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
 from micronpu.ops.fused import Activation
 from tests.cases import case, i8, q
 
-SHAPES = [(1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]
+SHAPES = [(), (1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]
 GRIDS = [(1e-6, 0), (1e-6, 127), (0.004, -128), (0.02, -3), (0.05, 127), (0.3, -128), (1.0, 0), (30.0, -128), (30.0, 9)]
 CLAMPS = [a for a in Activation if a is not Activation.NONE]
 

@@ -272,8 +272,8 @@ def quantized(model, *examples):
     return torch.export.export(convert_pt2e(prepared), examples)
 
 
-def lowered(program, partitioner, transform_passes=None):
-    config = EdgeCompileConfig(_check_ir_validity=False)
+def lowered(program, partitioner, transform_passes=None, config=None):
+    config = config or EdgeCompileConfig(_check_ir_validity=False)
     return to_edge_transform_and_lower(
         program, partitioner=[partitioner], transform_passes=transform_passes, compile_config=config
     )
@@ -325,7 +325,7 @@ def test_a_reshape_of_something_transposed_stays_in_one_partition(wanted):
     before = str(program.graph)
     excluded = [] if wanted else ["aten.reshape.default", "aten._reshape_copy.default"]
     partitioner = NeutronPartitioner(generate_neutron_compile_spec("imxrt700", operators_not_to_delegate=excluded))
-    edge = lowered(program, partitioner)
+    edge = lowered(program, partitioner, config=EdgeCompileConfig())  # checks the edge program, as is the default
     assert calls(edge) == (1 if wanted else 2)
     assert str(program.graph) == before
     (y,) = HostProgram(bytes(edge.to_executorch().buffer)).run(x)

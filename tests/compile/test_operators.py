@@ -99,9 +99,7 @@ CONVOLUTIONS = [
     layer("relu in place", lambda: seq(nn.Conv2d(8, 4, 3), nn.ReLU(inplace=True))),
     layer("relu6", lambda: seq(nn.Conv2d(8, 4, 3), nn.ReLU6())),
     layer("hardtanh", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh())),
-    layer("hardtanh 0 to 1", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh(0.0, 1.0))),
     layer("clamp to other bounds", lambda: seq(nn.Conv2d(8, 4, 3), nn.Hardtanh(-0.7, 0.4))),
-    layer("sigmoid behind", lambda: seq(nn.Conv2d(8, 4, 3), nn.Sigmoid())),
 ]
 LINEAR = [
     layer("linear", lambda: nn.Linear(10, 4), (3, 10)),
@@ -403,6 +401,32 @@ def test_a_sigmoid_with_two_readers_keeps_its_own_grid():
     assert len({t.type.qparams for t in concat.inputs}) == 1
     assert concat.output.type.scale > 4 / 256
     check(program, ["sigmoid", "cat"], inputs_for([IMAGE, IMAGE], 1))
+
+
+# ---------------------------------------------------------------- clamps
+
+
+@pytest.mark.parametrize(
+    ("clamp", "operators"),
+    [
+        (nn.ReLU(), ["conv2d{activation=relu}"]),
+        (nn.ReLU6(), ["conv2d{activation=relu6}"]),
+        (nn.Hardtanh(), ["conv2d{activation=relu_n1_to_1}"]),
+        (nn.Hardtanh(0.0, 1.0), ["conv2d", "relu{kind=relu_0_to_1}"]),
+        (nn.Hardtanh(-0.5, 0.25), ["conv2d", "clamp{low=-0.5, high=0.25}"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, nn.Module) else "",
+)
+def test_clamps_are_fused_where_litert_has_a_code(clamp: nn.Module, operators: list[str]):
+    torch.manual_seed(0)
+    program = compiled(seq(nn.Conv2d(8, 4, 3), clamp), [IMAGE])
+    nodes = program.partitions[0].graph.nodes
+    assert [str(n.op) for n in nodes if n.op.name not in ("transpose", "reshape")] == operators
+    x = inputs_for([IMAGE], 1)
+    result, expected, step = program.run(*x), program.quantized(*x), output_grids(program)[0]
+    # A step of the convolution's own grid may be worth several of the result's.
+    coarsest = max(n.output.type.scale for n in nodes if n.op.name == "conv2d")
+    assert float((result - expected).abs().max()) <= max(coarsest, step) * 1.01
 
 
 # ---------------------------------------------------------------- weights that are not as usual

@@ -325,10 +325,12 @@ def test_a_float_part_compiles():
     """What stays float runs on the host, and the report says so."""
     module = quantized(Net(), x4, quantizer=NeutronQuantizer().set_module_name("head", None))
     program = micronpu.compile(module, (x4,))
-    result, expected = program.run(x4), program.quantized(x4).detach()
-    assert sqnr(expected, result) > 20
-    left = [v.operator for v in program.report.verdicts if v.reasons] if hasattr(program.report, "verdicts") else None
-    assert left is None or left == ["linear.default"]
+    assert [v.operator for v in program.report.host] == ["linear.default"]
+    (linear,) = (n for n in program.quantized.graph.nodes if overload_name(n) == "linear.default")
+    # LiteRT rounds halves away from zero and torch to even, so that every mean may be one step off.
+    bound = linear.args[0].args[1] * program.quantized.head.weight.detach().abs().sum(1)
+    difference = (program.run(x4) - program.quantized(x4)).detach().abs()
+    assert (difference <= 1.001 * bound).all()
 
 
 @torch.no_grad()

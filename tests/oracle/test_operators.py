@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.cases import SAMPLES, Array, Case, all_cases
+from tests.cases import SAMPLES, Array, Case, all_cases, case, i8
 from tests.runtime import neutron_programs as programs
 
 from micronpu.compiler.outline import delegate, lower
@@ -17,6 +18,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
 from micronpu.neutron.compile import CompiledPartition, compile_graph
 from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.ops.softmax import Softmax
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
 
@@ -132,3 +134,18 @@ def test_the_comparison_sees_a_difference():
     assert difference(expected, expected, "x") == ""
     assert "1 of" in difference(expected, changed, "x")
     assert "instead of" in difference(expected, expected[..., None], "x")
+
+
+def test_a_wide_softmax_does_not_end_the_process(tmp_path: Path):
+    """LiteRT's reference kernel aborts where exponentials add up to 512 or more, so the runtime computes it itself."""
+    row = case(Softmax(), x=i8(2, 512, scale=0.1))
+    graph = row.graph()
+    flat = np.zeros((2, 512), np.int8)
+    flat[1, ::5] = 3
+    (expected,) = interpret(graph, [flat])
+    x = torch.from_numpy(flat)
+    with HostProgram(finished(compile_graph(graph, NeutronCompileOptions()), (x,), [x])) as program:
+        (got,) = program.run(x)
+        (recorded,) = program.profile(x, etdump=tmp_path / "etdump")
+    np.testing.assert_array_equal(got.numpy(), expected)
+    np.testing.assert_array_equal(recorded.numpy(), expected)

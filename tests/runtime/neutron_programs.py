@@ -134,7 +134,7 @@ def interpreter(model: bytes, fast: bool = False) -> Interpreter:
 def invoke(loaded: Interpreter, *inputs: np.ndarray) -> list[np.ndarray]:
     """What LiteRT itself computes: the oracle."""
     for detail, value in zip(loaded.get_input_details(), inputs, strict=True):
-        loaded.set_tensor(detail["index"], np.ascontiguousarray(value))
+        loaded.set_tensor(detail["index"], np.asarray(value, order="C"))
     loaded.invoke()
     return [loaded.get_tensor(detail["index"]) for detail in loaded.get_output_details()]
 

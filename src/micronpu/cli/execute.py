@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
-from micronpu.errors import ModelError
+from micronpu.errors import FileError, ModelError
 from micronpu.files import check_folder, write_file
 from micronpu.report.rows import plural
 
@@ -42,13 +42,14 @@ def run_program(
     Raises:
         MicroNpuError: a file cannot be read or written, or does not fit the program.
     """
+    if folder is not None:
+        check_folder(folder)
+    _check_program(path)
+    arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
+    listener("load", 0.0)
     import numpy as np
     import torch
 
-    if folder is not None:
-        check_folder(folder)
-    arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
-    listener("load", 0.0)
     # ExecuTorch imports torchao, which reports on stderr; here it is imported in silence.
     import micronpu.quantize  # noqa: F401
     from micronpu.runtime import HostProgram, RunOptions
@@ -66,7 +67,7 @@ def run_program(
     lines = []
     for number, result in enumerate(results):
         if isinstance(result, torch.Tensor):
-            array = result.numpy()
+            array = (result.float() if result.dtype is torch.bfloat16 else result).numpy()
             lines.append(f"output {number}: {array.dtype}[{', '.join(map(str, array.shape))}]")
             lines.append(np.array2string(array, threshold=_SHOWN, precision=6, max_line_width=100))
         else:  # a number or nothing, which a program returns as it is
@@ -78,6 +79,17 @@ def run_program(
         np.save(memory, np.asarray(result))
         lines.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
     return lines
+
+
+def _check_program(path: Path) -> None:
+    """Refuses what is no program, before torch is loaded."""
+    from micronpu.runtime import read_pte
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}.", hint="check the path") from error
+    read_pte(data, name=str(path))
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

@@ -7,13 +7,13 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from micronpu.errors import FileError, ModelError
+from micronpu.errors import FileError, MicroNpuError, ModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class UserFile:
         if not path.is_file():
             hint = "check the path" if not path.exists() else f"a file in it, {path / 'model.py'}:function"
             raise ModelError(f"There is no file {path}." if not path.exists() else f"{path} is a folder.", hint=hint)
-        with self._reports(f"{path} cannot be imported"), self._on_path():
+        with self.guard(f"{path} cannot be imported"):
             self.module = self._load()
 
     def _load(self) -> ModuleType:
@@ -99,27 +99,20 @@ class UserFile:
             ) from error
         except ValueError:
             pass  # a builtin that does not tell its signature
-        with self._reports(f"`{name}` of {self.path} raised an error"), self._on_path():
+        with self.guard(f"`{name}` of {self.path} raised an error"):
             return value()
 
     def _is_own_function(self, name: str, value: Any) -> bool:
         return inspect.isfunction(value) and value.__module__ == self.module.__name__ and not name.startswith("_")
 
     @contextmanager
-    def _on_path(self) -> Iterator[None]:
+    def guard(self, what: str) -> Iterator[None]:
+        """Lets the user's code find its neighbours, and turns its errors into a sentence that begins with ``what``."""
         folder = str(self.path.resolve().parent)
         sys.path.insert(0, folder)
         try:
             yield
-        finally:
-            sys.path.remove(folder)
-
-    @contextmanager
-    def _reports(self, what: str) -> Iterator[None]:
-        """Turns an error in the user's code into a sentence with the line of the user's file."""
-        try:
-            yield
-        except ModelError:
+        except MicroNpuError:
             raise
         except (Exception, SystemExit) as error:
             text = str(error).strip().splitlines()
@@ -127,6 +120,8 @@ class UserFile:
             raise ModelError(
                 f"{what}{self._line(error)}: {said.rstrip('.')}.", hint="--debug, which shows the traceback"
             ) from error
+        finally:
+            sys.path.remove(folder)
 
     def _line(self, error: BaseException) -> str:
         if isinstance(error, SyntaxError) and error.filename == str(self.path):
@@ -197,14 +192,25 @@ def _load_program(path: Path) -> Model:
 class Calibration:
     """Calibration data that is loaded when it is first needed; a model that is quantized already needs none.
 
+    Args:
+        source: what to call it in messages.
+        load: gives the inputs.
+        guard: makes the context in which the user's code runs, which turns its errors into sentences.
+
     Attributes:
         used: how many inputs were taken from it, None before.
     """
 
-    def __init__(self, source: str, load: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        source: str,
+        load: Callable[[], Any],
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.source = source
         self.used: int | None = None
         self._load = load
+        self._guard = guard
 
     def __iter__(self) -> Iterator[Any]:
         data = self._load()
@@ -215,29 +221,46 @@ class Calibration:
                 f"{self.source} gives a {type(data).__name__}, not a list of inputs.", hint="return [x1, x2, ...]"
             ) from error
         self.used = 0
-        for item in items:
+        end = object()
+        while True:
+            with self._guard():  # a generator runs the user's code here
+                item = next(items, end)
+            if item is end:
+                return
             self.used += 1
             yield item
 
 
-def load_calibration(text: str | None, model: Model) -> Calibration | None:
-    """The calibration data that ``text`` names, or that of the model's file; None where there is none.
+def _from_function(file: UserFile, name: str) -> Calibration:
+    source = f"`{name}` of {file.path}"
+    return Calibration(source, lambda: file.call(name), lambda: file.guard(f"{source} raised an error"))
+
+
+def load_calibration(text: str | None, model: Model) -> Calibration:
+    """The calibration data that ``text`` names, or that of the model's file.
 
     Raises:
-        ModelError: ``text`` names none.
+        ModelError: ``text`` names none; where there is none at all, only once it is needed.
     """
+    file = model.file
+    if text is None and file is not None and file.has("calibration"):
+        return _from_function(file, "calibration")
     if text is None:
-        file = model.file
-        if file is None or not file.has("calibration"):
-            return None
-        return Calibration(f"`calibration` of {file.path}", lambda: file.call("calibration"))
+        return Calibration("nothing", lambda: _no_calibration(file))
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
-        same = model.file is not None and Path(path).resolve() == model.file.path.resolve()
-        code = model.file if same and model.file is not None else UserFile(Path(path))
-        return Calibration(f"`{name}` of {path}", lambda: code.call(name))
+        same = file is not None and Path(path).resolve() == file.path.resolve()
+        return _from_function(file if same and file is not None else UserFile(Path(path)), name)
     arrays = load_arrays(text)
     return Calibration(text, lambda: _items(arrays, text, model))
+
+
+def _no_calibration(file: UserFile | None) -> Any:
+    own = f", or a function `calibration` in {file.path}" if file is not None else ""
+    raise ModelError(
+        "A float model needs calibration data to choose the ranges of its int8 tensors.",
+        hint=f"--calibration inputs.npz, --calibration file.py:function{own}",
+    )
 
 
 def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Array, ...]]:

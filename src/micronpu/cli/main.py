@@ -117,7 +117,7 @@ def compile_command(
         )
     out = console.output()
     out.print(program)
-    if data is not None and data.used is not None:
+    if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
     _write_reports(program.report, report_html, report_json)

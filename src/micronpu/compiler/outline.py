@@ -56,7 +56,7 @@ def delegate(
     Args:
         inputs, outputs: tensors with the shapes and dtypes of the call's border.
     """
-    stub = to_edge(torch.export.export(_Stub(outputs), tuple(inputs)), compile_config=_EDGE).exported_program()
+    stub = torch.export.export(_Stub(outputs), tuple(inputs))
     module = LoweredBackendModule(stub, backend, payload, specs)
     module.meta = {"debug_handle_map": debug_handle_map}
     return module

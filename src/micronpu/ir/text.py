@@ -265,7 +265,7 @@ class _Parser:
                 self.fail(f"the constant %{name} is declared {type}, but {given.type} is given.")
             return self._define(Tensor(name, given.type, given.data), name)
         type = _with_bias_scales(type, op, position, before or [])
-        data = _made_up(name, type) if given is None else np.ascontiguousarray(given)
+        data = _made_up(name, type) if given is None else np.asarray(given, order="C")
         if data.shape != type.shape or data.dtype != type.dtype.numpy:
             self.fail(f"the constant %{name} is declared {type}, but {data.dtype}{list(data.shape)} is given.")
         return self._define(Tensor(name, type, data), name)

@@ -26,6 +26,7 @@ from micronpu.neutron.compile import compile_graph
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.neutron.target import neutron_partition
+from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.report import DelegationReport
 
@@ -91,6 +92,7 @@ class NeutronPartitioner(Partitioner):
         self.preserve_ops = frozenset(_overload(op) for op in preserve_ops or ())
         self.delegation_spec = DelegationSpec(NeutronBackend.__name__, self.options.to_specs())
         self.report: DelegationReport | None = None
+        self._kept: set[OpOverload] = set()
         self._not_kept: dict[str, None] = {}
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
@@ -100,6 +102,8 @@ class NeutronPartitioner(Partitioner):
         kept operator that a later change of the program makes undelegable.
         """
         if any(type(n.target).__name__ == "EdgeOpOverload" for n in ep.graph.nodes):
+            # ExecuTorch asks a last time when everything is partitioned.
+            decompose_leftovers(ep, self._kept)
             return [], None
         partitioning = self._partitioning(ep)
         delegated = {n.name for g in partitioning.groups for n in g.nodes}
@@ -110,6 +114,7 @@ class NeutronPartitioner(Partitioner):
             for v in partitioning.report.host
             if v.operator in self.preserve_ops and v.reasons
         )
+        self._kept |= kept
         return list(kept), lambda node: node.name in delegated
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -172,14 +177,18 @@ class NeutronEdgePassManager(ExportedProgramPassManager):
 
 @functools.lru_cache(maxsize=1)
 def _decomposed_operators() -> frozenset[Any]:
-    """What ExecuTorch would decompose; it warns of requests to keep anything else, and of those that it cannot keep."""
-    return frozenset(
+    """What it makes sense to ask ExecuTorch to keep: what it would decompose, and the reshape that it does not know.
+
+    It warns of requests to keep anything else, and of those that it cannot keep.
+    """
+    decomposed = frozenset(
         op
         for op in _default_decomposition_table()
         if isinstance(op, OpOverload)
         and not op._schema.is_mutable
         and not any(r.alias_info is not None for r in op._schema.returns)
     )
+    return decomposed | {torch.ops.aten._reshape_copy.default}
 
 
 def _check_type(name: str, given: Any, wanted: type) -> None:

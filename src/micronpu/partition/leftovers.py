@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
+from executorch.backends.transforms.utils import create_constant_placeholder
 from executorch.exir import EdgeCompileConfig, to_edge
 from torch import nn
 from torch._ops import OpOverload
@@ -63,10 +64,16 @@ def _inline(program: ExportedProgram, node: Node) -> None:
     with torch.no_grad():
         exported = torch.export.export(_Call(node), examples)
         lowered = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)).exported_program()
-    if any(s.kind is not InputKind.USER_INPUT for s in lowered.graph_signature.input_specs):
-        return  # it needs constants of its own, for which the program has no place
     mode = getattr(node.meta["val"], "fake_mode", None)
-    copies: dict[Node, Node] = dict(zip(lowered.graph.find_nodes(op="placeholder"), node.all_input_nodes, strict=True))
+    constants, operands = lowered.constants | lowered.state_dict, iter(node.all_input_nodes)
+    copies: dict[Node, Node] = {}
+    for spec, part in zip(
+        lowered.graph_signature.input_specs, lowered.graph.find_nodes(op="placeholder", sort=True), strict=True
+    ):
+        constant = constants.get(spec.target or "")
+        copies[part] = (
+            next(operands) if constant is None else _add_constant(program, f"{node.name}_{part.name}", constant)
+        )
     for part in lowered.graph.nodes:
         if part.op != "call_function":
             continue
@@ -75,6 +82,18 @@ def _inline(program: ExportedProgram, node: Node) -> None:
         made.meta = node.meta | {"val": map_aggregate(part.meta["val"], lambda value: _into(mode, value))}
         copies[part] = made
     _replace(program, node, [copies[result] for result in lowered.graph.output_node().args[0]])
+
+
+def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
+    """A new constant of the program, in front of its inputs."""
+    first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
+    with program.graph.inserting_before(first):
+        node: Node = create_constant_placeholder(program, program.graph, name, InputKind.CONSTANT_TENSOR, value)
+    return node
+
+
+def _is_input(program: ExportedProgram, node: Node) -> bool:
+    return node.name in program.graph_signature.user_inputs
 
 
 def _into(mode: Any, value: Any) -> Any:

@@ -60,6 +60,8 @@ def _annotate_node(
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
     if not operands or not all(isinstance(o, Node) and _is_float(o) for o in operands) or not _is_float(node):
         return
+    if all(map(is_constant, operands)):
+        return  # such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, QuantizationSpecBase] = {}
     if rule.weight:
         weight = given[names.get(rule.weight, rule.weight)]
@@ -67,7 +69,7 @@ def _annotate_node(
             return
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:
-        _annotate_input(operand, activation)
+        _annotate_input(operand, config.border_activation)
     if rule.symmetric:
         for operand in operands:
             _make_symmetric(operand, config)
@@ -77,6 +79,8 @@ def _annotate_node(
     clamp = _clamp_behind(last, entry)
     if clamp is not None and config_of(clamp) is not None:
         last = clamp
+    if output is activation and _is_output(last):
+        output = config.border_activation
     if last is node:
         node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
     else:
@@ -126,6 +130,15 @@ def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:
     """Inputs of the program are quantized once, for all their readers."""
     if operand.op == "placeholder" and KEY not in operand.meta:
         operand.meta[KEY] = QuantizationAnnotation(output_qspec=activation, _annotated=True)
+
+
+def _is_output(node: Node) -> bool:
+    """Whether the program returns the value, be it moved in between."""
+    for user in node.users:
+        entry = ATEN_IMPORTS.get(overload_name(user))
+        if user.op == "output" or (entry is not None and entry.moves_only and _is_output(user)):
+            return True
+    return False
 
 
 def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:

@@ -136,6 +136,22 @@ def quiet() -> Iterator[None]:
             logging.disable(disabled)
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes with one thread.
+
+    The operators of a network for a microcontroller are too small to be shared between threads: waiting for each other
+    costs as much as it gains on an idle machine, and many times the work itself on a busy one.  The result does not
+    depend on the number of cores either.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def graph_module(program: Any) -> GraphModule:
     """A graph module with weights as attributes, from an exported program or such a module.
 
@@ -211,7 +227,7 @@ def quantize(
 
     from micronpu.quantize.transforms import fold_batch_norms
 
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), one_thread():
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         if fold_batch_norms(module):
             module.graph.eliminate_dead_code()

@@ -13,7 +13,6 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import (
     FakeQuantize,
-    HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
@@ -23,6 +22,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
+from micronpu.quantize.observers import RangeObserver
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
 # well inside float32.
@@ -74,7 +74,7 @@ class QuantizationConfig:
             observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=ACTIVATION_EPS)
         else:
             kinds = {
-                "histogram": HistogramObserver,
+                "histogram": RangeObserver,
                 "minmax": MinMaxObserver,
                 "moving_average": MovingAverageMinMaxObserver,
             }
@@ -87,6 +87,16 @@ class QuantizationConfig:
             is_dynamic=False,
             observer_or_fake_quant_ctr=observer,
         )
+
+    @property
+    def border_activation(self) -> QuantizationSpec:
+        """As `activation`, for inputs and outputs of the program: nothing that calibration has seen is clipped.
+
+        Two clipped class scores would be equal, and which of them is the largest decides.
+        """
+        if self.is_qat or self.activation_observer != "histogram":
+            return self.activation
+        return replace(self, activation_observer="minmax").activation
 
     @property
     def symmetric_activation(self) -> QuantizationSpec:

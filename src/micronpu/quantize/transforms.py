@@ -15,6 +15,9 @@ _TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
 _FOLDABLE = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "linear.default", *_TRANSPOSED)
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
 
+# Key of a module's meta: how many constants it was given, by prefix.
+_COUNT = "micronpu_constants"
+
 # Key of a module's meta: set while it is prepared for quantization-aware training.
 IN_TRAINING = "micronpu_in_training"
 
@@ -46,9 +49,12 @@ def is_trained(model: GraphModule, node: Any) -> bool:
 
 def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
     """A new buffer, read in front of ``before``; existing ones may have other readers and stay as they are."""
-    number = 0
+    # The model counts for itself: trying all numbers from 0 would take quadratic time.
+    count: dict[str, int] = model.meta.setdefault(_COUNT, {})
+    number = count.get(prefix, 0)
     while hasattr(model, f"{prefix}_{number}"):
         number += 1
+    count[prefix] = number + 1
     name = f"{prefix}_{number}"
     model.register_buffer(name, value)
     with model.graph.inserting_before(before):

@@ -1,0 +1,115 @@
+"""What the command answers at once: without torch, in a process of its own, on no terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from micronpu import __version__
+from micronpu.cli.main import DEFAULT_TARGET
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.soc import all_targets
+
+# After the command, on stderr: which of the heavy libraries it has imported.
+LOADED = """
+import sys
+from micronpu.cli.main import app
+try:
+    app(prog_name="micronpu")
+finally:
+    print([m for m in ("torch", "executorch", "numpy") if m in sys.modules], file=sys.stderr)
+"""
+
+
+def micronpu(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, 120 columns wide; its stderr ends with the list of heavy libraries."""
+    variables = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        capture_output=True,
+        text=True,
+        env=variables | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"} | environment,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["targets"], ["--version"], ["run", "--help"]])
+def test_answers_without_heavy_libraries(arguments):
+    done = micronpu(*arguments)
+    assert done.returncode == 0
+    assert done.stderr == "[]\n"
+
+
+def test_help_lists_the_commands():
+    text = micronpu("--help").stdout
+    assert "PyTorch models on the NPUs of microcontrollers." in text
+    for command in ("compile", "check", "run", "targets", "--version"):
+        assert f" {command} " in text
+
+
+def test_help_is_there_in_half_a_second():
+    """Processor time, the best of three: a busy machine must not fail the test, and no luck can pass it."""
+
+    def cost() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        micronpu("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cost() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("command", ["compile", "check"])
+def test_every_option_of_the_back_end_is_on_the_command_line(command):
+    done = micronpu(command, "--help")
+    assert done.returncode == 0
+    assert done.stderr == "['numpy']\n"
+    names = {f.name for f in dataclasses.fields(NeutronCompileOptions)} - {"config"}
+    assert names
+    missing = [n for n in names if f"-{n.replace('_', '-')} " not in done.stdout]
+    assert not missing
+
+
+def test_compile_explains_model_and_calibration():
+    text = " ".join(micronpu("compile", "--help").stdout.replace("│", " ").split())
+    assert "path/to/file.py:function" in text
+    assert "FILE.npz (one array per input of the model, one row per typical input" in text
+    assert f"default: {DEFAULT_TARGET}" in text
+
+
+def test_targets_are_those_of_the_chip_files():
+    lines = micronpu("targets").stdout.splitlines()
+    assert DEFAULT_TARGET in all_targets()
+    for name, (chip, entry) in all_targets().items():
+        (line,) = [line for line in lines if line.startswith(f"{name} ")]
+        assert chip.title in line
+        assert all(alias in line for alias in entry.aliases)
+
+
+def test_version():
+    assert micronpu("--version").stdout == f"micronpu {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["targets"], ["run", "missing.pte"]])
+def test_color_only_where_it_is_wanted(arguments):
+    plain, asked, both = (
+        micronpu(*arguments),
+        micronpu(*arguments, FORCE_COLOR="1"),
+        micronpu(*arguments, FORCE_COLOR="1", NO_COLOR="1"),
+    )
+    assert "\x1b[" not in plain.stdout + plain.stderr
+    assert "\x1b[" in asked.stdout + asked.stderr
+    assert not any(f"\x1b[{code}m" in both.stdout + both.stderr for code in ("31", "36"))
+
+
+def test_unknown_command_and_option():
+    for arguments in (["compil"], ["compile", "model.py:f", "--no-such-option"]):
+        done = micronpu(*arguments)
+        assert done.returncode == 2
+        assert "No such" in done.stderr
+        assert "Traceback" not in done.stderr
