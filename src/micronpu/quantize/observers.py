@@ -49,7 +49,8 @@ def _bins_towards(zero: int, start: int) -> torch.Tensor:
     """Bin boundaries from ``start`` towards ``zero``, which is not among them unless it is where they start."""
     if start == zero:
         return torch.tensor([start])
-    return torch.linspace(start, zero, _CANDIDATES + 1, dtype=torch.float64)[:-1].round().long().unique()
+    bins: torch.Tensor = torch.linspace(start, zero, _CANDIDATES + 1, dtype=torch.float64)[:-1].round().long().unique()
+    return bins
 
 
 def _squares(bound: torch.Tensor, moments: list[torch.Tensor]) -> torch.Tensor:

@@ -59,7 +59,8 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     model.register_buffer(name, value)
     with model.graph.inserting_before(before):
         node = model.graph.get_attr(name)
-    fake = next((n.meta["val"] for n in model.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)), None)
+    near = (before, *before.all_input_nodes) if "val" in before.meta else model.graph.nodes
+    fake = next((n.meta["val"] for n in near if isinstance(n.meta.get("val"), torch.Tensor)), None)
     mode = getattr(fake, "fake_mode", None)
     node.meta["val"] = mode.from_tensor(value, static_shapes=True) if mode is not None else value
     return node

@@ -1,0 +1,139 @@
+"""The PT2E quantizer that the quantizers of all targets are."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import Quantizer
+from typing_extensions import Self
+
+from micronpu.errors import OptionError
+from micronpu.quantize import torchao_fixes
+from micronpu.quantize.annotate import annotate
+from micronpu.quantize.config import (
+    QuantizationConfig,
+    QuantizationSettings,
+    operator_key,
+    stamp,
+    stamped,
+    type_key,
+)
+from micronpu.quantize.qat import share_ranges
+from micronpu.quantize.simulate import reveal, simulate_batch_norms
+from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
+
+
+class Int8Quantizer(Quantizer):
+    """Static int8 for `prepare_pt2e` or `prepare_qat_pt2e`, and `convert_pt2e`.
+
+    Activations are asymmetric with one scale per tensor, weights symmetric in [-127, 127] with one scale per output
+    channel.  Operators that only move or select values share the parameters of their operand; sigmoid, tanh and
+    softmax have the fixed output parameters that LiteRT demands.  One object may quantize any number of models.
+
+    Parts of a model are configured apart; None leaves a part float.  The most specific setting wins: module name (the
+    longest that fits), module type (the innermost), operator, global.
+
+        quantizer.set_module_name("head", None).set_operator("softmax", None)
+
+    Args:
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        is_qat: for quantization-aware training.
+
+    Raises:
+        OptionError: an argument is of another type.
+    """
+
+    def __init__(self, *, per_channel: bool = True, is_qat: bool = False) -> None:
+        super().__init__()
+        self.is_qat = is_qat
+        self.settings = QuantizationSettings(QuantizationConfig(per_channel=per_channel, is_qat=is_qat))
+
+    def set_global(self, config: QuantizationConfig | None) -> Self:
+        """Configures what no other setting is for."""
+        self.settings.default = self._checked(config)
+        return self
+
+    def set_module_name(self, name: str, config: QuantizationConfig | None) -> Self:
+        """Configures a module and all within it, by its path in the model, such as "block1.conv"."""
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"`set_module_name` got {name!r}; it takes the path of a module.", hint='"block1.conv"')
+        self.settings.names[name] = self._checked(config)
+        return self
+
+    def set_module_type(self, type: type[nn.Module] | str, config: QuantizationConfig | None) -> Self:
+        """Configures all modules of a class, given as the class or its qualified name."""
+        self.settings.types[type_key(type)] = self._checked(config)
+        return self
+
+    def set_operator(self, operator: Any, config: QuantizationConfig | None) -> Self:
+        """Configures an ATen operator: an overload, all overloads of a packet, or the name of either.
+
+        Args:
+            operator: such as ``torch.ops.aten.add.Tensor``, ``torch.ops.aten.add``, "add.Tensor" or "aten::add".
+        """
+        self.settings.operators[operator_key(operator)] = self._checked(config)
+        return self
+
+    def _checked(self, config: QuantizationConfig | None) -> QuantizationConfig | None:
+        if config is not None and not isinstance(config, QuantizationConfig):
+            raise OptionError(
+                f"A configuration is a {type(config).__name__}.", hint="a QuantizationConfig, or None to leave it float"
+            )
+        if config is not None and config.is_qat != self.is_qat:
+            raise OptionError(
+                f"The configuration has is_qat={config.is_qat} and the quantizer is_qat={self.is_qat}.",
+                hint="give both the same; post-training quantization and QAT each need a quantizer",
+            )
+        return config
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Folds batch norms, or prepares their folding in QAT, and makes constants of numbers, in place.
+
+        Raises:
+            OptionError: the quantizer is for QAT and the caller is not, or the other way round; or a setting names
+                something that is not in the model.
+        """
+        _refuse_mixed_use(type(self).__name__, self.is_qat)
+        self.settings.check(model)
+        stamp(model, self.settings)
+        torchao_fixes.apply()
+        if self.is_qat:
+            model.meta[IN_TRAINING] = True
+            simulate_batch_norms(model, self._config_of)
+        return prepare_for_annotation(model)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
+        annotate(model, self._config_of)
+        reveal(model)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing to check: an annotation that the target cannot use shows in the delegation report."""
+
+    def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
+        """QAT: lets tensors that share a grid share its range."""
+        if self.is_qat:
+            share_ranges(edge_or_node_to_obs_or_fq)
+
+    def _config_of(self, node: Node) -> QuantizationConfig | None:
+        return stamped(node, self.settings)
+
+
+def _refuse_mixed_use(kind: str, is_qat: bool) -> None:
+    """torchao does not tell a quantizer what it is used for, but its function is among the callers."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in ("prepare_pt2e", "prepare_qat_pt2e") and "torchao" in frame.f_globals.get("__name__", ""):
+            if (name == "prepare_qat_pt2e") != is_qat:
+                right = "prepare_qat_pt2e" if is_qat else "prepare_pt2e"
+                raise OptionError(
+                    f"A {kind}(is_qat={is_qat}) cannot be used with `{name}`.",
+                    hint=f"`{right}`, or a {kind}(is_qat={not is_qat})",
+                )
+            return
+        frame = frame.f_back

@@ -1,0 +1,307 @@
+"""The delegation report as JSON, in the terminal and as a page; reports made by hand, no torch."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from micronpu.errors import FileError
+from micronpu.files import write_file
+from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
+from micronpu.ops.activation import Relu
+from micronpu.ops.convolution import Conv2d
+from micronpu.ops.fused import Activation
+from micronpu.partition.report import DelegationReport, Operation
+from micronpu.partition.verdict import Reason, Verdict
+from micronpu.report.html import framed, page
+from micronpu.report.rows import macs_sentence, partition_rows, short_source
+
+TWO_RULES = (
+    Reason("is_imported", "The operator is one that micronpu can express.", "No operator imports cumsum", "sum"),
+    Reason("rank", "Tensors have at most 7 axes.", "9 axes.", "sum", "net.py:7", "join `a` and [b] by <reshape>"),
+)
+
+
+def origin(node: str, line: int, module: str = "") -> Origin:
+    return Origin((node,), f"{Path.cwd()}/net.py:{line}", module)
+
+
+def report() -> DelegationReport:
+    """Two partitions, two operators on the host, names that are markup to rich and to HTML."""
+    return DelegationReport(
+        "chip-npu",
+        (
+            Verdict("conv2d.default", origin("conv", 3, "stem.conv"), 0, (), 3000, (1, 8, 5, 5)),
+            Verdict("relu.default", origin("relu", 3, "stem"), 0, (), 0, (1, 8, 5, 5)),
+            Verdict("cumsum.default", origin("sum", 7), None, TWO_RULES, 0, (1, 8, 5, 5)),
+            Verdict("conv3d.default", origin("deep", 8, "[red]<b>"), None, TWO_RULES[:1], 500, (1, 1)),
+            Verdict("linear.default", origin("fc", 9, "fc"), 1, (), 1000, (1, 12)),
+        ),
+        ("Made by <hand> & [bold]so[/bold].",),
+    )
+
+
+def compiled() -> DelegationReport:
+    conv = Origin(("conv", "relu"), f"{Path.cwd()}/net.py:3", "stem.conv")
+    return replace(
+        report(),
+        operations=(
+            Operation(0, "conv2d + relu", "conv2d{activation=relu}", (1, 5, 5, 8), 3000, conv),
+            Operation(1, "fully_connected", "fully_connected", (1, 12), 1000, origin("fc", 9, "fc")),
+        ),
+        program_bytes=4096,
+    )
+
+
+def printed(value: object, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(value)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+# --- the value ----------------------------------------------------------------------------------------------------
+
+
+def test_counts():
+    made = report()
+    assert (made.delegated, made.partitions, len(made.host), made.share) == (3, 2, 2, 0.6)
+    assert (made.macs, made.delegated_macs) == (4500, 4000)
+    assert DelegationReport("chip", ()).share == 1.0
+
+
+def test_json_says_everything():
+    data = json.loads(compiled().to_json())
+    assert data["target"] == "chip-npu"
+    assert (data["operators"], data["delegated"], data["partitions"]) == (5, 3, 2)
+    assert (data["macs"], data["delegated_macs"], data["program_bytes"]) == (4500, 4000, 4096)
+    verdict = data["verdicts"][2]
+    assert (verdict["node"], verdict["partition"], verdict["shape"]) == ("sum", None, [1, 8, 5, 5])
+    assert verdict["reasons"][1]["hint"] == "join `a` and [b] by <reshape>"
+    assert data["operations"][0] == {
+        "partition": 0,
+        "operation": "conv2d + relu",
+        "attributes": "conv2d{activation=relu}",
+        "shape": [1, 5, 5, 8],
+        "macs": 3000,
+        "nodes": ["conv", "relu"],
+        "source": f"{Path.cwd()}/net.py:3",
+        "module": "stem.conv",
+        "passes": [],
+    }
+
+
+def test_operation_is_read_off_the_graph():
+    build = GraphBuilder(origin=Origin(("conv",), "net.py:3", "stem"))
+    x = build.input(_int8((1, 4, 4, 2)))
+    w = build.constant([[[[1, 2]]]] * 3, _int8((3, 1, 1, 2), 0.5))
+    b = build.constant([0, 0, 0], TensorType((3,), DType.INT32, QParams.per_tensor(0.05, 0)))
+    y = build.emit(Conv2d(activation=Activation.RELU6), x, w, b, qparams=QParams.per_tensor(0.05, 0))
+    build.finish(build.emit(Relu(), y, qparams=QParams.per_tensor(0.05, 0)))
+    first, second = (Operation.of(1, node) for node in build.graph.nodes)
+    assert (first.partition, first.name, first.shape, first.macs) == (1, "conv2d + relu6", (1, 4, 4, 3), 96)
+    assert first.origin.source == "net.py:3"
+    assert "activation=relu6" in first.attributes
+    assert (second.name, second.macs) == ("relu", 0)
+
+
+def _int8(shape: tuple[int, ...], scale: float = 0.1) -> TensorType:
+    return TensorType(shape, DType.INT8, QParams.per_tensor(scale, 0))
+
+
+def test_rows_are_operations_after_compilation_and_operators_before():
+    before, after = partition_rows(report()), partition_rows(compiled())
+    assert [row.name for row in before[0]] == ["conv2d.default", "relu.default"]
+    assert [row.name for row in after[0]] == ["conv2d + relu"]
+    assert after[0][0].nodes == ("conv", "relu")
+    assert list(before) == list(after) == [0, 1]
+
+
+def test_sentence_about_macs():
+    assert macs_sentence(report()) == (
+        "4,000 multiply-accumulate operations on the NPU, 500 on the host, without those of 1 operator on the host, "
+        "which are not known"
+    )
+    assert macs_sentence(replace(report(), verdicts=report().verdicts[:2])) == (
+        "3,000 multiply-accumulate operations on the NPU"
+    )
+    assert macs_sentence(replace(report(), verdicts=report().verdicts[2:3])) == ""
+
+
+def test_source_is_relative_below_the_present_folder():
+    assert short_source(f"{Path.cwd()}/a/net.py:3") == f"a{os.sep}net.py:3"
+    assert short_source("/elsewhere/net.py:3") == "/elsewhere/net.py:3"
+    assert short_source("") == ""
+
+
+# --- terminal -----------------------------------------------------------------------------------------------------
+
+
+def test_terminal_shows_partitions_host_and_notes():
+    lines = printed(compiled()).splitlines()
+    text = "\n".join(line.rstrip() for line in lines)
+    assert text.startswith("3 of 5 operators on the NPU of chip-npu in 2 partitions.\n4,000 multiply-accumulate")
+    assert "Partition 0: 1 NPU operation, 3,000 MACs" in text
+    assert re.search(r"^conv2d \+ relu +1×5×5×8 +3,000 +stem\.conv +net\.py:3$", text, re.MULTILINE)
+    assert re.search(r"^fully_connected +1×12 +1,000 +fc +net\.py:9$", text, re.MULTILINE)
+    assert "On the host: 2 operators\n  sum  cumsum.default  1×8×5×5  net.py:7\n" in text
+    assert (
+        "    Rule:  Tensors have at most 7 axes.\n    Found: 9 axes.\n    Try:   join `a` and [b] by <reshape>." in text
+    )
+    assert "Found: No operator imports cumsum.\n" in text
+    # Brackets are text, not markup.
+    assert "[red]<b>, net.py:8" in text
+    assert "Note: Made by <hand> & [bold]so[/bold]." in text
+
+
+def test_terminal_shows_operators_before_compilation():
+    text = printed(report())
+    assert "Partition 0: 2 operators, 3,000 MACs" in text
+    assert re.search(r"relu\.default +1×8×5×5 +– +stem +net\.py:3", text)
+
+
+def test_narrow_terminal_loses_nothing():
+    words = "".join(printed(compiled(), width=60).split())
+    for text in ("conv2d+relu", "stem.conv", "net.py:3", "Tensorshaveatmost7axes.", "join`a`and[b]by<reshape>."):
+        assert text in words
+    assert "…" not in words
+
+
+# --- page ---------------------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """Checks that tags are balanced and collects text, tags and attributes."""
+
+    VOID = ("meta", "col", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes something else at {self.getpos()}"
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+@pytest.mark.parametrize(
+    "made", [report(), compiled(), DelegationReport("chip", ())], ids=["check", "compile", "empty"]
+)
+def test_page_is_whole_and_needs_nothing_else(made):
+    text = page(made)
+    reader = read(text)
+    assert text.startswith("<!doctype html>")
+    assert {tag for tag, _ in reader.tags}.isdisjoint({"script", "link", "img", "iframe", "b"})
+    assert not any(name in attributes for _, attributes in reader.tags for name in ("src", "href", "onclick"))
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_page_says_what_the_report_says():
+    reader = read(page(compiled()))
+    text = " ".join(" ".join(reader.texts).split())
+    assert "3 of 5 operators on the NPU of chip-npu in 2 partitions" in text
+    assert "4.0 KiB 4,096 bytes" in text
+    assert "Partition 0 1 NPU operation, 3,000 MACs" in text
+    assert "conv2d + relu 1×5×5×8 3,000" in text
+    assert "sum cumsum.default 1×8×5×5 · net.py:7" in text
+    assert "Rule Tensors have at most 7 axes. Found 9 axes." in text
+    assert "<dt>Try</dt><dd>join <code>a</code> and [b] by &lt;reshape&gt;.</dd>" in page(compiled())
+    assert "Made by <hand> & [bold]so[/bold]." in text
+    assert "[red]<b>" in text
+    titles = [attributes.get("title") for _, attributes in reader.tags]
+    assert "conv2d{activation=relu}\nfrom conv, relu" in titles
+
+
+def test_bars_are_on_one_scale():
+    widths = re.findall(r'class="bar" style="width:([\d.]+)%"', page(compiled()))
+    assert [float(w) for w in widths] == pytest.approx([100, 100 / 3], abs=0.01)
+
+
+def test_file_is_written(tmp_path):
+    compiled().to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page(compiled())
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_notebook_gets_the_page_in_a_frame():
+    text = compiled()._repr_html_()
+    assert text == framed(compiled())
+    ((tag, attributes),) = read(text).tags
+    assert tag == "iframe"
+    assert attributes["srcdoc"] == page(compiled())
+    assert html.escape(page(compiled())) in text
+
+
+def test_reports_need_no_torch():
+    code = (
+        "import sys; import micronpu.report.html, micronpu.report.terminal, micronpu.files;"
+        "print([m for m in ('torch', 'executorch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_write_replaces_a_file(tmp_path):
+    path = tmp_path / "a.bin"
+    assert write_file(path, b"old") == path
+    write_file(str(path), b"new")
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_write_follows_a_link_and_writes_into_a_device(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+    write_file("/dev/null", b"gone")
+    assert not Path("/dev/null").is_file()
+
+
+def test_write_refuses_with_a_sentence(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for path, sentence in (
+        (tmp_path, rf"{tmp_path} cannot be written: it is a folder\. Try: a file in it, {tmp_path}/NAME\."),
+        (
+            tmp_path / "no" / "a",
+            rf"{tmp_path}/no/a cannot be .* {tmp_path}/no does not exist\. Try: mkdir -p {tmp_path}/no",
+        ),
+        (tmp_path / "file" / "a", rf"{tmp_path}/file is a file, not a folder\. Try: another folder\."),
+    ):
+        with pytest.raises(FileError, match=sentence):
+            write_file(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
