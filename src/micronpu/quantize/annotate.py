@@ -22,7 +22,7 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.base import AtenImport, OutputQuantization, Quantization
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.simulate import batch_norm_behind
-from micronpu.quantize.transforms import is_constant
+from micronpu.quantize.transforms import constant_nodes
 
 KEY = "quantization_annotation"
 
@@ -33,14 +33,15 @@ def annotate(model: GraphModule, config_of: Callable[[Node], QuantizationConfig 
     Args:
         config_of: how a node shall be quantized; None leaves it float.
     """
+    constants = constant_nodes(model)
     for node in model.graph.nodes:
-        if KEY in node.meta or is_constant(node):  # what depends on no input is quantized where it is read, as a whole
+        if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
         entry = ATEN_IMPORTS.get(overload_name(node))
         if entry is not None:
             config = config_of(node)
             if config is not None:
-                _annotate_node(node, entry, config, config_of)
+                _annotate_node(node, entry, config, config_of, constants)
 
 
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
@@ -50,7 +51,11 @@ def rule_of(node: Node, entry: AtenImport) -> Quantization:
 
 
 def _annotate_node(
-    node: Node, entry: AtenImport, config: QuantizationConfig, config_of: Callable[[Node], QuantizationConfig | None]
+    node: Node,
+    entry: AtenImport,
+    config: QuantizationConfig,
+    config_of: Callable[[Node], QuantizationConfig | None],
+    constants: set[Node],
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
     names, given = dict(entry.arguments), arguments(node)
@@ -60,12 +65,12 @@ def _annotate_node(
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
     if not operands or not all(isinstance(o, Node) and _is_float(o) for o in operands) or not _is_float(node):
         return
-    if all(map(is_constant, operands)):
+    if all(isinstance(o, Node) and o in constants for o in operands):
         return  # such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, QuantizationSpecBase] = {}
     if rule.weight:
         weight = given[names.get(rule.weight, rule.weight)]
-        if not isinstance(weight, Node) or not is_constant(weight):
+        if not isinstance(weight, Node) or weight not in constants:
             return
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:

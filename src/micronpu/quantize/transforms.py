@@ -36,9 +36,26 @@ def is_constant(node: Any) -> bool:
     """Whether a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
     if not isinstance(node, Node):
         return False
-    if node.op == "get_attr":
-        return True
-    return node.op == "call_function" and bool(node.all_input_nodes) and all(map(is_constant, node.all_input_nodes))
+    waiting, seen = [node], {node}
+    while waiting:  # no recursion: a chain of operators may be thousands long
+        source = waiting.pop()
+        if source.op == "get_attr":
+            continue
+        if source.op != "call_function" or not source.all_input_nodes:
+            return False
+        waiting += [n for n in source.all_input_nodes if n not in seen]
+        seen.update(source.all_input_nodes)
+    return True
+
+
+def constant_nodes(model: GraphModule) -> set[Node]:
+    """All nodes for which `is_constant` holds, found in one walk."""
+    found: set[Node] = set()
+    for node in model.graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "get_attr" or (node.op == "call_function" and sources and found.issuperset(sources)):
+            found.add(node)
+    return found
 
 
 def is_trained(model: GraphModule, node: Any) -> bool:
