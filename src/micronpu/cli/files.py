@@ -124,9 +124,11 @@ class UserFile:
             sys.path.remove(folder)
 
     def _line(self, error: BaseException) -> str:
-        if isinstance(error, SyntaxError) and error.filename == str(self.path):
+        """Where in the file the error is, as the end of a clause."""
+        here = self.path.resolve()
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == here:
             return f" in line {error.lineno}"
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(self.path)]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == here]
         return f" in line {frames[-1].lineno}" if frames else ""
 
 

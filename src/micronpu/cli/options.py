@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import Field, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -61,27 +61,25 @@ def chosen_options(context: typer.Context, chip: str) -> NeutronCompileOptions:
 
 def _with_neutron_options(name: str, command: Callable[..., None]) -> Any:
     """The command with the options of its signature and those of the fields."""
-    added = _parameters()
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-
-    def run(**given: Any) -> None:
-        values = {p.name: given.pop(p.name) for p in added}
-        given["context"].meta[_KEY] = {p.name: _value(p, values[p.name]) for p in added if values[p.name] is not None}
-        command(**given)
-
-    run.__doc__ = command.__doc__
-    run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
-    app.command(name=name)(run)
-    return typer.main.get_command(app)
-
-
-def _parameters() -> list[inspect.Parameter]:
-    """One parameter for each field but the chip, which the target says."""
     from micronpu.neutron.options import NeutronCompileOptions
 
     texts = _attribute_texts(NeutronCompileOptions)
-    return [_parameter(f, texts.get(f.name, "")) for f in fields(NeutronCompileOptions) if f.name != _CHOSEN_BY_TARGET]
+    # All fields but the chip, which the target says.
+    chosen = [f for f in fields(NeutronCompileOptions) if f.name != _CHOSEN_BY_TARGET]
+    own = inspect.signature(command, eval_str=True).parameters.values()
+
+    def run(**given: Any) -> None:
+        values = {f.name: (f, given.pop(f.name)) for f in chosen}
+        given["context"].meta[_KEY] = {n: _value(f, v) for n, (f, v) in values.items() if v is not None}
+        command(**given)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*own, *(_parameter(f, texts.get(f.name, "")) for f in chosen)]
+    )
+    app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+    app.command(name=name)(run)
+    return typer.main.get_command(app)
 
 
 def _parameter(field: Field[Any], text: str) -> inspect.Parameter:
@@ -100,21 +98,15 @@ def _parameter(field: Field[Any], text: str) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _value(parameter: inspect.Parameter, given: Any) -> Any:
-    """What a field gets: names may be separated by commas, but a flag of another tool may hold one of its own."""
+def _value(field: Field[Any], given: Any) -> Any:
+    """What a field gets from its option."""
     if isinstance(given, bool):
-        return given is not _is_opposite(parameter)
+        return not field.default  # a flag is only ever given to change the default
     if not isinstance(given, list):
         return given
-    if parameter.name == "extra_flags":
+    if field.name == "extra_flags":  # a flag of another tool may hold a comma of its own
         return tuple(given)
     return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
-
-
-def _is_opposite(parameter: inspect.Parameter) -> bool:
-    """Whether the flag switches its field off."""
-    _, option = get_args(parameter.annotation)
-    return option.param_decls is not None and option.param_decls[0].startswith("--no-")
 
 
 def _attribute_texts(cls: type) -> dict[str, str]:

@@ -108,6 +108,8 @@ class Writer:
 
 def decompose(model: GraphModule) -> bool:
     """Applies every rewrite, also to what the rewrites make, in place.  Returns whether anything changed."""
+    import micronpu.quantize.attention  # noqa: F401, PLC0415  registers its rewrites, which use those of this module
+
     changed = fold_constants(model) | make_functional(model)
     pending = deque(model.graph.nodes)
     while pending:

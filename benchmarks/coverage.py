@@ -1,0 +1,269 @@
+"""How much of common networks runs on the NPU, in how many partitions, and how long the compilation takes.
+
+    python -m benchmarks.coverage                          # all networks
+    python -m benchmarks.coverage tv:resnet18 own:unet     # some
+    python -m benchmarks.coverage --peer --json rows.json  # beside ExecuTorch's own Neutron flow
+
+The networks have random weights with a fixed seed and are calibrated with random data: only operators, partitions and
+times are measured. `tv:` and `timm:` need those libraries, which are no dependency of micronpu; without them their
+networks are skipped. This gives them without CUDA:
+
+    pip install --no-deps torchvision==0.28.0 timm==1.0.31 huggingface_hub safetensors pyyaml
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.peer_nxp import PeerError, measure
+from torch import Tensor, nn
+
+import micronpu
+from micronpu.errors import MicroNpuError
+
+
+class DoubleConv(nn.Sequential):
+    """Two convolutions with batch norm and ReLU."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        layers: list[nn.Module] = []
+        for channels in (inputs, outputs):
+            layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        super().__init__(*layers)
+
+
+class UNet(nn.Module):
+    """Segmentation: three levels down by max pool, up by transposed convolution or interpolation, with skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (16, 32, 64)
+        self.down = nn.ModuleList([DoubleConv(a, b) for a, b in zip((3, 16, 32), widths, strict=True)])
+        self.middle = DoubleConv(64, 64)
+        self.up = nn.ConvTranspose2d(64, 64, 2, 2)
+        self.sides = nn.ModuleList([DoubleConv(128, 32), DoubleConv(64, 16), DoubleConv(32, 16)])
+        self.head = nn.Conv2d(16, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = []
+        for block in self.down:
+            skips.append(block(x))
+            x = nn.functional.max_pool2d(skips[-1], 2)
+        x = self.up(self.middle(x))
+        for number, block in enumerate(self.sides):
+            if number:
+                x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+            x = block(torch.cat([x, skips[-1 - number]], 1))
+        result: Tensor = self.head(x)
+        return result
+
+
+class TCN(nn.Module):
+    """Time series: causal dilated convolutions with residuals."""
+
+    def __init__(self, width: int = 32, levels: int = 5) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(12, width, 1)
+        self.layers = nn.ModuleList([nn.Conv1d(width, width, 3, dilation=2**i) for i in range(levels)])
+        self.head = nn.Linear(width, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            padded = nn.functional.pad(x, (2 * int(layer.dilation[0]), 0))  # type: ignore[index,arg-type]
+            x = x + torch.relu(layer(padded))
+        result: Tensor = self.head(x[:, :, -1])
+        return result
+
+
+class Recurrent(nn.Module):
+    """Time series: one recurrent layer, and a classifier of its last state."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(12, 32, batch_first=True), nn.Linear(32, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.layer(x)[0][:, -1])
+        return result
+
+
+IMAGE = (1, 3, 224, 224)
+
+OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "unet": (UNet, (1, 3, 96, 96)),
+    "tcn": (TCN, (1, 12, 128)),
+    "gru": (lambda: Recurrent(nn.GRU), (1, 16, 12)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (1, 16, 12)),
+}
+
+NETWORKS = (
+    *(f"tv:{name}" for name in ("mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "efficientnet_b0")),
+    *(f"tv:{name}" for name in ("mnasnet0_5", "shufflenet_v2_x0_5", "squeezenet1_1", "resnet18", "resnet50")),
+    *(f"tv:{name}" for name in ("regnet_y_400mf", "googlenet", "inception_v3")),
+    *(f"timm:{name}" for name in ("mobilenetv4_conv_small", "efficientnet_lite0", "deit_tiny_patch16_224")),
+    "timm:convnext_atto",
+    *(f"own:{name}" for name in OWN),
+)
+
+_LIBRARIES = {"tv": "torchvision", "timm": "timm"}
+_schemas: list[torch.library.Library] = []
+
+
+class LibraryMissing(RuntimeError):
+    """The library of a network is not installed."""
+
+
+def library(source: str) -> Any:
+    """torchvision or timm.
+
+    Raises:
+        LibraryMissing: it is not installed or cannot be imported.
+    """
+    # torchvision's wheel is built for CUDA; it imports beside CPU torch once the schemas that it extends are there,
+    # and timm imports torchvision.
+    if not _schemas:
+        _schemas.append(torch.library.Library("torchvision", "FRAGMENT"))
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                _schemas[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    try:
+        return importlib.import_module(_LIBRARIES[source])
+    except (ImportError, RuntimeError) as error:
+        raise LibraryMissing(f"{_LIBRARIES[source]} cannot be imported: {error}") from error
+
+
+def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """A network in evaluation mode with random weights, and the shape of its input.
+
+    Raises:
+        LibraryMissing: its library is not installed.
+        KeyError: there is no network of this name among micronpu's own.
+    """
+    source, _, plain = name.partition(":")
+    torch.manual_seed(0)
+    if source == "own":
+        make, shape = OWN[plain]
+        return make().eval(), shape
+    if source == "tv":
+        options = {"init_weights": True} if plain in ("googlenet", "inception_v3") else {}
+        model = library(source).models.get_model(plain, weights=None, **options)
+    else:
+        model = library(source).create_model(plain, pretrained=False)
+    return model.eval(), (1, 3, 299, 299) if plain == "inception_v3" else IMAGE
+
+
+def coverage(name: str, *, samples: int = 2) -> dict[str, Any]:
+    """Compiles one network for i.MX RT700.
+
+    Args:
+        name: such as "tv:resnet18".
+        samples: how many random calibration inputs.
+
+    Returns:
+        Counts of operators and partitions, the share of the multiply-accumulates on the NPU, seconds per step and in
+        total (building the network excluded), and for every operator on the host its count and reasons.
+
+    Raises:
+        LibraryMissing: the network's library is not installed.
+        MicroNpuError: the network does not compile.
+    """
+    model, shape = build(name)
+    batches = [(torch.randn(shape),) for _ in range(samples)]
+    start = time.perf_counter()
+    program = micronpu.compile(model, batches[0], calibration=batches)
+    total = time.perf_counter() - start
+    report = program.report
+    host: dict[str, dict[str, Any]] = {}
+    for verdict in report.host:
+        entry = host.setdefault(verdict.operator, {"count": 0, "reasons": Counter()})
+        entry["count"] += 1
+        entry["reasons"].update(f"{reason.rule}: {reason.detail}" for reason in verdict.reasons)
+    return {
+        "network": name,
+        "operators": len(report.verdicts),
+        "delegated": report.delegated,
+        "partitions": report.partitions,
+        "macs": report.macs,
+        "macs_delegated": report.delegated_macs,
+        "seconds": {"total": total} | program.seconds,
+        "host": host,
+        "pte_bytes": len(program.buffer),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table, and below it the operators on the host."""
+    share = f"{row['delegated']}/{row['operators']}"
+    text = f"{row['network']:32}{share:>10}{row['partitions']:>6}{row['seconds']['total']:>9.1f}"
+    peer = row.get("peer")
+    if peer is not None:
+        shown = f"{peer['delegated']}/{peer['nodes']}" if "delegated" in peer else "failed"
+        text += f"{shown:>12}{peer.get('partitions', ''):>6}{peer.get('seconds', float('nan')):>9.1f}"
+    for operator, entry in row["host"].items():
+        reasons = "; ".join(f"{r} ({n}x)" if n > 1 else r for r, n in entry["reasons"].most_common(3))
+        text += f"\n    host: {entry['count']} x {operator}: {reasons}"
+    return text
+
+
+def peer_row(name: str, samples: int) -> dict[str, Any]:
+    """What the peer makes of the network; an entry `error` where it fails."""
+    try:
+        row = measure(name, samples=samples)
+    except PeerError as error:
+        return {"error": str(error)}
+    return {
+        "delegated": row["delegated"],
+        "nodes": row["edge"],
+        "partitions": row["partitions"],
+        "seconds": row["seconds"]["total"],
+    }
+
+
+def main() -> None:
+    """Command line: a table, as each network is done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
+    parser.add_argument("--samples", type=int, default=2, help="random calibration inputs")
+    parser.add_argument("--peer", action="store_true", help="measure executorch.backends.nxp, too (tv: and timm: only)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, - for standard output")
+    options = parser.parse_args()
+    unknown = [name for name in options.networks if name.partition(":")[0] not in ("own", *_LIBRARIES)]
+    unknown += [n for n in options.networks if n.startswith("own:") and n.removeprefix("own:") not in OWN]
+    if unknown:
+        parser.error(f"no such network: {', '.join(unknown)}. Try: one of {', '.join(NETWORKS)}")
+    header = f"{'network':32}{'NPU/all':>10}{'parts':>6}{'seconds':>9}"
+    print(header + (f"{'peer':>12}{'parts':>6}{'seconds':>9}" if options.peer else ""), flush=True)
+    rows = []
+    for name in options.networks:
+        try:
+            row = coverage(name, samples=options.samples)
+        except LibraryMissing as error:
+            print(f"{name} is skipped: {error}", flush=True)
+            continue
+        except MicroNpuError as error:
+            print(f"{name} does not compile: {error}", flush=True)
+            rows.append({"network": name, "error": str(error)})
+            continue
+        if options.peer and not name.startswith("own:"):
+            row["peer"] = peer_row(name, options.samples)
+        rows.append(row)
+        print(line(row), flush=True)
+    if options.json is not None:
+        text = json.dumps(rows, indent=2)
+        if str(options.json) == "-":
+            print(text)
+        else:
+            options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

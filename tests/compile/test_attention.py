@@ -1,0 +1,197 @@
+"""Normalization and attention from a torch module to the finished program: all on the NPU, close to the float module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import micronpu
+from micronpu.frontend.program import overload_name
+from micronpu.quantize.attention import MASKED
+from micronpu.quantize.decompose import decompose
+
+TOKENS, WIDTH = 16, 32
+SHAPE = (2, TOKENS, WIDTH)
+CAUSAL = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+
+Function = Callable[..., torch.Tensor]
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (WIDTH,), torch.linspace(0.5, 2, WIDTH), torch.linspace(-1, 1, WIDTH))
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(2, TOKENS, 4, 8).transpose(1, 2)
+
+
+def sdpa(x: torch.Tensor, y: torch.Tensor, **options: Any) -> torch.Tensor:
+    return F.scaled_dot_product_attention(heads(x), heads(y), heads(x + y), **options)
+
+
+def image(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(2, TOKENS, 4, 8)
+
+
+# Name, function of x and y [2, 16, 32], decibels that the program has to reach against float.
+ROWS: list[tuple[str, Function, float]] = [
+    ("layer norm", lambda x, y: norm(x), 30),
+    ("layer norm far from zero", lambda x, y: norm(x + 8), 26),
+    ("layer norm of unequal rows", lambda x, y: norm(x * torch.linspace(0.5, 4, TOKENS)[:, None]), 26),
+    # The grid of the squares reaches to the square of the outliers: 21 dB, where int8 input alone would allow 28.
+    ("layer norm of outliers", lambda x, y: norm(x**3), 20),
+    ("layer norm, two axes", lambda x, y: F.layer_norm(x, (TOKENS, WIDTH)), 30),
+    ("rms norm", lambda x, y: F.rms_norm(x, (WIDTH,), torch.linspace(0.5, 2, WIDTH)), 30),
+    (
+        "group norm",
+        lambda x, y: F.group_norm(image(x), 4, torch.linspace(0.5, 2, TOKENS), torch.linspace(-1, 1, TOKENS)),
+        30,
+    ),
+    ("instance norm", lambda x, y: F.instance_norm(image(x)), 30),
+    (
+        "instance norm by statistics",
+        lambda x, y: F.instance_norm(
+            image(x), torch.linspace(-1, 1, 16), torch.linspace(0.5, 2, 16), use_input_stats=False
+        ),
+        34,
+    ),
+    ("attention", lambda x, y: sdpa(x, y), 27),
+    ("attention, scale", lambda x, y: sdpa(x, y, scale=0.1), 27),
+    ("attention, causal", lambda x, y: sdpa(x, y, is_causal=True), 27),
+    ("attention, mask of booleans", lambda x, y: sdpa(x, y, attn_mask=CAUSAL), 27),
+    ("attention, mask of numbers", lambda x, y: sdpa(x, y, attn_mask=torch.linspace(-2, 2, 256).view(16, 16)), 27),
+    (
+        "attention, fewer heads of keys",
+        lambda x, y: F.scaled_dot_product_attention(heads(x), heads(y)[:, :2], heads(x + y)[:, :2], enable_gqa=True),
+        27,
+    ),
+    ("masked scores", lambda x, y: ((x @ y.mT) / 8).masked_fill(~CAUSAL, -math.inf).softmax(-1), 27),
+    ("einsum of scores", lambda x, y: torch.einsum("bhid,bhjd->bhij", heads(x), heads(y)), 33),
+    ("einsum, moved", lambda x, y: torch.einsum("bnc,bmc->mnb", x, y), 33),
+    ("einsum with sum", lambda x, y: torch.einsum("bnc,bmc->bn", x, y), 30),
+]
+
+
+class Many(nn.Module):
+    """All functions at once, so that one export and one compilation serve them all."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(function(x, y) for _, function, _ in ROWS)
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    random = torch.Generator().manual_seed(3)
+    return [(torch.randn(SHAPE, generator=random), torch.randn(SHAPE, generator=random)) for _ in range(count)]
+
+
+def decibels(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Signal to noise of results against expected values."""
+    noise = sum(float((result - real).square().sum()) for result, real in pairs)
+    return 10 * math.log10(sum(float(real.square().sum()) for _, real in pairs) / max(noise, 1e-30))
+
+
+def rewritten(model: nn.Module, *inputs: torch.Tensor) -> Any:
+    module = torch.export.export(model.eval(), inputs).module(check_guards=False)
+    assert decompose(module)
+    return module
+
+
+def test_rewrites_keep_the_float_result():
+    x, y = batches(1)[0]
+    module = rewritten(Many(), x, y)
+    names = {overload_name(n).split(".")[0] for n in module.graph.nodes}
+    assert not {n for n in names if n.endswith("norm") or n in ("scaled_dot_product_attention", "einsum")}
+    problems = []
+    for (name, _, _), new, old in zip(ROWS, module(x, y), Many()(x, y), strict=True):
+        error = float((new - old).abs().max())
+        if new.shape != old.shape or not error <= 2e-5:
+            problems.append(f"{name}: {error}")
+    assert not problems, problems
+
+
+def test_programs_are_close_to_float():
+    data = batches(12)
+    program = micronpu.compile(Many().eval(), data[0], calibration=data)
+    left = [f"{v.operator}: {[str(r) for r in v.reasons]}" for v in program.report.host]
+    assert not left, "\n".join(left)
+    assert program.report.partitions == 1
+    results = [(program.run(*batch), program.quantized(*batch), Many()(*batch)) for batch in data[:4]]
+    problems = []
+    for i, (name, _, least) in enumerate(ROWS):
+        reached = decibels([(r[i], real[i]) for r, _, real in results])
+        eager = decibels([(q[i], real[i]) for _, q, real in results])
+        if reached < least or reached < eager - 1:
+            problems.append(f"{name}: {reached:.1f} dB, in eager mode {eager:.1f}")
+    assert not problems, "\n".join(problems)
+
+
+def test_weight_of_masked_keys():
+    """Exactly as much as `MASKED` says, for equal scores."""
+
+    class Attention(nn.Module):
+        def forward(self, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, q, v, is_causal=True)
+
+    q, v = torch.zeros(1, 1, 2, 4), torch.tensor([0.0, 1.0]).reshape(1, 1, 2, 1)
+    result = rewritten(Attention(), q, v)(q, v)
+    weight = math.exp(MASKED)
+    assert float(result[0, 0, 0, 0]) == pytest.approx(weight / (1 + weight), rel=1e-5)
+    assert float(result[0, 0, 1, 0]) == pytest.approx(0.5)
+
+
+class Stays(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.function(x, y) + y.sum() ** 2  # something that is rewritten
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x, y: torch.einsum("...c,...c->...", x, y), "einsum"),
+        (lambda x, y: torch.einsum("bii->bi", heads(x)[:, 0, :8, :8]), "einsum"),
+        (lambda x, y: torch.einsum("bnc,bnc,bnc->bn", x, y, y), "einsum"),
+        (lambda x, y: sdpa(x, y, attn_mask=(x[0, :, :16] > 0)), "scaled_dot_product_attention"),
+        (lambda x, y: x.masked_fill(torch.eye(16, 32) > 0, -math.inf).exp(), "masked_fill"),
+        (lambda x, y: x.masked_fill(torch.eye(16, 32) > 0, 0.5).softmax(-1), "masked_fill"),
+    ],
+    ids=["ellipsis", "diagonal", "three", "computed mask", "read by others", "other value"],
+)
+def test_what_is_left_alone(function: Function, name: str):
+    x, y = batches(1)[0]
+    module = rewritten(Stays(lambda x, y: function(x, y).sum()), x, y)
+    assert any(overload_name(n).startswith(name) for n in module.graph.nodes)
+
+
+class Encoder(nn.Module):
+    """A transformer layer with attention of either form that export gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, batch_first=True, activation="gelu", norm_first=True)
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.layer(x), *self.attention(x, y, y)
+
+
+def test_modules_of_torch():
+    data = batches(12)
+    model = Encoder().eval()
+    program = micronpu.compile(model, data[0], calibration=data)
+    assert not program.report.host, str(program.report)
+    assert program.report.partitions == 1
+    with torch.no_grad():
+        results = [(program.run(*batch), model(*batch)) for batch in data[:4]]
+    for i, least in enumerate((30, 25, 25)):
+        assert decibels([(r[i], real[i]) for r, real in results]) >= least
