@@ -60,7 +60,7 @@ format: $(STAMP) ## sort imports, repair what can be repaired, format
 	$(PY) -m ruff format .
 
 bench: $(STAMP) ## run the benchmarks
-	$(PY) benchmarks/run.py $(ARGS)
+	$(PY) -m benchmarks.run $(ARGS)
 
 clean: ## remove what builds, tests and checks leave behind (.venv stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

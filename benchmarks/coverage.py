@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -118,7 +119,7 @@ _LIBRARIES = {"tv": "torchvision", "timm": "timm"}
 _schemas: list[torch.library.Library] = []
 
 
-class LibraryMissing(RuntimeError):
+class LibraryMissingError(RuntimeError):
     """The library of a network is not installed."""
 
 
@@ -126,7 +127,7 @@ def library(source: str) -> Any:
     """torchvision or timm.
 
     Raises:
-        LibraryMissing: it is not installed or cannot be imported.
+        LibraryMissingError: it is not installed or cannot be imported.
     """
     # torchvision's wheel is built for CUDA; it imports beside CPU torch once the schemas that it extends are there,
     # and timm imports torchvision.
@@ -138,14 +139,14 @@ def library(source: str) -> Any:
     try:
         return importlib.import_module(_LIBRARIES[source])
     except (ImportError, RuntimeError) as error:
-        raise LibraryMissing(f"{_LIBRARIES[source]} cannot be imported: {error}") from error
+        raise LibraryMissingError(f"{_LIBRARIES[source]} cannot be imported: {error}") from error
 
 
 def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     """A network in evaluation mode with random weights, and the shape of its input.
 
     Raises:
-        LibraryMissing: its library is not installed.
+        LibraryMissingError: its library is not installed.
         KeyError: there is no network of this name among micronpu's own.
     """
     source, _, plain = name.partition(":")
@@ -161,19 +162,26 @@ def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     return model.eval(), (1, 3, 299, 299) if plain == "inception_v3" else IMAGE
 
 
-def coverage(name: str, *, samples: int = 2) -> dict[str, Any]:
+def decibels(result: Tensor, real: Tensor) -> float:
+    """Signal to noise of a result against what it should be."""
+    noise = float((result - real).double().square().sum())
+    return 10 * math.log10(float(real.double().square().sum()) / max(noise, 1e-30))
+
+
+def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, Any]:
     """Compiles one network for i.MX RT700.
 
     Args:
         name: such as "tv:resnet18".
         samples: how many random calibration inputs.
+        sqnr: whether to run the program, and the quantized module in eager mode, on the first calibration input.
 
     Returns:
         Counts of operators and partitions, the share of the multiply-accumulates on the NPU, seconds per step and in
-        total (building the network excluded), and for every operator on the host its count and reasons.
+        total (building the network excluded), `sqnr` in decibels against the float network, and for every operator on the host its count and reasons.
 
     Raises:
-        LibraryMissing: the network's library is not installed.
+        LibraryMissingError: the network's library is not installed.
         MicroNpuError: the network does not compile.
     """
     model, shape = build(name)
@@ -187,7 +195,7 @@ def coverage(name: str, *, samples: int = 2) -> dict[str, Any]:
         entry = host.setdefault(verdict.operator, {"count": 0, "reasons": Counter()})
         entry["count"] += 1
         entry["reasons"].update(f"{reason.rule}: {reason.detail}" for reason in verdict.reasons)
-    return {
+    row = {
         "network": name,
         "operators": len(report.verdicts),
         "delegated": report.delegated,
@@ -198,6 +206,12 @@ def coverage(name: str, *, samples: int = 2) -> dict[str, Any]:
         "host": host,
         "pte_bytes": len(program.buffer),
     }
+    if sqnr:
+        with torch.no_grad():
+            real, eager = model(*batches[0]), program.quantized(*batches[0])
+            result = program.run(*batches[0], fast=True)
+        row["sqnr"] = {"program": decibels(result, real), "eager": decibels(eager, real)}
+    return row
 
 
 def line(row: dict[str, Any]) -> str:
@@ -208,6 +222,8 @@ def line(row: dict[str, Any]) -> str:
     if peer is not None:
         shown = f"{peer['delegated']}/{peer['nodes']}" if "delegated" in peer else "failed"
         text += f"{shown:>12}{peer.get('partitions', ''):>6}{peer.get('seconds', float('nan')):>9.1f}"
+    if "sqnr" in row:
+        text += f"\n    SQNR: program {row['sqnr']['program']:.1f} dB, eager {row['sqnr']['eager']:.1f} dB"
     for operator, entry in row["host"].items():
         reasons = "; ".join(f"{r} ({n}x)" if n > 1 else r for r, n in entry["reasons"].most_common(3))
         text += f"\n    host: {entry['count']} x {operator}: {reasons}"
@@ -233,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
     parser.add_argument("--samples", type=int, default=2, help="random calibration inputs")
+    parser.add_argument("--sqnr", action="store_true", help="run the programs and compare them with the float network")
     parser.add_argument("--peer", action="store_true", help="measure executorch.backends.nxp, too (tv: and timm: only)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, - for standard output")
     options = parser.parse_args()
@@ -245,8 +262,8 @@ def main() -> None:
     rows = []
     for name in options.networks:
         try:
-            row = coverage(name, samples=options.samples)
-        except LibraryMissing as error:
+            row = coverage(name, samples=options.samples, sqnr=options.sqnr)
+        except LibraryMissingError as error:
             print(f"{name} is skipped: {error}", flush=True)
             continue
         except MicroNpuError as error:

@@ -1,4 +1,4 @@
-"""Normalization and attention from a torch module to the finished program: all on the NPU, close to the float module."""
+"""Normalization and attention from a torch module to the finished program: on the NPU, close to the float module."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import FileError, MicroNpuError, ModelError
+from micronpu.report.rows import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,7 +221,8 @@ class Calibration:
             items = iter(data)
         except TypeError as error:
             raise ModelError(
-                f"{self.source} gives a {type(data).__name__}, not a list of inputs.", hint="return [x1, x2, ...]"
+                f"{self.source} gives a value of type {type(data).__name__}, not a list of inputs.",
+                hint="return [x1, x2, ...]",
             ) from error
         self.used = 0
         end = object()
@@ -272,8 +274,8 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
     """
     if len(arrays) != len(model.examples):
         raise ModelError(
-            f"{text} holds {len(arrays)} arrays ({', '.join(arrays) or 'none'}), but the model has "
-            f"{len(model.examples)} inputs.",
+            f"{text} holds {plural(len(arrays), 'array')} ({', '.join(arrays) or 'none'}), but the model has "
+            f"{plural(len(model.examples), 'input')}.",
             hint=f"name the arrays in the order of the inputs: {text.partition(':')[0]}:name,...",
         )
     columns = []

@@ -102,17 +102,19 @@ def _inputs_and_output(
 ) -> QuantizationSpecBase:
     """Fills in the specs of the operands; returns that of the result."""
     if rule.output is OutputQuantization.SHARED:
-        first = operands[0]
+        first = min(operands)
         if len(operands) == 1:
             # Whatever range the operand has is the range of the result, a fixed one included.
             before = first.meta.get(KEY)
             if before is not None and before.output_qspec is not None:
                 inputs[first] = SharedQuantizationSpec(first)
                 return SharedQuantizationSpec(first)
-        # Operands of a concatenation share a grid that covers all of them, so that no fixed one may dictate it.
+        # Operands of a concatenation share a grid that covers all of them, so that no fixed one may dictate it.  It is
+        # tied to the one that is computed first: torchao follows such ties, and must not be led in a circle by two
+        # concatenations of the same values in another order.
         inputs[first] = activation
         shared = SharedQuantizationSpec((first, node))
-        for operand in operands[1:]:
+        for operand in operands:
             if operand is not first:
                 inputs[operand] = shared
         return shared

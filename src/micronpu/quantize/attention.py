@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import overload_name
 from micronpu.quantize.decompose import Writer, rewrites
 from micronpu.quantize.transforms import attribute, is_trained
 
@@ -89,7 +89,7 @@ def _normalized(write: Writer, x: Node, axes: Sequence[int], eps: float, centred
 def _mean(write: Writer, x: Node, axes: Sequence[int], shift: float = 0.0) -> Node:
     """mean(x) + shift over axes, which stay with size 1, on a grid of its own; `mean` has that of x.
 
-    x [.., n] -> linear(w [1, n] = 1 / n, b = shift) -> y [.., 1]; over several axes or many elements a sum and a product
+    x [.., n] -> linear(w [1, n] = 1 / n, b = shift) -> y [.., 1]; over several axes or many elements a sum, scaled
     """
     shape = x.meta["val"].shape
     count = math.prod(shape[a] for a in axes)
@@ -172,7 +172,7 @@ def _repeated_heads(write: Writer, x: Node, heads: int) -> Node:
 
 @rewrites("masked_fill.Scalar", "masked_fill_.Scalar")
 def _masked_scores(write: Writer, node: Node, given: dict[str, Any]) -> Any:
-    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where the mask is constant and nobody else reads it."""
+    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), for a constant mask and no other reader."""
     mask = attribute(write.model, given["mask"])
     if mask is None or float(given["value"]) > -1e3 or any(overload_name(u) not in _SOFTMAX for u in node.users):
         return None

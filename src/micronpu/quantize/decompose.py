@@ -108,7 +108,9 @@ class Writer:
 
 def decompose(model: GraphModule) -> bool:
     """Applies every rewrite, also to what the rewrites make, in place.  Returns whether anything changed."""
-    import micronpu.quantize.attention  # noqa: F401, PLC0415  registers its rewrites, which use those of this module
+    # These modules register their rewrites; they use this one.
+    import micronpu.quantize.attention
+    import micronpu.quantize.recurrent  # noqa: F401
 
     changed = fold_constants(model) | make_functional(model)
     pending = deque(model.graph.nodes)
@@ -183,9 +185,10 @@ _KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "
 
 
 def fold_constants(model: GraphModule) -> bool:
-    """Computes what depends on no input.  Parameters stay as they are, so that they can be trained.
+    """Computes what depends on no input.  Parameters that are going to be trained stay as they are.
 
     ones(8) -> expand(2, 8) -> y        y is a constant
+    weight -> slice(0:8) -> y           y is a constant, as the projections of `torch.nn.MultiheadAttention` are
     """
     changed = False
     for node in list(model.graph.nodes):
@@ -194,13 +197,13 @@ def fold_constants(model: GraphModule) -> bool:
         if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED or name in _KEPT_RANDOM:
             continue
         operands = [attribute(model, n) for n in node.all_input_nodes]
-        if any(o is None or isinstance(o, torch.nn.Parameter) for o in operands):
+        if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):
             continue
         if not node.users or any(isinstance(o, torch.Tensor) and o.is_meta for o in operands):
             continue
         known = dict(zip(node.all_input_nodes, operands, strict=True))
         with torch.no_grad():
-            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].clone()) for a in (node.args, node.kwargs))  # noqa: B023
+            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].detach().clone()) for a in (node.args, node.kwargs))  # noqa: B023
             result = node.target(*args, **kwargs)
         node.replace_all_uses_with(add_constant(model, node, result.contiguous(), "folded"))
         model.graph.erase_node(node)

@@ -1,0 +1,451 @@
+"""Bad input ends in one sentence with what, where, why and what to try: in Python and on the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.cli.main import app
+from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.runtime import HostProgram
+from micronpu.soc import all_targets
+
+
+class Net(nn.Module):
+    """[n, 2, 6, 6] -> [n, 4]"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 8, 3, padding=1)
+        self.drop = nn.Dropout()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(self.drop(torch.relu(self.conv(x)).mean((2, 3))))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+X = torch.linspace(-1, 1, 72).reshape(1, 2, 6, 6)
+GOOD = [X, -X]
+
+
+@pytest.fixture(scope="module")
+def program():
+    return micronpu.compile(net(), X, calibration=GOOD)
+
+
+@pytest.fixture(scope="module")
+def pte(program, tmp_path_factory) -> Path:
+    return program.save(tmp_path_factory.mktemp("programs") / "net.pte")
+
+
+def sentence(error: MicroNpuError) -> str:
+    """The message, checked for its form: one line, a full stop before the hint and at the end."""
+    text = str(error)
+    assert "\n" not in text
+    assert error.hint, f"nothing to try: {text}"
+    assert text == f"{error.what} Try: {error.hint}."
+    assert error.what[-1] in ".?"
+    return text
+
+
+def refused(call: Callable[[], Any], kind: type[MicroNpuError], *parts: str) -> None:
+    """Checks that a call ends in an error whose sentence has these parts in this order."""
+    with pytest.raises(MicroNpuError) as caught:
+        call()
+    assert type(caught.value) is kind
+    text = sentence(caught.value)
+    assert re.search(".*".join(map(re.escape, parts)), text), text
+
+
+# --- calibration data ---------------------------------------------------------------------------------------------
+
+WRONG = "Calibration item 1, input 0 "
+CALIBRATION = {
+    "none": (None, "A float model needs calibration data", "int8 tensors. Try: calibration=[...] with some dozens"),
+    "empty": ([], "The calibration data is empty. Try: pass some dozens of typical inputs."),
+    "no rows": (np.zeros((0, 2, 6, 6), np.float32), "The calibration data is empty."),
+    "shape": ([X, X[:, :, :5]], WRONG, "has shape [1, 2, 5, 6], the model takes [1, 2, 6, 6]. Try: shape the data"),
+    "rank": ([X, X[0, 0]], WRONG, "has shape [6, 6], the model takes [1, 2, 6, 6]."),
+    "dtype": ([X, X.double()], WRONG, "has dtype float64, the model takes float32. Try: convert the data"),
+    "dtype of NumPy": ([X, X.numpy().astype(np.uint16)], WRONG, "has dtype uint16, the model takes float32."),
+    "number": ([X, (X, X)], "Calibration item 1 has 2 inputs, the model has 1. Try: give one tuple of inputs per item"),
+    "labels": ([(X, 3)], "Calibration item 0 has 2 inputs, the model has 1.", "without labels."),
+    "NaN": ([X, X / 0], WRONG, "holds NaN or infinity, from which no range can be learnt. Try: look for missing"),
+    "text": ([X, "x"], WRONG, "is a str, not a tensor. Try: give tensors or NumPy arrays"),
+    "objects": ([X, np.array([[None] * 2])], WRONG, "is a NumPy array of object, not a tensor."),
+    "dictionary": ({"x": X}, "Calibration data is of type dict, not a list of inputs. Try: calibration=[x1, x2, ...]."),
+    "number as data": (7, "Calibration data is of type int, not a list of inputs."),
+}
+
+
+@pytest.mark.parametrize("name", CALIBRATION)
+def test_calibration(name):
+    data, *parts = CALIBRATION[name]
+    refused(lambda: micronpu.compile(net(), X, calibration=data), ModelError, *parts)
+
+
+def test_calibration_that_torch_cannot_share_memory_with(program):
+    """Foreign byte order, negative strides, read-only: the same numbers, the same program."""
+    array = torch.cat(GOOD).numpy()
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for same in (array.astype(">f4"), np.flip(array, 3).copy()[..., ::-1], frozen):
+        assert micronpu.compile(net(), X, calibration=same).buffer == program.buffer
+
+
+class Log(nn.Module):
+    def forward(self, x):
+        return torch.relu(torch.log(x)) + 1
+
+
+class Mask(nn.Module):
+    """torch's observers pass over infinity: the masked elements would come out as the smallest number seen."""
+
+    def forward(self, x):
+        return torch.softmax(x.masked_fill(x > 0, float("-inf")), -1)
+
+
+@pytest.mark.parametrize(("model", "node", "good"), [(Log(), "log", X.abs() + 1), (Mask(), "masked_fill", -X.abs())])
+def test_not_finite_inside_the_model(model, node, good):
+    line = model.forward.__code__.co_firstlineno + 1
+    refused(
+        lambda: micronpu.compile(model.eval(), X.abs(), calibration=[good, X]),
+        ModelError,
+        f"With calibration item 1, `{node}` ({__file__}:{line}) computes NaN or infinity, from which no range can be",
+        "Try: a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero",
+    )
+
+
+# --- models -------------------------------------------------------------------------------------------------------
+
+
+def in_training(name: str) -> nn.Module:
+    model = net()
+    model.get_submodule(name).train()
+    return model
+
+
+def with_nan() -> nn.Module:
+    model = net()
+    model.conv.bias.data[3] = float("nan")
+    return model
+
+
+def dynamic():
+    return export(net(), (torch.cat([X, X]),), dynamic_shapes=({0: Dim("batch")},))
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        return x + self.count
+
+
+OTHER = "Try: the inputs that the program was exported with."
+MODELS = {
+    "training": (lambda: (in_training(""), X), "The model Net is in training mode", "Try: model.eval() before"),
+    "part in training": (lambda: (in_training("drop"), X), "`drop` (Dropout) of the model Net is in training mode"),
+    "dynamic shapes": (
+        lambda: (dynamic(), torch.cat([X, X])),
+        "of `x` is only known at run time; an NPU program has fixed shapes. Try: export without dynamic_shapes.",
+    ),
+    "branch": (lambda: (Branch().eval(), X), "torch.export cannot trace Branch", "data-dependent", "Try: check shapes"),
+    "state": (
+        lambda: (Counter().eval(), X),
+        "The model changes its buffer `count` while it runs, but a compiled program keeps nothing",
+        "Try: make the state an input and an output of the model.",
+    ),
+    "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),
+    "no module": (lambda: (np.tanh, X), "The model is of type ufunc", "neither", "Try: pass the module itself"),
+    "no examples": (lambda: (net(), ()), "`example_inputs` is empty; it is a tuple of tensors. Try: (torch.randn("),
+    "examples of numbers": (
+        lambda: (net(), [1, 2]),
+        "`example_inputs` is a list of int, int; it is a tuple of tensors.",
+    ),
+    "example of NumPy": (lambda: (net(), X.numpy()), "`example_inputs` is of type ndarray; it is a tuple of tensors."),
+    "example shape": (lambda: (net(), X[:, :1]), "torch.export cannot trace Net", "to have 2 channels, but got 1"),
+    "example number": (lambda: (net(), (X, X)), "torch.export cannot trace Net", "too many positional arguments. Try"),
+    "program shape": (
+        lambda: (export(net(), (X,)), X[..., :5]),
+        f"Example input 0 is float32[1, 2, 6, 5], but the program takes float32[1, 2, 6, 6]. {OTHER}",
+    ),
+    "program dtype": (
+        lambda: (export(net(), (X,)), X.double()),
+        f"Example input 0 is float64[1, 2, 6, 6], but the program takes float32[1, 2, 6, 6]. {OTHER}",
+    ),
+    "program number": (
+        lambda: (export(net(), (X,)), (X, X)),
+        f"`example_inputs` holds 2 tensors, but the program takes 1. {OTHER}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("call", ["compile", "check"])
+def test_model(name, call, capfd):
+    make, *parts = MODELS[name]
+    model, examples = make()
+    refused(lambda: getattr(micronpu, call)(model, examples, calibration=GOOD), ModelError, *parts)
+    assert capfd.readouterr() == ("", "")  # torch has something to print in some of these cases
+
+
+def test_half_precision_says_why_nothing_is_delegated():
+    program = micronpu.compile(net().half(), X.half(), calibration=[X.half()])
+    assert program.report.delegated == 0
+    reasons = [str(r) for v in program.report.host for r in v.reasons]
+    assert all("Found: its result is float16, and only float32 is quantized. Try: model.float()" in r for r in reasons)
+
+
+def test_unknown_target_lists_the_known():
+    with pytest.raises(OptionError) as caught:
+        micronpu.compile(net(), X, "imxrt7000", calibration=GOOD)
+    text = sentence(caught.value)
+    assert text.startswith("There is no target 'imxrt7000'. Try: one of ")
+    assert all(f"{name}" in text for name in all_targets())
+
+
+def test_options_for_another_chip():
+    refused(
+        lambda: micronpu.compile(net(), X, "imxrt700", calibration=GOOD, options=NeutronCompileOptions("imx95")),
+        OptionError,
+        'The target is imxrt700, but the options are for imx95. Try: NeutronCompileOptions(config="imxrt700").',
+    )
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def truncated(pte: Path, path: Path) -> Path:
+    path.write_bytes(pte.read_bytes()[:-100])
+    return path
+
+
+def test_programs_that_are_none(pte, tmp_path):
+    cases = {
+        truncated(pte, tmp_path / "cut.pte"): (
+            "cut.pte is a damaged ExecuTorch program",
+            "Try: copy or export the file again.",
+        ),
+        tmp_path / "empty.pte": ("empty.pte is empty, so it is not an ExecuTorch program.", "Try:"),
+        tmp_path / "text.pte": (
+            "text.pte is not an ExecuTorch program (.pte): its 4000 bytes",
+            "Try: pass a .pte file",
+        ),
+    }
+    (tmp_path / "empty.pte").write_bytes(b"")
+    (tmp_path / "text.pte").write_bytes(b"text" * 1000)
+    for path, parts in cases.items():
+        refused(lambda path=path: HostProgram(path), PayloadError, *parts)
+        assert parts[0] in failed("run", path, "-i", tmp_path / "x.npy")
+    missing = tmp_path / "missing.pte"
+    refused(
+        lambda: HostProgram(missing), PayloadError, "missing.pte cannot be read: No such file", "Try: check the path"
+    )
+    assert f"{missing} cannot be read: No such file or directory. Try: check the path" in failed("run", missing)
+
+
+def test_inputs_that_do_not_fit(program):
+    refused(lambda: program.run(), ModelError, "takes 1 inputs (float32[1, 2, 6, 6]), but 0 were given.", "Try: pass")
+    refused(lambda: program.run(X, X), ModelError, "takes 1 inputs", "but 2 were given.")
+    refused(
+        lambda: program.run(X[:, 0]), ModelError, "must be float32[1, 2, 6, 6], but float32[1, 6, 6] was given. Try"
+    )
+    refused(lambda: program.run(X.int()), ModelError, "but int32[1, 2, 6, 6] was given. Try: tensor.to(torch.float32).")
+    refused(lambda: program.run(X.numpy()), ModelError, "must be a tensor", "but a ndarray was given. Try: torch.as_te")
+
+
+def test_output_folder_that_does_not_exist(program, tmp_path):
+    path = tmp_path / "no" / "net.pte"
+    refused(
+        lambda: program.save(path), FileError, f"{path} cannot be written: the folder {path.parent} does not exist."
+    )
+    refused(lambda: program.report.to_html(path), FileError, f"Try: mkdir -p {path.parent}.")
+    assert not path.parent.exists()
+
+
+def test_a_full_disk_leaves_the_old_file(program, tmp_path):
+    """The limit on the size of files stands for it: the write fails half-way."""
+    path = tmp_path / "net.pte"
+    path.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(program.buffer) // 2, limits[1]))
+    try:
+        refused(lambda: program.save(path), FileError, f"{path} cannot be written: File too large.", "Try: another")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("net.pte", b"old")]
+    program.save(path)
+    assert path.read_bytes() == program.buffer
+
+
+# --- command line -------------------------------------------------------------------------------------------------
+
+FILE = """
+import torch
+from torch import nn
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU()).eval(), (torch.zeros(1, 2, 6, 6),)
+
+def training(): return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout()), (torch.zeros(1, 2, 6, 6),)
+def alone(): return net()[0]
+def triple(): return (*net(), 3)
+def swapped(): return net()[::-1]
+def numbers(): return net()[0], (1, 2)
+def nothing(): return None
+def fails(): raise RuntimeError("no such\\nweights.")
+def leaves(): raise SystemExit(3)
+def needs(path): return net()
+def nan(): return [torch.full((1, 2, 6, 6), float("nan"))]
+def short(): return [torch.zeros(1, 2, 5, 6)]
+def number(): return 7
+def breaks_off():
+    yield torch.zeros(1, 2, 6, 6)
+    raise OSError("the disk is gone")
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(FILE)
+    (tmp_path / "broken.py").write_text("import torch\n\ndef net(:\n")
+    (tmp_path / "raises.py").write_text("import no_such_library\n")
+    (tmp_path / "own.py").write_text(FILE + "def calibration(): return [torch.zeros(1, 2, 6, 6)]\n")
+    (tmp_path / "text.npy").write_text("text")
+    (tmp_path / "text.pt2").write_text("text")
+    np.save("x.npy", X.numpy())
+    np.save("ints.npy", np.zeros((1, 2, 6, 6), np.int64))
+    np.save("words.npy", np.array(["a"]))
+    np.save("rows.npy", np.zeros((5, 2, 6, 5), np.float32))
+    np.savez("two.npz", a=X.numpy(), b=X.numpy())
+    return tmp_path
+
+
+def failed(*arguments: object) -> str:
+    """The one sentence on stderr of a command that ends with code 1, prints nothing else and leaves no file."""
+    before = set(Path().iterdir())
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith(".\n")
+    assert set(Path().iterdir()) == before
+    return result.stderr
+
+
+HINT = "Try: return model.eval(), (torch.randn(1, 3, 32, 32),)."
+DEBUG = "Try: --debug, which shows the traceback."
+COMMANDS = {
+    "compile none.py:net": "There is no file none.py. Try: check the path.",
+    "compile .:net": ". is a folder. Try: a file in it, model.py:function.",
+    "compile m.py": "'m.py' names no model. Try: m.py:FUNCTION.",
+    "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function or a saved program",
+    "compile net": "'net' names no model.",
+    "compile m.py:nett": "m.py has no function 'nett'. Try: one of net, training, alone, triple,",
+    "compile m.py:fails": f"`fails` of m.py raised an error in line 15: RuntimeError: no such. {DEBUG}",
+    "compile m.py:leaves": f"`leaves` of m.py raised an error in line 16: SystemExit: 3. {DEBUG}",
+    "compile m.py:needs": "`needs` of m.py cannot be called without arguments: missing a required argument: 'path'.",
+    "compile m.py:alone": f"`alone` of m.py returns a Sequential, not a pair of the model and its example "
+    f"inputs. {HINT}",
+    "compile m.py:nothing": "`nothing` of m.py returns a NoneType, not a pair of the model and its example inputs.",
+    "compile m.py:triple": "`triple` of m.py returns 3 values, not a pair",
+    "compile m.py:swapped": "`swapped` of m.py returns a tuple where the torch.nn.Module is expected.",
+    "compile m.py:numbers": "`numbers` of m.py returns as example inputs a tuple of int, int, not a tuple of tensors.",
+    "compile m.py:training": "The model Sequential is in training mode",
+    "compile broken.py:net": f"broken.py cannot be imported in line 3: SyntaxError: invalid syntax (broken.py, line "
+    f"3). {DEBUG}",
+    "compile raises.py:net": "raises.py cannot be imported in line 1: ModuleNotFoundError: No module named",
+    "compile none.pt2": "There is no file none.pt2. Try: check the path.",
+    "compile text.pt2": "text.pt2 is no program that torch can load: ",
+    "compile m.py:net": "A float model needs calibration data to choose the ranges of its int8 tensors. Try: "
+    "--calibration inputs.npz, --calibration file.py:function, or a function `calibration` in m.py.",
+    "compile own.py:net -t rt700": "There is no target 'rt700'. Try: one of imx",
+    "compile own.py:net -o no/net.pte": "no/net.pte cannot be written: the folder no does not exist. Try: mkdir -p no.",
+    "compile own.py:net -o .": ". cannot be written: it is a folder. Try: a file in it, NAME.",
+    "compile own.py:net --report-html no/r.html": "no/r.html cannot be written: the folder no does not exist.",
+    "compile own.py:net --report-json m.py/r": "m.py/r cannot be written: m.py is a file, not a folder.",
+    "compile own.py:net --disabled-passes x": "There is no pass 'x' to leave out. Try: one of ",
+    "compile own.py:net --operators-not-to-delegate x": "There is no operator 'x' in `operators_not_to_delegate`.",
+    "compile m.py:net --calibration none.npz": "There is no file none.npz. Try: check the path; a .npy or .npz file",
+    "compile m.py:net --calibration m.py:nan": "Calibration item 0, input 0 holds NaN or infinity",
+    "compile m.py:net --calibration m.py:short": "Calibration item 0, input 0 has shape [1, 2, 5, 6], the model takes",
+    "compile m.py:net --calibration m.py:number": "`number` of m.py gives a value of type int, not a list of",
+    "compile m.py:net --calibration m.py:breaks_off": "`breaks_off` of m.py raised an error in line 23: OSError: the",
+    "compile m.py:net --calibration text.npy": "text.npy cannot be read as .npy or .npz: ",
+    "compile m.py:net --calibration ints.npy": "input 0 has dtype int64, the model takes float32.",
+    "compile m.py:net --calibration rows.npy": "Calibration item 0, input 0 has shape [2, 6, 5], the model takes",
+    "compile m.py:net --calibration two.npz": "two.npz holds 2 arrays (a, b), but the model has 1 input. Try: name "
+    "the arrays in the order of the inputs: two.npz:name,...",
+    "compile m.py:net --calibration two.npz:c": "two.npz has no array 'c'. Try: one of a, b.",
+    "check m.py:nett": "m.py has no function 'nett'. Try: one of net,",
+    "check m.py:training": "The model Sequential is in training mode",
+    "check m.py:net --report-html no/r.html": "no/r.html cannot be written: the folder no does not exist.",
+    "run PTE": "net.pte takes 1 input (float32[1, 2, 6, 6]), but 0 were given. Try: --input x.npy, once per input",
+    "run PTE -i x.npy -i x.npy": "net.pte takes 1 input (float32[1, 2, 6, 6]), but 2 were given.",
+    "run PTE -i none.npy": "There is no file none.npy.",
+    "run PTE -i rows.npy": "must be float32[1, 2, 6, 6], but float32[5, 2, 6, 5] was given. Try: the shape of",
+    "run PTE -i rows.npy --rows": "must be float32[1, 2, 6, 6], but float32[1, 2, 6, 5] was given.",
+    "run PTE -i ints.npy": "must be float32[1, 2, 6, 6], but int64[1, 2, 6, 6] was given.",
+    "run PTE -i words.npy": "The array words of words.npy has dtype <U1, which no program takes. Try:",
+    "run PTE -i x.npy -o no": "The output cannot be written: the folder no does not exist. Try: mkdir -p no.",
+    "run PTE -i x.npy -o m.py": "The output cannot be written: m.py is a file, not a folder.",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command(command, files, pte):
+    text = failed(*(str(pte) if word == "PTE" else word for word in command.split()))
+    assert COMMANDS[command] in text
+
+
+def test_command_in_a_process_of_its_own(files):
+    """The exit code that a shell sees, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "micronpu.cli", "compile", "m.py:nett"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: m.py has no function 'nett'. Try: one of net, ")
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_left_behind_by_a_failing_compilation(files, monkeypatch):
+    Path("net.pte").write_bytes(b"old")
+    assert "in training mode" in failed("compile", "m.py:training", "-o", "net.pte", "--report-json", "r.json")
+    assert Path("net.pte").read_bytes() == b"old"
+    assert not Path("r.json").exists()

@@ -1,0 +1,115 @@
+"""Observers: which range of a tensor becomes its int8 grid."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from micronpu.neutron import NeutronQuantizer
+from micronpu.quantize.calibrate import graph_module, one_thread
+from micronpu.quantize.observers import RangeObserver
+
+
+def observer(*batches, qscheme=torch.per_tensor_affine):
+    made = RangeObserver(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=qscheme, eps=2**-16)
+    for batch in batches:
+        made(batch)
+    return made
+
+
+def squared_error(x, scale, zero_point):
+    """Of x on the int8 grid."""
+    q = np.clip(np.rint(x / scale) + zero_point, -128, 127)
+    return float((((q - zero_point) * scale - x) ** 2).mean())
+
+
+def random(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+DISTRIBUTIONS = {
+    "normal": random(0, 40_000),
+    "heavy tails": random(1, 40_000) ** 3,
+    "after relu": random(2, 40_000).relu() ** 2,
+    "negative": -(random(3, 40_000).abs() ** 2),
+    "shifted": random(4, 40_000) * 0.5 + 3.0,
+    "uniform": torch.linspace(-1.0, 3.0, 40_000),
+    "tiny": random(5, 40_000) ** 3 * 1e-3,
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_no_range_is_much_better(name):
+    x = DISTRIBUTIONS[name]
+    scale, zero_point = observer(*x.split(4_000)).calculate_qparams()
+    found = squared_error(x.numpy(), scale.item(), zero_point.item())
+    low, high = min(x.min().item(), 0.0), max(x.max().item(), 0.0)
+    parts = np.linspace(0.1, 1.0, 40)
+    errors = []
+    for a, b in itertools.product(parts, parts):
+        step = (high * b - low * a) / 255
+        errors.append(squared_error(x.numpy(), step, -128 - np.rint(low * a / step)))
+    assert found < 1.1 * min(errors)
+
+
+def test_rare_values_are_clipped_and_common_ones_are_not():
+    x = DISTRIBUTIONS["heavy tails"]
+    scale, _ = observer(x).calculate_qparams()
+    assert scale.item() * 255 < 0.95 * (x.max() - x.min()).item()
+    scale, zero_point = observer(DISTRIBUTIONS["uniform"]).calculate_qparams()
+    assert scale.item() * 255 == pytest.approx(4.0, rel=0.02)
+    assert zero_point.item() == pytest.approx(-128 + 255 / 4, abs=2)
+
+
+def test_symmetric_ranges_pay_for_both_sides():
+    x = DISTRIBUTIONS["after relu"]
+    scale, zero_point = observer(x, qscheme=torch.per_tensor_symmetric).calculate_qparams()
+    assert zero_point.item() == 0
+    steps = np.linspace(0.1, 1.0, 100) * x.max().item() / 127.5
+    assert squared_error(x.numpy(), scale.item(), 0) < 1.1 * min(squared_error(x.numpy(), s, 0) for s in steps)
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5, -3.0])
+def test_a_constant_tensor_keeps_its_value(value):
+    scale, zero_point = observer(torch.full((50,), value)).calculate_qparams()
+    assert scale.item() > 0
+    assert squared_error(np.array([value]), scale.item(), zero_point.item()) < 1e-6
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu()).flatten(1)
+
+
+def test_what_goes_in_and_out_is_never_clipped():
+    x = random(6, 1, 3, 8, 8)
+    x[0, 0, 0, 0] = 1000.0
+    module = graph_module(torch.export.export(Net().eval(), (x,)))
+    prepared = prepare_pt2e(module, NeutronQuantizer())
+    prepared(x)
+    kinds = {}
+    for node in prepared.graph.nodes:
+        if node.op == "call_module":
+            kinds[node.args[0].name] = prepared.get_submodule(str(node.target))
+    names = {name: type(made).__name__ for name, made in kinds.items() if "Channel" not in type(made).__name__}
+    border = dict.fromkeys(["x", "conv2d_1", "flatten"], "MinMaxObserver")
+    assert names == border | {"relu": "RangeObserver"}
+    scale, _ = kinds["x"].calculate_qparams()
+    assert scale.item() * 255 > 1000.0
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), one_thread():
+        assert torch.get_num_threads() == 1
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
