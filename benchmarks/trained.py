@@ -1,7 +1,7 @@
 """Trained networks compiled and run three ways; what `accuracy`, `exactness` and the tests of whole networks share.
 
-    evaluated = evaluate(networks.load("dscnn"))
-    print(evaluated.network.score(evaluated.outputs))
+evaluated = evaluate(networks.load("dscnn"))
+print(evaluated.network.score(evaluated.outputs))
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import micronpu
 import numpy as np
 import torch
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from benchmarks.networks import TrainedNetwork, data_folder
 from torch import Tensor, nn
 
+import micronpu
 from micronpu.ir.interpreter import interpret
 
 CALIBRATION_ROWS = 100
@@ -146,9 +146,7 @@ class LiteRt:
     """A LiteRT model with one input and one output, on the reference kernels."""
 
     def __init__(self, model: bytes) -> None:
-        self._interpreter = Interpreter(
-            model_content=model, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
-        )
+        self._interpreter = Interpreter(model_content=model, experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
         self._interpreter.allocate_tensors()
         (self.input,), (self.output,) = self._interpreter.get_input_details(), self._interpreter.get_output_details()
 

@@ -30,6 +30,7 @@ from micronpu.frontend.program import (
     static_shape,
 )
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
+from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.activation import clamp_bounds
@@ -365,9 +366,27 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
     graph = builder.finish(*results)
     graph.channels_last_inputs = {i for i, n in enumerate(inputs) if is_channels_last(n)}
     graph.channels_last_outputs = {i for i, n in enumerate(outputs) if is_channels_last(n)}
+    graph.nodes = _in_order_of_need(graph)
     if len(graph.inputs) != len(inputs):
         raise InternalError("The group reads a value from outside that is not among its inputs.")
     return graph
+
+
+def _in_order_of_need(graph: Graph) -> list[GraphNode]:
+    """The nodes in the order in which the outputs need them.
+
+    ExecuTorch sorts a program anew whenever it cuts a partition out of it; equal partitions shall be equal bytes.
+    """
+    producer = graph.producers()
+    order: dict[GraphNode, None] = {}
+    waiting = [producer[t] for t in reversed(graph.outputs) if t in producer]
+    while waiting:
+        needed = [producer[t] for t in waiting[-1].inputs if t in producer and producer[t] not in order]
+        if needed:
+            waiting += reversed(needed)
+        else:
+            order[waiting.pop()] = None
+    return list(order)
 
 
 def _input(builder: GraphBuilder, type: TensorType, channels_last: bool) -> Tensor:

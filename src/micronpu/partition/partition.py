@@ -86,7 +86,8 @@ class Group:
 
     Attributes:
         nodes: every node that belongs to it, in execution order.
-        inputs: integer nodes read from outside.
+        inputs: integer nodes read from outside, in the order in which ExecuTorch makes arguments of them: as they are
+            first read.
         outputs: quantize nodes whose integers are read outside.
     """
 
@@ -323,10 +324,11 @@ def _make_group(units: list[Unit], order: dict[FxNode, int]) -> Group:
     members = {n for u in units for n in (*u.body, *u.quantizes, *u.dequantizes, *u.constants)}
     nodes = sorted(members, key=order.__getitem__)
     produced = {q for u in units for q in u.quantizes}
-    inputs = {s for u in units for s in u.reads} - produced
+    external = {s for u in units for s in u.reads} - produced
+    inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)
     inside = {d for u in units for d in u.dequantizes}
     outputs = [q for q in nodes if q in produced and _read_outside(q, members, inside)]
-    return Group(tuple(nodes), tuple(sorted(inputs, key=order.__getitem__)), tuple(outputs))
+    return Group(tuple(nodes), tuple(inputs), tuple(outputs))
 
 
 def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:

@@ -60,7 +60,7 @@ def _recurrent(write: Writer, node: Node, given: dict[str, Any]) -> Any:
         rows = sides[0] if directions == 1 else write(aten.cat.default, sides, -1)
     results: list[Any] = [write(aten.transpose.int, rows, 0, 1) if given["batch_first"] else rows]
     for reader in readers:
-        number = reader.args[1]
+        number = int(reader.args[1])  # type: ignore[arg-type]
         if reader.users:
             if number and len(results) == 1:
                 results += [_stacked(write, [states[i] for states in last]) for i in range(len(initial))]
