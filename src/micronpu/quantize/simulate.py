@@ -21,6 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 
+from micronpu.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
@@ -108,7 +109,7 @@ class Unfold(ObserverBase):
         return plain if bias is None else plain + _along(bias, axis, y.dim())
 
     def calculate_qparams(self, **options: Any) -> Any:
-        raise NotImplementedError("A batch norm has no quantization parameters.")
+        raise InternalError("A batch norm has no quantization parameters.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         """Gives the layer its folded bias and takes the batch norm out; its weights are folded already."""
@@ -136,7 +137,7 @@ class Settle(ObserverBase):
         return x
 
     def calculate_qparams(self, **options: Any) -> Any:
-        raise NotImplementedError("A bias has no quantization parameters of its own.")
+        raise InternalError("A bias has no quantization parameters of its own.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         """Makes a constant of the bias, and of the weights where they stay float."""
