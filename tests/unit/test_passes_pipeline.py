@@ -17,10 +17,10 @@ from micronpu.errors import OptionError
 from micronpu.ir import Graph, Tensor, verify
 from micronpu.ops.fused import Activation, Padding2d
 from micronpu.passes import LITERT_PASSES, Pass, run_passes
-from micronpu.passes.pipeline import LEGALIZE, SETTLE, SIMPLIFY
+from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES
 
-NAMES = [step.name for step in (*SIMPLIFY, *SETTLE)]
+NAMES = [step.name for step in (*SIMPLIFY, *SETTLE, *FINISH)]
 
 
 def checked(graph: Graph, **options) -> Graph:

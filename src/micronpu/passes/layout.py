@@ -1,16 +1,21 @@
 """Passes that get rid of transposes.
 
 Import puts a transpose before and behind every operator that works channels-last.  Here they move down through
-operators that do not care, meet, and vanish.  What is left at the border is the price of the program's own layout.
+operators that do not care, meet, and vanish.  What is left settles: those that lead to channels last go up again, to
+where they may serve several, those that lead back go down.  What stands at the border in the end is the price of the
+program's own layout.
 """
 
 from __future__ import annotations
 
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ops.base import Permutation
+from micronpu.ops.base import Op, Permutation
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.passes.base import Pass, Walk
+
+_FURTHEST = 64
+"""Readers that are looked at in search of the transpose that a moved one would meet."""
 
 
 class MergeTransposes(Pass):
@@ -52,14 +57,21 @@ class SinkTransposes(Pass):
 
     def run(self, graph: Graph) -> bool:
         existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
+        users, outputs = graph.users(), set(graph.outputs)
         walk = Walk(graph)
         for node in walk:
             if isinstance(node.op, Transpose):
                 continue
-            for permutation in _permutations(node, walk):
-                if self._sink(node, permutation, existing, walk):
+            for permutation, alone in _permutations(node, walk, users, outputs).items():
+                # A transpose that others read stays where it is, so that one more had better vanish.
+                pays = alone or meets(node.output, inverse(permutation), users)
+                if self.moves(permutation) and pays and self._sink(node, permutation, existing, walk):
                     break
         return walk.changed
+
+    def moves(self, permutation: Permutation) -> bool:
+        """Whether transposes by ``permutation`` are moved."""
+        return True
 
     def _sink(
         self, node: Node, permutation: Permutation, existing: set[tuple[Tensor, Permutation]], walk: Walk
@@ -77,9 +89,8 @@ class SinkTransposes(Pass):
                 sources.append(first.inputs[0])
             elif tensor.type.size == 1:
                 sources.append(tensor)
-            elif permutation > back and (tensor, back) in existing:
-                # Only one of the two directions, or the operator would be turned back and forth for ever; this is the
-                # one that leaves channels last, [0, 3, 1, 2] being greater than [0, 2, 3, 1].
+            elif _leads_back(permutation) and (tensor, back) in existing:
+                # Only one of the two directions, or the operator would be turned back and forth for ever.
                 sources.append(None)
             else:
                 return False
@@ -93,19 +104,22 @@ class SinkTransposes(Pass):
         return True
 
 
-def _permutations(node: Node, walk: Walk) -> list[Permutation]:
-    """Permutations by which operands are transposed that could move behind the operator, without repetition.
+def _permutations(
+    node: Node, walk: Walk, users: dict[Tensor, list[Node]], outputs: set[Tensor]
+) -> dict[Permutation, bool]:
+    """Permutations by which operands are transposed that could move behind the operator; whether it alone reads one.
 
     With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
     """
-    found: dict[Permutation, None] = {}
+    found: dict[Permutation, bool] = {}
     for tensor in node.inputs:
         first = walk.producer.get(tensor)
         if first is not None and isinstance(first.op, Transpose):
-            fits = len(node.inputs) == 1 or len(first.op.permutation) == node.output.type.rank
-            if fits:
-                found[first.op.permutation] = None
-    return list(found)
+            permutation = first.op.permutation
+            if len(node.inputs) == 1 or len(permutation) == node.output.type.rank:
+                alone = tensor not in outputs and all(user is node for user in users[tensor])
+                found[permutation] = found.get(permutation, False) or alone
+    return found
 
 
 def _transposed_constant(tensor: Tensor, permutation: Permutation) -> Tensor:
@@ -113,6 +127,96 @@ def _transposed_constant(tensor: Tensor, permutation: Permutation) -> Tensor:
     assert tensor.data is not None
     data = tensor.data.reshape((1,) * (len(permutation) - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
     return Tensor(tensor.name, tensor.type.with_shape(data.shape), data.copy())
+
+
+def _leads_back(permutation: Permutation) -> bool:
+    """Whether a transpose leads from channels last to channels first.
+
+    Generalised to an order of all pairs of permutations: [0, 3, 1, 2] is greater than its inverse, [0, 2, 3, 1].
+    """
+    return permutation > inverse(permutation)
+
+
+def meets(tensor: Tensor, wanted: Permutation, users: dict[Tensor, list[Node]]) -> bool:
+    """Whether a transpose by ``wanted`` reads the tensor, directly or behind operators that transposes pass through."""
+    seen, queue = {tensor}, [tensor]
+    while queue and len(seen) < _FURTHEST:
+        for reader in users.get(queue.pop(), []):
+            if isinstance(reader.op, Transpose):
+                if reader.op.permutation == wanted:
+                    return True
+                continue
+            result = reader.output
+            moved = reader.op.permuted(inverse(wanted), result.type)
+            if moved is not None and moved[1] == inverse(wanted) and result not in seen:
+                seen.add(result)
+                queue.append(result)
+    return False
+
+
+class GatherTransposes(SinkTransposes):
+    """Moves transposes that lead back to channels first down, once those that lead to channels last are lifted.
+
+    x -> transpose -> relu -> conv2d -> transpose' -> add <- x
+    x -> transpose -> relu -> conv2d -> add <- transpose, then transpose'
+    """
+
+    name = "gather_transposes"
+
+    def moves(self, permutation: Permutation) -> bool:
+        return _leads_back(permutation)
+
+
+class LiftTransposes(Pass):
+    """Moves transposes that lead to channels last up through operators that work in any order of axes.
+
+    There they may serve others, or stand at the border of the program, where the runtime can do their work.  None goes
+    where it would have more to move, unless it exists there already.
+
+    x -> relu -> transpose -> conv2d        x -> transpose -> relu -> conv2d
+    x -> transpose -> conv2d                               -> conv2d
+    """
+
+    name = "lift_transposes"
+
+    def run(self, graph: Graph) -> bool:
+        users, outputs = graph.users(), set(graph.outputs)
+        existing = {(n.inputs[0], n.op.permutation): n.output for n in graph.nodes if isinstance(n.op, Transpose)}
+        walk = Walk(graph)
+        for node in walk:
+            if not isinstance(node.op, Transpose) or not _leads_back(inverse(node.op.permutation)):
+                continue
+            permutation = node.op.permutation
+            passed: list[tuple[Node, Op]] = []
+            x = top = node.inputs[0]
+            height = 0
+            while (found := self._through(x, permutation, walk, users, outputs)) is not None:
+                passed.append(found)
+                x = found[0].inputs[0]
+                if (x, permutation) in existing or x.type.size <= top.type.size:
+                    height = len(passed)
+            del passed[height:]
+            if not passed:
+                continue
+            y = walk.insert(self.make(Transpose(permutation), [passed[-1][0].inputs[0]], node.origin))
+            for first, op in reversed(passed):
+                constants = [_transposed_constant(t, permutation) for t in first.inputs[1:]]
+                y = walk.insert(self.make(op, [y, *constants], first.origin, first.output.type.qparams))
+            walk.replace(node.output, y)
+        return walk.changed
+
+    @staticmethod
+    def _through(
+        x: Tensor, permutation: Permutation, walk: Walk, users: dict[Tensor, list[Node]], outputs: set[Tensor]
+    ) -> tuple[Node, Op] | None:
+        """The operator that computes x for one reader alone, and what it is in front of which the transpose stands."""
+        first, back = walk.producer.get(x), inverse(permutation)
+        if first is None or x in outputs or len(users[x]) != 1 or first.inputs[0].is_constant:
+            return None
+        if not all(t.is_constant for t in first.inputs[1:]) or first.inputs[0].type.rank != x.type.rank:
+            return None
+        moved = first.op.permuted(back, x.type)
+        return (first, moved[0]) if moved is not None and moved[1] == back else None
 
 
 class TransposeToReshape(Pass):

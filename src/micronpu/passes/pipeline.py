@@ -10,7 +10,14 @@ from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads, FuseActivations
-from micronpu.passes.layout import FoldTransposeIntoLinear, MergeTransposes, SinkTransposes, TransposeToReshape
+from micronpu.passes.layout import (
+    FoldTransposeIntoLinear,
+    GatherTransposes,
+    LiftTransposes,
+    MergeTransposes,
+    SinkTransposes,
+    TransposeToReshape,
+)
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
 from micronpu.passes.rewrites import REWRITES
@@ -31,13 +38,16 @@ SIMPLIFY: tuple[Pass, ...] = (
     FuseActivations(),
 )
 
+# Run again and again with the passes above, but without those that sink all transposes.
+SETTLE: tuple[Pass, ...] = (LiftTransposes(), GatherTransposes())
+
 # Run once: it takes back what sinking did in vain.
-SETTLE: tuple[Pass, ...] = (HoistTransposes(),)
+FINISH: tuple[Pass, ...] = (HoistTransposes(),)
 
 # Run once, to what LiteRT can express.
 LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
 
-LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *LEGALIZE)
+LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE)
 
 # A round reaches through a whole graph; later ones only see what earlier ones uncovered.
 _MOST_ROUNDS = 50
@@ -57,19 +67,11 @@ def run_passes(
     """
     chosen = _without(disabled)
     graph.remove_dead()
-    for _ in range(_MOST_ROUNDS):
-        changed = False
-        for step in (s for s in SIMPLIFY if s in chosen):
-            if step.run(graph):
-                changed = True
-                graph.remove_dead()
-                if after is not None:
-                    after(step, graph)
-        if not changed:
-            break
-    else:
-        raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
-    for step in (*(s for s in SETTLE if s in chosen), *LEGALIZE):
+    sinking = (SinkTransposes, SinkThroughReshapes)
+    settling = (*SETTLE, *(step for step in SIMPLIFY if not isinstance(step, sinking)))
+    for steps in (SIMPLIFY, settling):
+        _until_stable(graph, [step for step in steps if step.name in chosen], after)
+    for step in (*(s for s in FINISH if s.name in chosen), *LEGALIZE):
         if step.run(graph) and after is not None:
             after(step, graph)
     graph.rename()
@@ -77,9 +79,23 @@ def run_passes(
     return graph
 
 
-def _without(disabled: Sequence[str]) -> list[Pass]:
-    """The passes that may be left out and are not disabled; a rewrite's name is allowed, too."""
-    names = {step.name: step for step in (*SIMPLIFY, *SETTLE)}
+def _until_stable(graph: Graph, steps: Sequence[Pass], after: Callable[[Pass, Graph], None] | None) -> None:
+    for _ in range(_MOST_ROUNDS):
+        changed = False
+        for step in steps:
+            if step.run(graph):
+                changed = True
+                graph.remove_dead()
+                if after is not None:
+                    after(step, graph)
+        if not changed:
+            return
+    raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
+
+
+def _without(disabled: Sequence[str]) -> set[str]:
+    """Names of the passes that may be left out and are not disabled; a rewrite's name is allowed, too."""
+    names = [step.name for step in (*SIMPLIFY, *SETTLE, *FINISH)]
     left_out = {disabled} if isinstance(disabled, str) else set(disabled)
     rewrites = [rewrite.name for rewrite in REWRITES]
     for name in sorted(left_out - set(names) - set(rewrites)):
@@ -88,4 +104,4 @@ def _without(disabled: Sequence[str]) -> list[Pass]:
         else:
             what = f"There is no pass {name!r} to leave out."
         raise OptionError(what, hint=f"one of {', '.join((*names, *rewrites))}")
-    return [step for name, step in names.items() if name not in left_out]
+    return set(names) - left_out

@@ -9,11 +9,9 @@ from micronpu.ops.base import Permutation
 from micronpu.ops.movement import Reshape, Transpose, inverse
 from micronpu.ops.slicing import Slice
 from micronpu.passes.base import Pass, Walk
+from micronpu.passes.layout import meets
 
 Shape = tuple[int, ...]
-
-_FURTHEST = 64
-"""Readers that are looked at in search of the transpose that a moved one would meet."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class SinkThroughReshapes(Pass):
         after = [axis for number in order for axis in found[number].after]
         outer = inverse(tuple(after))
         if inner != sorted(inner):
-            if outer == tuple(range(len(outer))) or not _meets(node.output, inverse(outer), users):
+            if outer == tuple(range(len(outer))) or not meets(node.output, inverse(outer), users):
                 return
             # Axes of size 1 belong to no block; they stand first.
             units = [axis for axis in range(x.type.rank) if axis not in inner]
@@ -167,20 +165,3 @@ class HoistTransposes(Pass):
         if not all(isinstance(n.op, Slice) and users.get(n.output) for n in readers) or len(permutations) != 1:
             return None
         return None if any(n.output in outputs for n in (*readers, *behind)) else permutations.pop()
-
-
-def _meets(tensor: Tensor, wanted: Permutation, users: dict[Tensor, list[Node]]) -> bool:
-    """Whether a transpose by ``wanted`` reads the tensor, directly or behind operators that transposes pass through."""
-    seen, queue = {tensor}, [tensor]
-    while queue and len(seen) < _FURTHEST:
-        for reader in users.get(queue.pop(), []):
-            if isinstance(reader.op, Transpose):
-                if reader.op.permutation == wanted:
-                    return True
-                continue
-            result = reader.output
-            moved = reader.op.permuted(inverse(wanted), result.type)
-            if moved is not None and moved[1] == inverse(wanted) and result not in seen:
-                seen.add(result)
-                queue.append(result)
-    return False
