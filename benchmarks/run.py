@@ -51,6 +51,7 @@ LEAST_SAME_CLASS = 99.0
 MOST_TIME_RATIO = 0.5
 MOST_HELP_SECONDS = 0.5
 INTERPRETED_ROWS = 50
+OPERATOR_ROWS = 10
 MOST_STEPS = 4
 
 Row = dict[str, Any]
@@ -80,6 +81,7 @@ def accuracy_row(evaluated: Any) -> Row:
     network, report = evaluated.network, evaluated.program.report
     with progress(f"{network.name}: reference", len(network.inputs)) as done:
         reference = trained.run_reference(network, done)
+    few = network.inputs[:OPERATOR_ROWS]
     in_float, in_int8 = network.score(evaluated.float_outputs), network.score(evaluated.outputs)
     row: Row = {
         "network": network.name,
@@ -96,6 +98,7 @@ def accuracy_row(evaluated: Any) -> Row:
         "reference": None if reference is None else network.score(reference),
         "steps_percent": list(trained.share_of_steps(evaluated.steps, MOST_STEPS)),
         "most_steps": int(evaluated.steps.abs().max()),
+        "operator_steps": max(int(d.abs().max()) for d in trained.operator_steps(evaluated, few).values()),
         "same_class": None,
         "same_class_as_float": None,
     }
@@ -133,7 +136,13 @@ def accuracy_tables(rows: list[Row]) -> Iterator[Table]:
         title="Distance of the .pte from the convert_pt2e model in eager mode, in steps of the output's grid",
         title_justify="left",
     )
-    names = [f"{n}" for n in range(MOST_STEPS)] + [f"{MOST_STEPS} or more", "most", "same class", "as float"]
+    names = [f"{n}" for n in range(MOST_STEPS)] + [
+        f"{MOST_STEPS} or more",
+        "most",
+        "one operator",
+        "same class",
+        "as float",
+    ]
     for name in ("network", *names):
         steps.add_column(name, justify="left" if name == "network" else "right", no_wrap=True)
     for row in rows:
@@ -142,6 +151,7 @@ def accuracy_tables(rows: list[Row]) -> Iterator[Table]:
             row["network"],
             *(f"{share:.2f} %" for share in row["steps_percent"]),
             str(row["most_steps"]),
+            mark(str(row["operator_steps"]), row["operator_steps"] > 1),
             "" if same is None else mark(f"{same:.2f} %", same < LEAST_SAME_CLASS),
             "" if real is None else f"{real:.2f} %",
         )

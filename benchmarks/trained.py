@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.ir.interpreter import interpret
+from micronpu.ops.base import Value
+from micronpu.ops.movement import Reshape, Transpose
 
 CALIBRATION_ROWS = 100
 # Rows of one batch in float and in eager mode; the programs take one row at a time.
@@ -189,6 +192,65 @@ def run_reference(network: TrainedNetwork, done: Done = quiet) -> Tensor | None:
         return torch.from_numpy((y.astype(np.float32) - y_zero) * np.float32(y_scale))
 
     return run_rows(row, network.inputs, done)
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Keeps the result of every node."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.results: dict[str, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.results[n.name] = super().run_node(n)
+        return self.results[n.name]
+
+
+def operator_steps(evaluated: Evaluated, rows: Tensor) -> dict[str, Tensor]:
+    """How far single operators are from the `convert_pt2e` model in eager mode, when both are given the same integers.
+
+    Every operator of the NPU program computes, by its own definition, from the integers that the eager model has in
+    front of it.
+
+    Returns:
+        For every operator with a counterpart in the eager model: all differences in steps of its result's grid.
+    """
+    module, graph = evaluated.program.quantized, evaluated.integers.graph
+    assert isinstance(module, torch.fx.GraphModule)
+    quantized = {
+        source.name: node.name
+        for node in module.graph.nodes
+        if node.op == "call_function" and "::quantize_per_tensor" in str(getattr(node.target, "_schema", ""))
+        for source in node.all_input_nodes[:1]
+    }
+    order = [node.name for node in module.graph.nodes]  # the last node that an operator stems from has its result
+    differences: dict[str, list[Tensor]] = {}
+    for row in rows.split(1):
+        recorder = _Recorder(module)
+        with torch.no_grad():
+            recorder.run(row)
+        known = {graph.inputs[0]: evaluated.integers.quantize(row)}
+        for node in graph.nodes:
+            operands = [Value(t.data if t.data is not None else known[t], t.type) for t in node.inputs]
+            y = node.op.reference(node.output.type, *operands)
+            sources = sorted((name for name in node.origin.nodes if name in quantized), key=order.index)
+            results = [recorder.results[quantized[name]].numpy() for name in sources]
+            expected = _laid_out_like(y, [result for result in results if result.size == y.size][-1:])
+            # What only moves values is exact, and may move them in another order than the eager model does.
+            if expected is not None and not isinstance(node.op, (Reshape, Transpose)):
+                apart = torch.from_numpy(y.astype(np.int64) - expected.astype(np.int64)).flatten()
+                differences.setdefault(node.output.name, []).append(apart)
+                y = expected
+            known[node.output] = y
+    return {name: torch.cat(parts) for name, parts in differences.items()}
+
+
+def _laid_out_like(y: np.ndarray, result: list[np.ndarray]) -> np.ndarray | None:
+    """The eager result in the layout of ``y``: as it is, or channels-last; the nearer one where both would fit."""
+    layouts = [r.transpose(order) for r in result for order in ((0, 1, 2, 3), (0, 2, 3, 1)) if r.ndim == 4]
+    fitting = [r for r in layouts if r.shape == y.shape] or [r.reshape(y.shape) for r in result]
+    distances = [float(np.abs(r.astype(np.int64) - y).mean()) for r in fitting]
+    return fitting[distances.index(min(distances))] if fitting else None
 
 
 def rows_equal(a: Tensor, b: Tensor) -> int:

@@ -20,7 +20,7 @@ from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, is_channels_last, static_shape
+from micronpu.frontend.program import ProgramView, is_channels_last, leaves_channels_last, static_shape
 from micronpu.neutron.compile import CompiledPartition, compile_graph
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import NeutronCompileOptions
@@ -157,13 +157,14 @@ def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
 def _border(group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors with the types of a group's inputs and outputs."""
 
-    def empty(node: Node) -> torch.Tensor:
+    def empty(node: Node, channels_last: bool) -> torch.Tensor:
         shape = static_shape(node)
         assert shape is not None
-        layout = torch.channels_last if is_channels_last(node) else torch.contiguous_format
+        layout = torch.channels_last if channels_last else torch.contiguous_format
         return torch.zeros(shape, dtype=torch.int8).to(memory_format=layout)
 
-    return [empty(n) for n in group.inputs], [empty(n) for n in group.outputs]
+    inputs = [empty(n, is_channels_last(n)) for n in group.inputs]
+    return inputs, [empty(n, leaves_channels_last(n)) for n in group.outputs]
 
 
 def check_model(

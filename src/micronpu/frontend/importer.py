@@ -25,6 +25,7 @@ from micronpu.frontend.program import (
     is_dequantize_channel,
     is_getitem,
     is_quantize,
+    leaves_channels_last,
     origin_of,
     overload_name,
     static_shape,
@@ -359,13 +360,13 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
         raise InternalError(f"The group does not compute its outputs {missing}.")
     results = [
         builder.emit(Transpose(TO_CHANNELS_LAST), importer.values[n], origin=origin_of(n))
-        if is_channels_last(n)
+        if leaves_channels_last(n)
         else importer.values[n]
         for n in outputs
     ]
     graph = builder.finish(*results)
     graph.channels_last_inputs = {i for i, n in enumerate(inputs) if is_channels_last(n)}
-    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if is_channels_last(n)}
+    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if leaves_channels_last(n)}
     graph.nodes = _in_order_of_need(graph)
     if len(graph.inputs) != len(inputs):
         raise InternalError("The group reads a value from outside that is not among its inputs.")

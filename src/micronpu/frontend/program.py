@@ -133,6 +133,16 @@ def is_channels_last(node: Node) -> bool:
     )
 
 
+def leaves_channels_last(node: Node) -> bool:
+    """Whether a partition hands its result ``node`` on in channels-last order.
+
+    Only to the border of the program: ExecuTorch's kernels refuse operands and results in different orders, and the
+    results of host operators are often contiguous.
+    """
+    readers = {r for user in node.users for r in (user.users if is_dequantize(user) else (user,))}
+    return is_channels_last(node) and all(r.op == "output" for r in readers)
+
+
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (torch,) if m.__file__)
 
 

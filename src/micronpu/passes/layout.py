@@ -63,9 +63,11 @@ class SinkTransposes(Pass):
             if isinstance(node.op, Transpose):
                 continue
             for permutation, alone in _permutations(node, walk, users, outputs).items():
+                moved = node.op.permuted(permutation, node.output.type) if self.moves(permutation) else None
                 # A transpose that others read stays where it is, so that one more had better vanish.
-                pays = alone or meets(node.output, inverse(permutation), users)
-                if self.moves(permutation) and pays and self._sink(node, permutation, existing, walk):
+                if moved is None or not (alone or meets(node.output, inverse(permutation), users)):
+                    continue
+                if self._sink(node, permutation, moved, existing, walk):
                     break
         return walk.changed
 
@@ -74,11 +76,14 @@ class SinkTransposes(Pass):
         return True
 
     def _sink(
-        self, node: Node, permutation: Permutation, existing: set[tuple[Tensor, Permutation]], walk: Walk
+        self,
+        node: Node,
+        permutation: Permutation,
+        moved: tuple[Op, Permutation],
+        existing: set[tuple[Tensor, Permutation]],
+        walk: Walk,
     ) -> bool:
-        moved = node.op.permuted(permutation, node.output.type)
-        if moved is None:
-            return False
+        """Puts the moved operator and the transpose behind it in the node's place, if all operands can do without."""
         back = inverse(permutation)
         sources: list[Tensor | None] = []  # None for an operand that needs the inverse transpose
         for tensor in node.inputs:
@@ -181,7 +186,7 @@ class LiftTransposes(Pass):
 
     def run(self, graph: Graph) -> bool:
         users, outputs = graph.users(), set(graph.outputs)
-        existing = {(n.inputs[0], n.op.permutation): n.output for n in graph.nodes if isinstance(n.op, Transpose)}
+        existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
         walk = Walk(graph)
         for node in walk:
             if not isinstance(node.op, Transpose) or not _leads_back(inverse(node.op.permutation)):
@@ -189,7 +194,7 @@ class LiftTransposes(Pass):
             permutation = node.op.permutation
             passed: list[tuple[Node, Op]] = []
             x = top = node.inputs[0]
-            height = 0
+            height = 0  # how many of them it pays to pass
             while (found := self._through(x, permutation, walk, users, outputs)) is not None:
                 passed.append(found)
                 x = found[0].inputs[0]

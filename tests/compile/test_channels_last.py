@@ -1,0 +1,134 @@
+"""Programs that keep their pictures channels-last: nothing is transposed at the border, and the numbers are right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import micronpu
+from micronpu.errors import ModelError
+from micronpu.ir import interpret
+from micronpu.neutron.payload import parse
+from micronpu.runtime import HostProgram
+
+LAST = torch.channels_last
+
+
+def last(x: Tensor) -> Tensor:
+    return x.to(memory_format=LAST)
+
+
+class Pictures(nn.Module):
+    """Picture in, picture out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 7, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+class TwoLayouts(nn.Module):
+    """One picture channels-last, one contiguous, and a vector that is neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.a(a) + self.b(b)
+        return x, self.fc(x.mean((2, 3)))
+
+
+class WithHost(nn.Module):
+    """An operator that stays in float between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.cumsum(self.first(x), 2))
+
+
+def compiled(model: nn.Module, *examples: Tensor) -> micronpu.CompiledProgram:
+    torch.manual_seed(1)
+    data = [tuple(torch.randn(e.shape).to(memory_format=_layout(e)) for e in examples) for _ in range(4)]
+    return micronpu.compile(model.eval(), examples, "imxrt700-neutron", calibration=data)
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    return torch.contiguous_format if x.is_contiguous() else LAST
+
+
+def transposes(program: micronpu.CompiledProgram) -> int:
+    return sum(n.op.name == "transpose" for p in program.partitions for n in p.graph.nodes)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> micronpu.CompiledProgram:
+    torch.manual_seed(0)
+    return compiled(Pictures().to(memory_format=LAST), last(torch.randn(1, 3, 8, 10)))
+
+
+def test_no_transpose_at_the_border(pictures: micronpu.CompiledProgram) -> None:
+    assert transposes(pictures) == 0
+    layout = parse(pictures.partitions[0].payload).layout
+    assert [slot.channels_last for slot in (*layout.inputs, *layout.outputs)] == [True, True]
+
+
+def test_numbers_are_those_of_the_quantized_model_and_of_the_interpreter(pictures: micronpu.CompiledProgram) -> None:
+    graph = pictures.partitions[0].graph
+    border_in, border_out = graph.inputs[0].type, graph.outputs[0].type
+    for _ in range(5):
+        x = last(torch.randn(1, 3, 8, 10))
+        y = pictures.run(x)
+        assert y.is_contiguous(memory_format=LAST)
+        steps = (y - pictures.quantized(x)).abs().max().item() / border_out.scale
+        assert steps <= 2.01  # one of each convolution
+        integers = torch.clamp(torch.round(x / border_in.scale) + border_in.zero_point, -128, 127).to(torch.int8)
+        (expected,) = interpret(graph, [integers.permute(0, 2, 3, 1).contiguous().numpy()])
+        real = (torch.from_numpy(expected).permute(0, 3, 1, 2).float() - border_out.zero_point) * border_out.scale
+        torch.testing.assert_close(y, real, rtol=0, atol=1e-5)
+
+
+def test_contiguous_program_pays_two_transposes_for_the_same_network() -> None:
+    torch.manual_seed(0)
+    assert transposes(compiled(Pictures(), torch.randn(1, 3, 8, 10))) == 2
+
+
+def test_other_layout_at_run_time_is_a_sentence(pictures: micronpu.CompiledProgram) -> None:
+    with pytest.raises(ModelError, match=r"compiled for channels-last inputs\. Try: x\.to\(memory_format="):
+        pictures.run(torch.randn(1, 3, 8, 10))
+    torch.manual_seed(0)
+    contiguous = HostProgram(compiled(Pictures(), torch.randn(1, 3, 8, 10)).buffer)
+    with pytest.raises(ModelError, match=r"compiled for contiguous inputs\. Try: x\.contiguous\(\)"):
+        contiguous.run(last(torch.randn(1, 3, 8, 10)))
+
+
+def test_one_channel_is_both_layouts() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()).to(memory_format=LAST)
+    program = compiled(model, last(torch.randn(1, 1, 6, 6)))
+    x = torch.randn(1, 1, 6, 6)
+    assert torch.equal(program.run(x), program.run(last(x)))
+
+
+def test_mixed_layouts() -> None:
+    torch.manual_seed(0)
+    program = compiled(TwoLayouts(), last(torch.randn(1, 3, 6, 6)), torch.randn(1, 3, 6, 6))
+    a, b = last(torch.randn(1, 3, 6, 6)), torch.randn(1, 3, 6, 6)
+    expected = program.quantized(a, b)
+    for y, wanted, output in zip(program.run(a, b), expected, program.partitions[0].graph.outputs, strict=True):
+        assert (y - wanted).abs().max().item() <= 2.01 * output.type.scale
+
+
+def test_host_operator_between_two_partitions() -> None:
+    torch.manual_seed(0)
+    program = compiled(WithHost().to(memory_format=LAST), last(torch.randn(1, 3, 8, 8)))
+    assert program.report.partitions == 2
+    x = last(torch.randn(1, 3, 8, 8))
+    step = program.partitions[-1].graph.outputs[0].type.scale
+    assert (program.run(x) - program.quantized(x)).abs().max().item() <= 4 * step
