@@ -1,6 +1,10 @@
 #include "ethosu.h"
 
+#include "payload.h"
+
 #include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -74,16 +78,9 @@ PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorde
 }
 
 std::string host_graph_key(const uint8_t* data, size_t size) {
-  // FNV-1a over 64 bits; an identifier, not a safeguard: the graph has a checksum of its own.
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < size; ++i) {
-    hash = (hash ^ data[i]) * 0x100000001B3u;
-  }
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string key = "micronpu_graph_";
-  for (int shift = 60; shift >= 0; shift -= 4) {
-    key += digits[(hash >> shift) & 15];
-  }
+  // An identifier, not a safeguard: the graph has a checksum of its own.
+  char key[48];
+  std::snprintf(key, sizeof(key), "micronpu_graph_%08" PRIx32 "_%zx", crc32(data, size), size);
   return key;
 }
 

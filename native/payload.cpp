@@ -22,7 +22,25 @@ uint32_t word(const uint8_t* bytes, size_t index) {
   return uint32_t{b[0]} | uint32_t{b[1]} << 8 | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24;
 }
 
-// zlib's CRC-32, four bits at a time: a table of 16 words is enough for models of microcontrollers.
+PayloadStatus truncated(size_t found, size_t needed, std::string& error) {
+  error = "The Neutron payload is truncated: it has " + std::to_string(found) + " bytes, but its header needs " +
+      std::to_string(needed) + "." + kCompileAgain;
+  return PayloadStatus::malformed;
+}
+
+PayloadStatus malformed(const std::string& what, std::string& error) {
+  error = what + kCompileAgain;
+  return PayloadStatus::malformed;
+}
+
+PayloadStatus incompatible(const std::string& what, std::string& error) {
+  error = what;
+  return PayloadStatus::incompatible;
+}
+
+} // namespace
+
+// Four bits at a time: a table of 16 words is enough for models of microcontrollers.
 uint32_t crc32(const uint8_t* data, size_t size) {
   static const std::array<uint32_t, 16> table = [] {
     std::array<uint32_t, 16> made{};
@@ -43,24 +61,6 @@ uint32_t crc32(const uint8_t* data, size_t size) {
   }
   return ~crc;
 }
-
-PayloadStatus truncated(size_t found, size_t needed, std::string& error) {
-  error = "The Neutron payload is truncated: it has " + std::to_string(found) + " bytes, but its header needs " +
-      std::to_string(needed) + "." + kCompileAgain;
-  return PayloadStatus::malformed;
-}
-
-PayloadStatus malformed(const std::string& what, std::string& error) {
-  error = what + kCompileAgain;
-  return PayloadStatus::malformed;
-}
-
-PayloadStatus incompatible(const std::string& what, std::string& error) {
-  error = what;
-  return PayloadStatus::incompatible;
-}
-
-} // namespace
 
 PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, std::string& error) {
   if (data == nullptr || size < 4) {

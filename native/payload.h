@@ -31,6 +31,9 @@ enum class PayloadStatus {
   incompatible, // another version, or a program for silicon
 };
 
+// zlib's CRC-32.
+uint32_t crc32(const uint8_t* data, size_t size);
+
 // Reads and verifies `data`; on anything but ok, `error` is a sentence. `payload.model` points into `data`.
 PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, std::string& error);
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, verify
 from micronpu.ops import Op
+from micronpu.ops.constants import BIAS_TYPE
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +55,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Bias:
-    """An int32 bias; its scale follows from the input and the weights."""
+    """A bias, int64 for int16 activations and else int32; its scale follows from the input and the weights."""
 
     values: Any = None
     largest: int = 500
@@ -66,6 +67,11 @@ Operand = TensorType | Constant | Bias
 def i8(*shape: int, scale: float = 0.05, zero: int = 0) -> TensorType:
     """An int8 activation."""
     return TensorType(shape, DType.INT8, QParams.per_tensor(scale, zero))
+
+
+def i16(*shape: int, scale: float = 0.0003) -> TensorType:
+    """An int16 activation; its zero point is 0."""
+    return TensorType(shape, DType.INT16, QParams.per_tensor(scale, 0))
 
 
 def q(scale: float, zero: int = 0) -> QParams:
@@ -90,6 +96,11 @@ def w8(
 def b32(values: Any = None, largest: int = 500) -> Bias:
     """A bias with given values (one number stands for all channels), or made up to ``largest`` in magnitude."""
     return Bias(values, largest)
+
+
+def c16(*shape: int, scale: float = 0.0003, values: Any = None) -> Constant:
+    """An int16 activation that is a constant."""
+    return Constant(i16(*shape, scale=scale), values, 32767)
 
 
 def c8(*shape: int, scale: float = 0.05, zero: int = 0, values: Any = None) -> Constant:
@@ -152,10 +163,11 @@ class Case:
 
     def _bias(self, bias: Bias, x: TensorType, weight: TensorType) -> Constant:
         assert weight.qparams is not None
-        channels = self.op.infer(x, weight, TensorType((1,), DType.INT32)).shape[-1]
+        dtype = BIAS_TYPE[x.dtype]
+        channels = self.op.infer(x, weight, TensorType((1,), dtype)).shape[-1]
         scales = tuple(x.scale * s for s in weight.qparams.scale)
         qparams = QParams(scales, (0,) * len(scales), None if weight.qparams.is_per_tensor else 0)
-        return Constant(TensorType((channels,), DType.INT32, qparams), bias.values, bias.largest)
+        return Constant(TensorType((channels,), dtype, qparams), bias.values, bias.largest)
 
     @cached_property
     def samples(self) -> list[list[Array]]:
@@ -172,15 +184,16 @@ class Case:
 
 
 def _sample(number: int, type: TensorType, random: np.random.Generator) -> Array:
+    low, high = type.dtype.limits
     if number < 2:
-        values: Any = np.full(type.shape, (-128, 127)[number])
+        values: Any = np.full(type.shape, (low, high)[number])
     elif number == 2:  # every value, as far as there is room
-        values = random.permutation(np.arange(type.size) % 256 - 128).reshape(type.shape)
+        values = random.permutation(np.arange(type.size) % (high - low + 1) + low).reshape(type.shape)
     elif number == 3:  # extremes side by side
-        values = random.choice([-128, 127], type.shape)
+        values = random.choice([low, high], type.shape)
     else:
-        values = random.integers(-128, 128, type.shape)
-    return np.asarray(values, np.int8)
+        values = random.integers(low, high + 1, type.shape)
+    return np.asarray(values, type.dtype.numpy)
 
 
 def case(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
-from micronpu.errors import FileError
+from micronpu.errors import FileError, OptionError
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -67,3 +68,17 @@ def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot 
         raise FileError(f"{what}: {path} is a file, not a folder.", hint="another folder")
     if not os.access(path, os.W_OK):
         raise FileError(f"{what}: nothing may be written to {path}.", hint="another folder")
+
+
+def check_intermediates(folder: Any) -> None:
+    """Raises `OptionError` where `intermediates_dir` can be no folder."""
+    if not isinstance(folder, str):
+        raise OptionError(f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.")
+    if not folder:
+        return
+    path = Path(folder)
+    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
+    if blocking is not None:
+        raise OptionError(
+            f"`intermediates_dir` is {folder}, but {blocking} is a file, not a folder.", hint="another folder"
+        )

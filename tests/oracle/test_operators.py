@@ -16,7 +16,7 @@ from tests.runtime import neutron_programs as programs
 from micronpu.compiler.outline import delegate, lower
 from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
-from micronpu.neutron.compile import CompiledPartition, compile_graph
+from micronpu.neutron.compile import NeutronPartition, compile_graph
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.pipeline import LEGALIZE
@@ -96,9 +96,9 @@ class Caller(torch.nn.Module):
         return tuple(self.call(*inputs))
 
 
-def finished(compiled: CompiledPartition, inputs: tuple[torch.Tensor, ...], outputs: list[torch.Tensor]) -> bytes:
+def finished(compiled: NeutronPartition, inputs: tuple[torch.Tensor, ...], outputs: list[torch.Tensor]) -> bytes:
     """The `.pte` of a program that is one partition, made as `micronpu.compile` makes it."""
-    call = delegate("NeutronBackend", compiled.payload, [], inputs, outputs, compiled.debug_handles)
+    call = delegate("NeutronBackend", compiled, [], inputs, outputs)
     return bytes(lower(Caller(call), inputs).buffer)
 
 

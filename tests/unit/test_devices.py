@@ -72,11 +72,11 @@ def test_memories():
     [("mcxn947-neutron", "mcxn94x"), ("mcxn947", "mcxn94x"), ("imx95", "imx95"), ("imx952-neutron", "imx952")],
 )
 def test_targets_by_name_and_alias(name, chip):
-    assert find_target(name)[0].name == chip
+    assert find_target(name).device == chip
 
 
 def test_names_are_unique():
-    names = [n for _, entry in all_targets().values() for n in (entry.name, *entry.aliases)]
+    names = [n for t in all_targets().values() for n in (t.name, *t.entry.aliases)]
     assert len(names) == len(set(names))
 
 

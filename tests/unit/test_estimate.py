@@ -15,9 +15,9 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.fused import Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.pooling import AvgPool2d
-from micronpu.soc import Npu
+from micronpu.soc import NeutronNpu
 
-N1 = Npu(family="neutron", variant="N1-16", kind="C", pipelines=4, macs=4, clock_mhz=150)
+N1 = NeutronNpu(family="neutron", variant="N1-16", kind="C", pipelines=4, macs=4, clock_mhz=150)
 Q = QParams.per_tensor(0.05, 0)
 
 

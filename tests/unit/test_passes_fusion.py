@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from tests.unit.pass_graphs import FIRST, Net, apply, count, drawn, picture, q
+from tests.unit.pass_graphs import FIRST, Net, apply, assert_same, count, drawn, picture, q
 
-from micronpu.ir import Tensor
+from micronpu.ir import Graph, Tensor
+from micronpu.ops.concat import Concat
 from micronpu.ops.fused import Activation, Padding2d
+from micronpu.passes import run_passes
 from micronpu.passes.cleanup import RemoveNoOps
-from micronpu.passes.fusion import FoldPads, FuseActivations
+from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations
 from micronpu.passes.layout import MergeTransposes
 
 C = 4
@@ -108,6 +111,125 @@ def test_a_fused_operator_remembers_both_origins():
         node.origin = type(node.origin)(nodes=(name,), debug_handles=(len(name),))
     (node,) = apply(FuseActivations(), graph).nodes
     assert (node.origin.nodes, node.origin.debug_handles) == (("sum", "relu"), (3, 4))
+
+
+# ---------------------------------------------------------------- ActivationBeforeConcat
+
+GRID = q(0.07, -5)
+
+
+def joined(net: Net, *parts: Tensor, kind: Activation = Activation.RELU) -> Tensor:
+    return net.relu(net.builder.emit(Concat(3), *parts), kind=kind)
+
+
+def without_transpose(net: Net, y: Tensor) -> Tensor:
+    """The result of a convolution, channels last."""
+    return net.builder.graph.producers()[y].inputs[0]
+
+
+def part(net: Net, x: Tensor, kind: Activation = Activation.NONE) -> Tensor:
+    y = without_transpose(net, net.conv(x, C, out=GRID))
+    producer = net.builder.graph.producers()[y]
+    producer.op = replace(producer.op, activation=kind)
+    return y
+
+
+def test_a_clamp_goes_into_the_operators_before_a_concatenation():
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    graph = net.finish(joined(net, part(net, x), part(net, x)))
+    assert picture(apply(ActivationBeforeConcat(), graph)) == drawn(
+        """
+        transpose_0 = transpose{permutation=(0, 2, 3, 1)}(input_0)
+        conv2d_0 = conv2d(transpose_0)
+        transpose_1 = transpose{permutation=(0, 2, 3, 1)}(input_0)
+        conv2d_1 = conv2d(transpose_1)
+        relu_0 = relu(conv2d_0)
+        relu_1 = relu(conv2d_1)
+        concat_0 = concat{axis=3}(relu_0, relu_1)
+        return concat_0
+        """
+    )
+    everything = run_passes(graph.clone())
+    assert count(everything, "relu") == 0
+    assert [n.op.activation for n in everything.nodes if n.op.name == "conv2d"] == [Activation.RELU] * 2
+    assert_same(graph, everything)
+
+
+def test_one_part_may_keep_a_clamp_of_its_own():
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    pooled = net.requantize(net.last(net.max_pool(net.conv(x, C), 1, 1)), GRID)
+    after = apply(ActivationBeforeConcat(), net.finish(joined(net, part(net, x), pooled)))
+    assert count(after, "relu") == 2
+    assert count(apply(FuseActivations(), after), "relu") == 1
+
+
+def test_a_part_that_has_the_clamp_needs_none():
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    graph = net.finish(joined(net, part(net, x, Activation.RELU), part(net, x)))
+    assert count(apply(ActivationBeforeConcat(), graph), "relu") == 1
+
+
+def test_a_nested_concatenation():
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    inner = net.builder.emit(Concat(3), part(net, x), part(net, x))
+    graph = net.finish(joined(net, inner, part(net, x)))
+    assert count(run_passes(graph.clone()), "relu") == 0
+    assert_same(graph, run_passes(graph.clone()))
+
+
+def kept_clamps(case: str) -> Graph:
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    a, b = part(net, x), part(net, x)
+    still = net.requantize(net.last(x), GRID)
+    match case:
+        case "two_parts_without_layers":
+            return net.finish(joined(net, a, still, still))
+        case "a_part_is_read_elsewhere":
+            return net.finish(joined(net, a, still), net.sigmoid(a))
+        case "a_part_is_an_output":
+            return net.finish(joined(net, a, still), a)
+        case "the_concatenation_is_read_elsewhere":
+            y = net.builder.emit(Concat(3), a, b)
+            return net.finish(net.relu(y), net.sigmoid(y))
+        case "the_concatenation_is_an_output":
+            y = net.builder.emit(Concat(3), a, b)
+            return net.finish(net.relu(y), y)
+        case "another_grid":
+            return net.finish(net.relu(net.builder.emit(Concat(3), a, b), out=q(0.03, -128)))
+        case "a_clamp_that_nothing_takes":
+            return net.finish(joined(net, a, b, kind=Activation.RELU_0_TO_1))
+        case _:
+            return net.finish(joined(net, part(net, x, Activation.RELU6), still))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "two_parts_without_layers",
+        "a_part_is_read_elsewhere",
+        "a_part_is_an_output",
+        "the_concatenation_is_read_elsewhere",
+        "the_concatenation_is_an_output",
+        "another_grid",
+        "a_clamp_that_nothing_takes",
+        "other_clamps",
+    ],
+)
+def test_a_clamp_that_would_not_vanish_stays_behind(case: str):
+    graph = kept_clamps(case)
+    assert picture(apply(ActivationBeforeConcat(), graph)) == picture(graph)
+
+
+def test_the_switch():
+    net = Net()
+    x = net.input(1, 3, 5, 5)
+    graph = net.finish(joined(net, part(net, x), part(net, x)))
+    assert count(run_passes(graph.clone(), disabled=["activation_before_concat"]), "relu") == 1
 
 
 # ---------------------------------------------------------------- FoldPads

@@ -9,8 +9,9 @@ import pytest
 
 from micronpu.errors import OptionError
 from micronpu.neutron.devices import FLAVORS, NeutronTargetSpec, neutron_chips
-from micronpu.soc import all_targets, find_target, load_chip, load_chips
+from micronpu.soc import NeutronNpu, all_targets, find_target, load_chip, load_chips
 from micronpu.soc.chip import Memory, parse_chip
+from micronpu.soc.targets import chip_targets
 
 CHIP = """
 name = "toy"
@@ -51,12 +52,13 @@ def broken(old: str, new: str) -> str:
 @pytest.mark.parametrize("chip", load_chips(), ids=lambda chip: chip.name)
 def test_a_shipped_chip_is_plausible(chip):
     assert chip.title and chip.source and chip.targets
-    assert chip.npu.family == "neutron"
-    assert 1 <= chip.npu.pipelines <= 64 and 1 <= chip.npu.macs <= 64
     assert 10 <= chip.npu.clock_mhz <= 2000 and 10 <= chip.core_clock_mhz <= 2000
     assert all(1024 <= m.bytes <= 1 << 40 for m in chip.memories)
     assert len({m.name for m in chip.memories}) == len(chip.memories)
-    assert NeutronTargetSpec(chip.name).macs == chip.npu.macs
+    if isinstance(chip.npu, NeutronNpu):
+        assert 1 <= chip.npu.pipelines <= 64 and 1 <= chip.npu.macs <= 64
+        assert NeutronTargetSpec(chip.name).macs == chip.npu.macs
+    assert chip_targets(chip)
 
 
 def test_chips_are_sorted_and_have_names_of_their_own():
@@ -73,9 +75,9 @@ def test_the_geometry_of_imxrt700():
 
 @pytest.mark.parametrize("name", ["imxrt700", "imxrt700-neutron"])
 def test_a_target_is_found_by_name_and_alias(name: str):
-    chip, entry = find_target(name)
-    assert (chip.name, entry.name) == ("imxrt700", "imxrt700-neutron")
-    assert all_targets()[entry.name] == (chip, entry)
+    target = find_target(name)
+    assert (target.device, target.name) == ("imxrt700", "imxrt700-neutron")
+    assert all_targets()[target.name] == target
 
 
 def test_an_unknown_target_lists_the_known_ones():
@@ -163,3 +165,53 @@ def test_lists_of_tables_that_hold_something_else():
     text = broken('[[memory]]\nname = "sram"\nbytes = 1024\n', "")
     with pytest.raises(OptionError, match=r"`memory` in the chip file toy\.toml is \[3\]; it is a list of tables\."):
         parse_chip(f"memory = [3]\n{text}", "toy.toml")
+
+
+def test_a_target_from_a_users_file(tmp_path):
+    path = tmp_path / "toy.toml"
+    path.write_text(CHIP)
+    for name in (str(path), f"{path}:toy", f"{path}:toy-neutron"):
+        target = find_target(name)
+        assert (target.name, target.device, target.family) == ("toy-neutron", "toy", "neutron")
+    assert NeutronTargetSpec("toy").macs == 4
+    with pytest.raises(OptionError, match=r"has no target 'tay'\. Try: one of toy-neutron"):
+        find_target(f"{path}:tay")
+    path.write_text(broken('name = "toy"\n', 'name = "imxrt700"\n'))
+    with pytest.raises(OptionError, match="is called `imxrt700`, as a chip that micronpu brings along"):
+        find_target(str(path))
+
+
+def test_an_ethos_u_is_a_target_without_a_chip():
+    target = find_target("ethos-u55-128")
+    assert (target.family, target.device, target.chip) == ("ethos-u", "ethos-u55-128", None)
+
+
+ETHOS_U_CHIP = """
+name = "board"
+title = "Board"
+source = "imagination"
+core = { name = "cortex-m55", clock_mhz = 400 }
+target = [{ name = "board-ethos-u", title = "NPU" }]
+
+[npu]
+family = "ethos-u"
+variant = "U55-128"
+clock_mhz = 400
+accelerator = "ethos-u55-128"
+memory_mode = "Sram_Only"
+"""
+
+
+def test_an_ethos_u_of_a_chip(tmp_path):
+    path = tmp_path / "board.toml"
+    path.write_text(ETHOS_U_CHIP)
+    target = find_target(str(path))
+    assert target.device == "ethos-u55-128"
+    assert target.defaults() == {"system_config": "", "memory_mode": "Sram_Only"}
+    for old, new, sentence in (
+        ('"ethos-u"', '"tpu"', "The NPU family in the chip file .* is 'tpu'"),
+        ('"ethos-u55-128"', '"ethos-u55-1"', "There is no Ethos-U 'ethos-u55-1'"),
+    ):
+        path.write_text(ETHOS_U_CHIP.replace(old, new, 1))
+        with pytest.raises(OptionError, match=sentence):
+            find_target(str(path))

@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, targets."""
+"""`micronpu`: compile, check, run, targets, passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from micronpu import __version__
 from micronpu.cli import console
-from micronpu.cli.options import Group, chosen_options, takes_neutron_options
+from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def main(
 
 
 @app.command(name="compile")
-@takes_neutron_options("compile")
+@takes_npu_options("compile")
 @console.guarded
 def compile_command(
     context: typer.Context,
@@ -92,8 +92,7 @@ def compile_command(
     from micronpu.soc import find_target
 
     # All that can be refused without torch is refused before it is loaded.
-    chip, _ = find_target(target)
-    options = chosen_options(context, chip.name)
+    options = chosen_options(context, find_target(target))
     for path in (output, report_html, report_json):
         if path is not None:
             check_writable(path)
@@ -126,7 +125,7 @@ def compile_command(
 
 
 @app.command()
-@takes_neutron_options("check")
+@takes_npu_options("check")
 @console.guarded
 def check(
     context: typer.Context,
@@ -146,8 +145,7 @@ def check(
     from micronpu.cli.files import load_model
     from micronpu.soc import find_target
 
-    chip, _ = find_target(target)
-    options = chosen_options(context, chip.name)
+    options = chosen_options(context, find_target(target))
     for path in (report_html, report_json):
         if path is not None:
             check_writable(path)
@@ -233,7 +231,23 @@ def targets(debug: Debug = False) -> None:
     table.add_column("target", style="cyan", no_wrap=True)
     for column in ("also called", "chip", "core", "NPU"):
         table.add_column(column)
-    for name, (chip, entry) in sorted(all_targets().items()):
-        npu = f"{chip.npu.family} {chip.npu.variant}"
-        table.add_row(name, ", ".join(entry.aliases), chip.title, chip.core, npu)
+    for name, target in sorted(all_targets().items()):
+        if target.chip is None:
+            table.add_row(name, "", "any", "any", target.device)
+        else:
+            npu = f"{target.family} {target.chip.npu.variant}"
+            table.add_row(name, ", ".join(target.entry.aliases), target.chip.title, target.chip.core, npu)
     console.output().print(table)
+
+
+@app.command()
+@console.guarded
+def passes(debug: Debug = False) -> None:
+    """List what changes a program on its way and can be left out with --disabled-passes."""
+    from micronpu.cli.passes import catalogue
+
+    out = console.output()
+    for kind, entries in catalogue().items():
+        out.print(Text(f"{kind}:", style="bold"))
+        for name, sentence in entries.items():
+            out.print(Text.assemble("  ", (name, "cyan"), "  ", sentence), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of the Neutron options, so that no field is named in a second place."""
+"""Command-line options made from the fields of the NPU families' options, so that no field is named twice."""
 
 from __future__ import annotations
 
@@ -7,39 +7,56 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import Field, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from micronpu.errors import InternalError
+from micronpu.errors import InternalError, OptionError
 
 if TYPE_CHECKING:
-    from micronpu.neutron.options import NeutronCompileOptions
+    from micronpu.compiler.devices import Options
+    from micronpu.soc import Target
 
-PANEL = "Neutron"
-
-_KEY = "micronpu.neutron"
-_CHOSEN_BY_TARGET = "config"
+_KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
 _TYPES: dict[str, Any] = {"bool": bool, "str": str, "int": int, "float": float, "tuple[str, ...]": list[str]}
 
 
-class Group(TyperGroup):
-    """The commands, of which some get their Neutron options when they are called.
+class _Family(NamedTuple):
+    """Options of an NPU family: title on the help page, class, and the field that the target decides."""
 
-    Not earlier: the class that they are made from imports NumPy, which the list of commands must not wait for.
+    title: str
+    options: type
+    device: str
+
+
+def _families() -> dict[str, _Family]:
+    from micronpu.ethosu.options import EthosUCompileSpec
+    from micronpu.neutron.options import NeutronCompileOptions
+    from micronpu.soc import ETHOS_U, NEUTRON
+
+    return {
+        NEUTRON: _Family("Neutron", NeutronCompileOptions, "config"),
+        ETHOS_U: _Family("Ethos-U", EthosUCompileSpec, "target"),
+    }
+
+
+class Group(TyperGroup):
+    """The commands, of which some get the options of the NPU families when they are called.
+
+    Not earlier: the classes that they are made from import NumPy, which the list of commands must not wait for.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in _EXTENDED:
-            command = _with_neutron_options(name, _EXTENDED[name])
+            command = _with_npu_options(name, _EXTENDED[name])
         return name, command, rest
 
 
-def takes_neutron_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command one option for each field of `NeutronCompileOptions`; it asks `chosen_options` for them.
+def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for each field of the families' options; it asks `chosen_options` for them.
 
     Args:
         name: of the command.  It has a parameter ``context`` of type `typer.Context`.
@@ -52,48 +69,76 @@ def takes_neutron_options(name: str) -> Callable[[Callable[..., None]], Callable
     return register
 
 
-def chosen_options(context: typer.Context, chip: str) -> NeutronCompileOptions:
-    """The options that were given on the command line, the others at their defaults."""
-    from micronpu.neutron.options import NeutronCompileOptions
+def chosen_options(context: typer.Context, target: Target) -> Options:
+    """The options that were given on the command line for the target's NPU, the others at their defaults.
 
-    return NeutronCompileOptions(config=chip, **context.meta.get(_KEY, {}))
+    Raises:
+        OptionError: an option of another family, or a value that does not fit.
+    """
+    families = _families()
+    family = families[target.family]
+    given: dict[str, Any] = context.meta.get(_KEY, {})
+    own = {f.name: f for f in fields(family.options)}
+    for name in given:
+        if name not in own:
+            others = " and ".join(f.title for f in families.values() if name in {o.name for o in fields(f.options)})
+            raise OptionError(
+                f"The option {_flag(name)} is for {others}, and the target {target.name} has a {family.title}.",
+                hint="leave it out, or another --target",
+            )
+    values = {name: _value(own[name], value) for name, value in given.items()}
+    defaults = target.defaults() | {family.device: target.device}
+    options: Options = family.options(**(defaults | values))
+    return options
 
 
-def _with_neutron_options(name: str, command: Callable[..., None]) -> Any:
+def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """The command with the options of its signature and those of the fields."""
-    from micronpu.neutron.options import NeutronCompileOptions
-
-    texts = _attribute_texts(NeutronCompileOptions)
-    # All fields but the chip, which the target says.
-    chosen = [f for f in fields(NeutronCompileOptions) if f.name != _CHOSEN_BY_TARGET]
+    chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
+    for family in _families().values():
+        texts = _attribute_texts(family.options)
+        for field in fields(family.options):
+            if field.name != family.device:
+                chosen.setdefault(field.name, []).append((family.title, field, texts.get(field.name, "")))
     own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(**given: Any) -> None:
-        values = {f.name: (f, given.pop(f.name)) for f in chosen}
-        given["context"].meta[_KEY] = {n: _value(f, v) for n, (f, v) in values.items() if v is not None}
+        values = {name: given.pop(name) for name in chosen}
+        given["context"].meta[_KEY] = {name: value for name, value in values.items() if value is not None}
         command(**given)
 
     run.__doc__ = command.__doc__
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*own, *(_parameter(f, texts.get(f.name, "")) for f in chosen)]
+        [*own, *(_parameter(entries) for entries in chosen.values())]
     )
     app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
     app.command(name=name)(run)
     return typer.main.get_command(app)
 
 
-def _parameter(field: Field[Any], text: str) -> inspect.Parameter:
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
+    """One option for the fields of one name: of a family, or of several that mean the same by it."""
+    titles = [title for title, _, _ in entries]
+    _, field, text = entries[0]
+    if len({text for _, _, text in entries}) > 1:
+        text = " ".join(f"{title}: {_sentence(text)}" for title, _, text in entries)
     kind = str(field.type)
     if kind not in _TYPES:
         raise InternalError(f"`{field.name}` has type {kind}, for which there is no command-line option.")
-    flag = "--" + field.name.replace("_", "-")
+    flag = _flag(field.name)
     shown: str | bool = str(field.default) if kind in ("str", "int", "float") and field.default else False
     if kind == "bool" and field.default:  # the flag says the opposite of the field
         flag, text = f"--no-{flag[2:]}", f"Switch this off: {text}"
     elif kind.startswith("tuple"):
         text += " May be given several times."
     metavar = "NAME" if kind.startswith("tuple") else None
-    option = typer.Option(flag, help=_sentence(text), rich_help_panel=PANEL, show_default=shown, metavar=metavar)
+    option = typer.Option(
+        flag, help=_sentence(text), rich_help_panel=" and ".join(titles), show_default=shown, metavar=metavar
+    )
     annotation = operator.getitem(Annotated, (_TYPES[kind] | None, option))  # the type is a value here
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

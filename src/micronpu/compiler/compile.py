@@ -16,21 +16,17 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
+from micronpu.compiler.devices import Options, device_for
 from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.errors import MicroNpuError, ModelError
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_channels_last, leaves_channels_last, static_shape
-from micronpu.neutron.compile import CompiledPartition, compile_graph
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.quantizer import NeutronQuantizer
-from micronpu.neutron.target import neutron_partition
+from micronpu.partition.device import Device
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.report import Operation
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
-from micronpu.soc import find_target
 
 DEFAULT_TARGET = "imxrt700"
 
@@ -61,7 +57,7 @@ def compile_model(
     calibration: Any = None,
     train: Train | None = None,
     per_channel: bool = True,
-    options: NeutronCompileOptions | None = None,
+    options: Options | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -75,7 +71,7 @@ def compile_model(
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        options: further options of the Neutron back end.
+        options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         listener: hears about progress.
 
     Returns:
@@ -85,19 +81,18 @@ def compile_model(
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
     """
     clock = _Clock(listener)
+    device = device_for(target, options)
     quantized, examples = quantized_module(
-        model, example_inputs, target, calibration=calibration, train=train, per_channel=per_channel, clock=clock
+        model, example_inputs, device, calibration=calibration, train=train, per_channel=per_channel, clock=clock
     )
-    chip, entry = find_target(target)
-    chosen = _options(options, chip.name)
     view = ProgramView(quantized)
     with clock.step("partition"):
-        partitioning = neutron_partition(view, chosen.target, chosen, entry.name)
+        partitioning = device.partition(view)
     with clock.step("compile") as progress, quiet():
-        compiled, calls, specs = [], [], chosen.to_specs(for_program=True)
+        compiled, calls, specs = [], [], device.specs()
         for number, group in enumerate(partitioning.groups):
-            part = compile_graph(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)), chosen)
-            calls.append(delegate("NeutronBackend", part.payload, specs, *_border(group), part.debug_handles))
+            part = device.compile(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)))
+            calls.append(delegate(device.backend, part, specs, *_border(group)))
             compiled.append(part)
             progress((number + 1) / len(partitioning.groups))
     with clock.step("lower"), quiet():
@@ -105,44 +100,11 @@ def compile_model(
         buffer = bytes(program.buffer)
     report = replace(
         partitioning.report,
-        notes=(*partitioning.report.notes, *_converter_notes(compiled), *_kernel_notes(program)),
+        notes=(*partitioning.report.notes, *device.notes(compiled), *_kernel_notes(program)),
         operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
         program_bytes=len(buffer),
     )
     return CompiledProgram(buffer, report, tuple(compiled), quantized, clock.seconds)
-
-
-REFERENCE_NOTE = (
-    "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
-    "and a device refuses it."
-)
-
-
-def _options(options: NeutronCompileOptions | None, chip: str) -> NeutronCompileOptions:
-    """The options for a chip; options for another one are refused."""
-    if options is not None and options.config != chip:
-        raise OptionError(
-            f"The target is {chip}, but the options are for {options.config}.",
-            hint=f'NeutronCompileOptions(config="{chip}")',
-        )
-    return options or NeutronCompileOptions(config=chip)
-
-
-def _converter_notes(parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
-    """What the report says about the tools that made the NPU programs."""
-    notes = [REFERENCE_NOTE] if any(p.artifacts.kind == "reference" for p in parts) else []
-    for part in parts:
-        if part.artifacts.kind == "silicon":
-            notes.append(
-                "The NPU program is for silicon, made by "
-                + ", ".join(f"{name} {version}" for name, version in part.artifacts.versions.items())
-                + "; the firmware of the device must be of the same version."
-            )
-        notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
-    cycles = [p.artifacts.cycles for p in parts if p.artifacts.cycles is not None]
-    if parts and len(cycles) == len(parts):
-        notes.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
-    return tuple(dict.fromkeys(notes))
 
 
 def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
@@ -173,7 +135,7 @@ def check_model(
     target: str = DEFAULT_TARGET,
     *,
     calibration: Any = None,
-    options: NeutronCompileOptions | None = None,
+    options: Options | None = None,
 ) -> Partitioning:
     """What would be delegated, without compiling.
 
@@ -182,18 +144,17 @@ def check_model(
     """
     clock = _Clock(None)
     examples = as_inputs(example_inputs)
+    device = device_for(target, options)
     quantized, _ = quantized_module(
-        model, examples, target, calibration=[examples] if calibration is None else calibration, clock=clock
+        model, examples, device, calibration=[examples] if calibration is None else calibration, clock=clock
     )
-    chip, entry = find_target(target)
-    chosen = _options(options, chip.name)
-    return neutron_partition(ProgramView(quantized), chosen.target, chosen, entry.name)
+    return device.partition(ProgramView(quantized))
 
 
 def quantized_module(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
-    target: str,
+    device: Device,
     *,
     calibration: Any,
     clock: _Clock,
@@ -201,9 +162,8 @@ def quantized_module(
     per_channel: bool = True,
 ) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
     """Checks all input, exports and quantizes."""
-    chip, _ = find_target(target)
     examples = as_inputs(example_inputs)
-    quantizer = NeutronQuantizer(NeutronTargetSpec(chip.name), per_channel=per_channel, is_qat=train is not None)
+    quantizer = device.quantizer(per_channel=per_channel, is_qat=train is not None)
     with clock.step("export"):
         if isinstance(model, GraphModule) and not is_float(model):
             module = finished(model, examples)

@@ -21,6 +21,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.errors import InternalError
+from micronpu.partition.device import CompiledPartition
+from micronpu.partition.entry import named_data
 from micronpu.partition.partition import Group
 
 _EDGE = EdgeCompileConfig(_check_ir_validity=False)
@@ -45,20 +47,21 @@ def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
 
 def delegate(
     backend: str,
-    payload: bytes,
+    part: CompiledPartition,
     specs: list[CompileSpec],
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
-    debug_handle_map: dict[int, tuple[int, ...]],
 ) -> LoweredBackendModule:
     """A delegate call with a finished payload.
 
     Args:
+        backend: name by which the runtime looks up the delegate.
         inputs, outputs: tensors with the shapes and dtypes of the call's border.
     """
     stub = torch.export.export(_Stub(outputs), tuple(inputs))
-    module = LoweredBackendModule(stub, backend, payload, specs)
-    module.meta = {"debug_handle_map": debug_handle_map}
+    beside = named_data(part).get_named_data_store_output()
+    module = LoweredBackendModule(stub, backend, part.payload, specs, beside)
+    module.meta = {"debug_handle_map": part.debug_handles}
     return module
 
 

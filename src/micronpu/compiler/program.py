@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from micronpu.files import write_file
-from micronpu.neutron.compile import CompiledPartition
+from micronpu.partition.device import CompiledPartition
 from micronpu.partition.report import DelegationReport
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class CompiledProgram:
     Attributes:
         buffer: the bytes of the ``.pte``.
         report: what runs where and why.
-        partitions: the delegated parts with their graphs and LiteRT models.
+        partitions: the delegated parts with their graphs.
         quantized: the quantized model, to be compared with; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
     """

@@ -75,6 +75,11 @@ class LiteRtEmitter:
         """Type of an operand of the current node."""
         return self._current.inputs[index].type
 
+    @property
+    def output_type(self) -> TensorType:
+        """Type of the result of the current node."""
+        return self._current.output.type
+
     def constant(self, value: npt.ArrayLike, type: TensorType) -> LiteRtTensor:
         """A constant that exists in LiteRT only; equal ones are written once."""
         data = np.asarray(value, type.dtype.numpy).reshape(type.shape)

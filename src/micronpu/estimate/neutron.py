@@ -18,7 +18,7 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape
-from micronpu.soc import Npu
+from micronpu.soc import NeutronNpu
 
 START_CYCLES = 10_000
 """Cycles per operation for driver, descriptors and filling the pipeline; the middle of the fitted range."""
@@ -65,7 +65,7 @@ class NeutronEstimate:
         return self.cycles / self.clock_mhz / 1000
 
 
-def array_cycles(node: Node, npu: Npu) -> int:
+def array_cycles(node: Node, npu: NeutronNpu) -> int:
     """Cycles without the start of the operation."""
     y = node.output.type
     if isinstance(node.op, Reshape):
@@ -85,12 +85,12 @@ def array_cycles(node: Node, npu: Npu) -> int:
     return math.ceil(max(moved, macs) / npu.pipelines)
 
 
-def operation_cycles(node: Node, npu: Npu) -> int:
+def operation_cycles(node: Node, npu: NeutronNpu) -> int:
     """Cycles of one operation, its start included; a reshape is free."""
     return array_cycles(node, npu) + (0 if isinstance(node.op, Reshape) else START_CYCLES)
 
 
-def estimate_neutron(graph: Graph, npu: Npu) -> NeutronEstimate:
+def estimate_neutron(graph: Graph, npu: NeutronNpu) -> NeutronEstimate:
     """Cycles of every operation of a graph."""
     operations = []
     for node in graph.nodes:

@@ -2,43 +2,106 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import zlib
+from dataclasses import asdict, dataclass
 
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.payload import pack
 from micronpu.ethosu.vela import VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph
+from micronpu.neutron.converter import ConverterOptions, ReferenceConverter
+from micronpu.neutron.payload import PayloadLayout, TensorSlot
+from micronpu.neutron.payload import pack as pack_reference
+from micronpu.partition.device import CompiledPartition, NamedData
+from micronpu.partition.intermediates import Intermediates
 from micronpu.passes import run_passes
 
+KEY = "micronpu_graph_"
 
-@dataclass(frozen=True)
-class CompiledPartition:
-    """A partition after compilation.
+
+@dataclass(frozen=True, kw_only=True)
+class EthosUPartition(CompiledPartition):
+    """A partition for Ethos-U after compilation.
 
     Attributes:
-        payload: the bytes that the device reads.
-        graph: the legalised graph.
-        litert: the LiteRT model of it, which the host runs.
+        litert: the LiteRT model of the graph, which the host runs; its operators are the identifiers of the debug
+            handles.
         program: what Vela made of it, with its estimates.
-        debug_handles: operator index to ExecuTorch's debug handles.
     """
 
-    payload: bytes
-    graph: Graph
     litert: LiteRtModel
     program: VelaProgram
-    debug_handles: dict[int, tuple[int, ...]]
 
 
-def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> CompiledPartition:
+def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     """Runs passes, emission, Vela and packing on an imported graph, which is changed in place.
 
     Raises:
         VelaError: Vela refuses the graph as a whole.
+        FileError: an intermediate file cannot be written.
     """
+    name = graph.first_operator()
+    files = Intermediates(spec.intermediates_dir, name)
+    files.write("graph_before.txt", lambda: f"{graph}\n")
     run_passes(graph)
+    files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
+    files.write("model.tflite", lambda: litert.data)
     program = compile_flatbuffer(litert.data, spec)
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
-    return CompiledPartition(pack(program), graph, litert, program, handles)
+    external = _external(program, spec)
+    payload = pack(program, {block: key for block, (key, _) in external.items()})
+    named = dict(external.values())
+    if spec.host_runnable:
+        named[host_graph_key(payload)] = NamedData(_host_graph(graph, litert))
+    files.write("payload.bin", lambda: payload)
+    files.write("report.json", lambda: _describe(program))
+    return EthosUPartition(
+        payload=payload, graph=graph, debug_handles=handles, named_data=named, name=name, litert=litert, program=program
+    )
+
+
+def host_graph_key(payload: bytes) -> str:
+    """Key of the integer graph that belongs to a payload: CRC-32 and size, as native/ethosu.cpp computes it."""
+    return f"{KEY}{zlib.crc32(payload):08x}_{len(payload):x}"
+
+
+def _host_graph(graph: Graph, litert: LiteRtModel) -> bytes:
+    """The integer graph in the open container that the plug-in runs."""
+    layout = PayloadLayout(
+        inputs=tuple(TensorSlot(i, False) for i in range(len(graph.inputs))),
+        outputs=tuple(TensorSlot(i, False) for i in range(len(graph.outputs))),
+        num_arguments=len(graph.inputs),
+    )
+    return pack_reference(layout, ReferenceConverter().convert(litert.data, ConverterOptions("host")))
+
+
+def _external(program: VelaProgram, spec: EthosUCompileSpec) -> dict[str, tuple[str, NamedData]]:
+    """Blocks that stand outside the payload: name of the block to key and data."""
+    wanted = {
+        "cmd_data": (spec.external_commands, program.commands),
+        "weight_data": (spec.external_weights, program.constants),
+    }
+    return {
+        block: (hashlib.sha256(f"{file}\0".encode() + data).hexdigest(), NamedData(data, file))
+        for block, (file, data) in wanted.items()
+        if file
+    }
+
+
+def _describe(program: VelaProgram) -> str:
+    """Vela's figures as JSON."""
+    figures = {
+        "cycles": program.cycles,
+        "clock_hz": program.clock_hz,
+        "memory": program.memory,
+        "scratch_size": program.scratch_size,
+        "fast_scratch_size": program.fast_scratch_size,
+        "command_bytes": len(program.commands),
+        "constant_bytes": len(program.constants),
+        "layers": [asdict(layer) for layer in program.layers],
+    }
+    return json.dumps(figures, indent=2) + "\n"

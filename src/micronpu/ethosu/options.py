@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import OptionError
 from micronpu.ethosu.devices import Accelerator, default_ini, find_accelerator
+from micronpu.files import check_intermediates
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+_OF_THIS_MACHINE = ("intermediates_dir", "config_ini")
+"""Options that change nothing about the program that others get."""
 
 _VIA = ("auto", "litert", "tosa")
 
@@ -37,18 +41,28 @@ class EthosUCompileSpec:
         extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
-        host_runnable: carry the integer graph along, so that the program runs on a host too.
-        intermediates_dir: folder for what the compilation passes through, or None.
+        host_runnable: carry the integer graph along as named data, so that the program runs on a host too; the bytes
+            that the device reads are the same either way.
+        external_commands: where a runtime finds the command stream, as named data of a file of this name
+            (``NAME.ptd``); "" keeps it in the payload.
+        external_weights: the same for weights and tables.
+        intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
+            made if missing, "" for none.
+
+    Raises:
+        OptionError: a value of the wrong type, or a name that does not exist.
     """
 
     target: str
-    system_config: str | None = None
-    memory_mode: str | None = None
+    system_config: str = ""
+    memory_mode: str = ""
     extra_flags: tuple[str, ...] = ()
-    config_ini: str | None = None
+    config_ini: str = ""
     via: str = "auto"
     host_runnable: bool = True
-    intermediates_dir: str | None = None
+    external_commands: str = ""
+    external_weights: str = ""
+    intermediates_dir: str = ""
 
     def __post_init__(self) -> None:
         accelerator = find_accelerator(self.target)
@@ -57,13 +71,17 @@ class EthosUCompileSpec:
         object.__setattr__(self, "extra_flags", tuple(self.extra_flags))
         if self.via not in _VIA:
             raise OptionError(f"`via` is {self.via!r}.", hint=f"one of {', '.join(_VIA)}")
+        for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
+            if not isinstance(getattr(self, name), str):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is a string.")
+        check_intermediates(self.intermediates_dir)
         if not isinstance(self.host_runnable, bool):
             raise OptionError(f"`host_runnable` is {self.host_runnable!r}; it is True or False.")
         ini = self.ini
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
-        if self.system_config is None:
+        if not self.system_config:
             object.__setattr__(self, "system_config", _default("system_config", accelerator.system_config, systems))
-        if self.memory_mode is None:
+        if not self.memory_mode:
             object.__setattr__(self, "memory_mode", _default("memory_mode", accelerator.memory_mode, modes))
         if self.system_config not in systems:
             raise OptionError(
@@ -83,7 +101,7 @@ class EthosUCompileSpec:
     @property
     def ini(self) -> str:
         """Text of the Vela configuration."""
-        if self.config_ini is None:
+        if not self.config_ini:
             return default_ini()
         path = Path(self.config_ini)
         if not path.is_file():
@@ -111,11 +129,16 @@ class EthosUCompileSpec:
             options[section, key] = value
         return options
 
-    def to_specs(self) -> list[CompileSpec]:
-        """Key-value pairs, values as JSON."""
+    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
+        """Key-value pairs, values as JSON.
+
+        Args:
+            for_program: leave out what only concerns the machine that compiles, such as paths.
+        """
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-        return [CompileSpec(key, json.dumps(value).encode()) for key, value in asdict(self).items()]
+        values = {k: v for k, v in asdict(self).items() if not (for_program and k in _OF_THIS_MACHINE)}
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
 
     @classmethod
     def from_specs(cls, specs: Iterable[CompileSpec]) -> EthosUCompileSpec:

@@ -12,7 +12,7 @@ Source: the public runtime of ExecuTorch (EthosUBackend.cpp, VelaBinStream); sta
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from micronpu.errors import PayloadError
@@ -45,12 +45,21 @@ class EthosUPayload:
     outputs: tuple[Border, ...]
 
 
-def pack(program: VelaProgram) -> bytes:
-    """The payload of a compiled program."""
+def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> bytes:
+    """The payload of a compiled program.
+
+    Args:
+        external: keys of the blocks whose data stand elsewhere, by name of the block.
+    """
+    keys = external or {}
+
+    def data(name: str, content: bytes) -> Block:
+        return Block(name, keys[name].encode(), external=True) if name in keys else Block(name, content)
+
     blocks = (
         Block(FIRST, b""),
-        Block("cmd_data", program.commands),
-        Block("weight_data", program.constants),
+        data("cmd_data", program.commands),
+        data("weight_data", program.constants),
         Block("scratch_size", struct.pack("<I", program.scratch_size)),
         Block("inputs", _pack_border(program.inputs)),
         Block("outputs", _pack_border(program.outputs)),

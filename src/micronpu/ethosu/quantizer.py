@@ -19,6 +19,8 @@ class EthosUQuantizer(Int8Quantizer):
         OptionError: an argument is of another type.
     """
 
+    tables = True
+
     def __init__(self, compile_spec: EthosUCompileSpec, *, per_channel: bool = True, is_qat: bool = False) -> None:
         if not isinstance(compile_spec, EthosUCompileSpec):
             raise OptionError(

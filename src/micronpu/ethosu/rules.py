@@ -6,8 +6,11 @@ it, alone and in the form in which it would be emitted.  Equal operators are jud
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from micronpu.emit.litert import to_litert
-from micronpu.errors import InternalError
+from micronpu.emit.tosa import to_tosa
+from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
 from micronpu.ir.graph import Graph, Node, Tensor
@@ -20,6 +23,11 @@ RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
 
 _Key = tuple[object, ...]
+
+_EMITTERS: dict[str, Callable[[Graph], bytes]] = {
+    "tosa": lambda graph: to_tosa(graph).data,
+    "litert": lambda graph: to_litert(graph).data,
+}
 
 
 class Judge:
@@ -49,13 +57,17 @@ class Judge:
         inputs = [Tensor(t.name, t.type, t.data) for t in node.inputs]
         output = Tensor(node.output.name, node.output.type)
         graph = Graph([t for t in inputs if not t.is_constant], [output], [Node(node.op, inputs, [output])])
-        try:
-            compile_flatbuffer(to_litert(run_passes(graph)).data, self.spec)
-        except VelaError as error:
-            return error.what
-        except InternalError as error:
-            return f"it cannot be emitted: {error.what}"
-        return ""
+        legal = run_passes(graph)
+        objections = []
+        for form in _EMITTERS if self.spec.via == "auto" else (self.spec.via,):
+            try:
+                compile_flatbuffer(_EMITTERS[form](legal), self.spec)
+                return ""
+            except VelaError as error:
+                objections.append(error.what)
+            except (InternalError, UnsupportedError) as error:
+                objections.append(f"it cannot be emitted: {error.what}")
+        return objections[0]
 
 
 def _kind(tensor: Tensor) -> object:

@@ -23,6 +23,7 @@ from micronpu.frontend.program import (
     is_channels_last,
     is_dequantize,
     is_dequantize_channel,
+    is_float_cast,
     is_getitem,
     is_quantize,
     leaves_channels_last,
@@ -123,10 +124,20 @@ class QuantizedNode(NodeArguments):
         return self.arguments.get(self._names.get(operand, operand))
 
     def tensor(self, operand: str) -> Tensor:
-        return self._importer.activation(self._given(operand), self.node)
+        return self._activation(self._given(operand))
 
     def tensors(self, operand: str) -> list[Tensor]:
-        return [self._importer.activation(n, self.node) for n in self._given(operand)]
+        return [self._activation(n) for n in self._given(operand)]
+
+    def _activation(self, source: Any) -> Tensor:
+        """An operand; all of them and the result have one element type, which no operator changes on its way."""
+        tensor = self._importer.activation(source, self.node)
+        if tensor.type.dtype is not self._output.dtype:
+            raise UnsupportedError(
+                f"`{self.node.name}` makes {self._output.dtype.value} of {tensor.type.dtype.value}.",
+                hint="quantize its operands and its result alike; the quantizer of the target does",
+            )
+        return tensor
 
     def has(self, operand: str) -> bool:
         return self._given(operand) is not None
@@ -258,29 +269,32 @@ class Importer:
         edge = self._edge(node)
         if is_dequantize(source):
             x = self.activation(source, node)
-            y = x if x.type.qparams == edge.qparams else self._requantize(x, edge, node)
+            y = self._on_grid(x, edge, node)
         else:
             y = self._compute(source, edge, node)
         self.values[node] = y
 
-    def _requantize(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
-        return self.builder.emit(Requantize(), x, qparams=edge.qparams, origin=origin_of(node))
+    def _on_grid(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
+        """x with the parameters and the element type of an edge."""
+        if x.type.qparams == edge.qparams and x.type.dtype is edge.dtype:
+            return x
+        return self.builder.emit(Requantize(edge.dtype), x, qparams=edge.qparams, origin=origin_of(node))
 
     def _compute(self, node: Node, edge: Edge, reader: Node) -> Tensor:
         """The operators for the float node that ``reader`` quantizes."""
         if is_getitem(node):
             node = _first_of_tuple(node)
+        elif is_float_cast(node) and isinstance(node.args[0], Node):
+            node = node.args[0]
         if node in self.values:  # quantized a second time, with other parameters
-            y = self.values[node]
-            return y if y.type.qparams == edge.qparams else self._requantize(y, edge, reader)
+            return self._on_grid(self.values[node], edge, reader)
         head, clamp = node, None
         previous = node.args[0] if node.args else None
         if isinstance(previous, Node) and clamp_behind(previous) is node:
             head, clamp = previous, node
         entry = import_of(head)
         y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
-        if y.type.qparams != edge.qparams:
-            y = self._requantize(y, edge, reader)
+        y = self._on_grid(y, edge, reader)
         self.values[node] = y
         return y
 
@@ -299,10 +313,15 @@ class Importer:
         edge = self.view.edge(node)
         if edge is None:
             raise UnsupportedError(f"The quantization parameters of `{node.name}` are computed at run time.")
-        if edge.dtype is not DType.INT8 or edge.limits != (-128, 127):
+        if edge.dtype not in (DType.INT8, DType.INT16) or edge.limits != edge.dtype.limits:
             raise UnsupportedError(
                 f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in "
-                "[-128, 127]."
+                "[-128, 127] or int16 in [-32768, 32767]."
+            )
+        if edge.dtype is DType.INT16 and edge.qparams.zero_point != (0,):
+            raise UnsupportedError(
+                f"`{node.name}` quantizes to int16 with zero point {edge.qparams.zero_point[0]}; int16 is symmetric.",
+                hint="quantize int16 activations with zero point 0",
             )
         return edge
 

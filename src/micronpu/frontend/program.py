@@ -84,6 +84,15 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
+def is_float_cast(node: Node) -> bool:
+    """Whether the node makes a float32 of a truth value or an integer that an operator computes."""
+    if overload_name(node) not in ("to.dtype", "_to_copy.default") or not isinstance(node.args[0], Node):
+        return False
+    source, own = (getattr(value_of(n), "dtype", None) for n in (node.args[0], node))
+    computed = node.args[0].op == "call_function"
+    return own is torch.float32 and isinstance(source, torch.dtype) and not source.is_floating_point and computed
+
+
 def is_compute(node: Node) -> bool:
     """Whether the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
     return (

@@ -6,6 +6,7 @@ A `Graph` is a list of `Node` in execution order over `Tensor` values.  A node a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,11 @@ class Graph:
             for tensor in node.inputs:
                 readers.setdefault(tensor, []).append(node)
         return readers
+
+    def first_operator(self) -> str:
+        """Name of the program's first operator in the graph, as part of a file name."""
+        origins = [name for node in self.nodes for name in node.origin.nodes]
+        return re.sub(r"[^A-Za-z0-9_.-]", "_", origins[0]) if origins else "partition"
 
     def constants(self) -> list[Tensor]:
         """Constants in the order in which they are first read."""

@@ -55,7 +55,7 @@ def _verify_types(node: Node) -> None:
         raise InternalError(f"`{node}` makes {expected}, but its result is declared {result}.")
     if expected.qparams is not None and expected.qparams != result.qparams:
         raise InternalError(f"`{node}` dictates {expected.qparams}, but its result is declared {result.qparams}.")
-    if result.dtype is DType.INT8 and (result.qparams is None or not result.qparams.is_per_tensor):
+    if result.dtype in (DType.INT8, DType.INT16) and (result.qparams is None or not result.qparams.is_per_tensor):
         raise InternalError(f"`{node}` has a result without parameters per tensor: {result}.")
     rule = node.op.quantization
     if rule.output is OutputQuantization.SHARED and rule.activations == ("tensors",):

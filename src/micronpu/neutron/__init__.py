@@ -14,23 +14,24 @@ if TYPE_CHECKING:
         NeutronCompileSpecBuilder,
         generate_neutron_compile_spec,
     )
-    from micronpu.neutron.quantizer import NeutronQuantizer, calibrate_and_quantize
+    from micronpu.neutron.quantizer import NeutronQuantizer
+    from micronpu.quantize.calibrate import calibrate_and_quantize
     from micronpu.quantize.config import QuantizationConfig
 
 # Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
 _HOMES = {
-    "CustomDelegationOptions": "options",
-    "NeutronBackend": "backend",
-    "NeutronCompileOptions": "options",
-    "NeutronCompileSpecBuilder": "options",
-    "NeutronEdgePassManager": "backend",
-    "NeutronPartitioner": "backend",
-    "NeutronQuantizer": "quantizer",
-    "NeutronTargetSpec": "devices",
-    "QuantizationConfig": "quantizer",
-    "calibrate_and_quantize": "quantizer",
-    "generate_neutron_compile_spec": "options",
-    "merge_kernel_selections": "kernels",
+    "CustomDelegationOptions": "neutron.options",
+    "NeutronBackend": "neutron.backend",
+    "NeutronCompileOptions": "neutron.options",
+    "NeutronCompileSpecBuilder": "neutron.options",
+    "NeutronEdgePassManager": "neutron.backend",
+    "NeutronPartitioner": "neutron.backend",
+    "NeutronQuantizer": "neutron.quantizer",
+    "NeutronTargetSpec": "neutron.devices",
+    "QuantizationConfig": "quantize.config",
+    "calibrate_and_quantize": "quantize.calibrate",
+    "generate_neutron_compile_spec": "neutron.options",
+    "merge_kernel_selections": "neutron.kernels",
 }
 
 __all__ = [
@@ -54,4 +55,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"micronpu.{_HOMES[name]}"), name)

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
+from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.pass_manager import ExportedProgramPassManager
-from executorch.exir.tracer import _default_decomposition_table
-from torch._ops import OpOverload
-from torch.fx import GraphModule, Node
-from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.errors import OptionError
-from micronpu.frontend.importer import import_program
-from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
-from micronpu.neutron.compile import compile_graph
+from micronpu.neutron.device import NeutronDevice
 from micronpu.neutron.devices import NeutronTargetSpec
 from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOptions
-from micronpu.neutron.target import neutron_partition
-from micronpu.partition.leftovers import decompose_leftovers
-from micronpu.partition.partition import Partitioning
-from micronpu.partition.report import DelegationReport
+from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
 
 
 class NeutronBackend(BackendDetails):
@@ -37,16 +24,10 @@ class NeutronBackend(BackendDetails):
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """The payload of a partition, with a debug handle per NPU operation."""
-        options = NeutronCompileOptions.from_specs(compile_specs)
-        compiled = compile_graph(import_program(ProgramView(edge_program)), options)
-        mapping = DelegateMappingBuilder(generated_identifiers=False)
-        for identifier, handles in compiled.debug_handles.items():
-            if handles:
-                mapping.insert_delegate_mapping_entry(handles=list(handles), identifier=identifier)
-        return PreprocessResult(processed_bytes=compiled.payload, debug_handle_map=mapping.get_delegate_mapping())
+        return preprocess(edge_program, NeutronDevice(NeutronCompileOptions.from_specs(compile_specs)))
 
 
-class NeutronPartitioner(Partitioner):
+class NeutronPartitioner(DevicePartitioner):
     """Tags what Neutron runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
 
     Args:
@@ -74,90 +55,20 @@ class NeutronPartitioner(Partitioner):
         post_quantization_state_dict: Mapping[str, Any] | None = None,
         preserve_ops: Sequence[Any] | None = None,
     ) -> None:
-        super().__init__()
-        # What stays on the host has quantize and dequantize at its border: this registers their out variants.
-        import executorch.kernels.quantized  # noqa: F401
-
         _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
         _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
         _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
-        self.options = NeutronCompileOptions.from_specs(compile_spec or [])
-        self.target = neutron_target_spec or self.options.target
+        options = NeutronCompileOptions.from_specs(compile_spec or [])
+        target = neutron_target_spec or options.target
         if compile_spec:
-            _check_same_device(self.options, self.target)
+            _check_same_device(options, target)
         else:
-            flavor = self.target.converter_flavor
-            self.options = replace(self.options, config=self.target.target, converter_flavor=flavor)
-        self.delegation = custom_delegation_options or CustomDelegationOptions()
-        self.preserve_ops = frozenset(_overload(op) for op in preserve_ops or ())
-        self.delegation_spec = DelegationSpec(NeutronBackend.__name__, self.options.to_specs())
-        self.report: DelegationReport | None = None
-        self._kept: set[OpOverload] = set()
-        self._not_kept: dict[str, None] = {}
-
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
-        """Operators to keep whole: exactly the nodes that the same rules would delegate.
-
-        Once the program holds edge operators nothing more is asked for, since ExecuTorch would otherwise fail on a
-        kept operator that a later change of the program makes undelegable.
-        """
-        if any(type(n.target).__name__ == "EdgeOpOverload" for n in ep.graph.nodes):
-            # ExecuTorch asks a last time when everything is partitioned.
-            decompose_leftovers(ep, self._kept)
-            return [], None
-        partitioning = self._partitioning(ep)
-        delegated = {n.name for g in partitioning.groups for n in g.nodes}
-        kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
-        # ExecuTorch asks again when the program is decomposed; what is known by then is kept.
-        self._not_kept |= dict.fromkeys(
-            f"{v.operator} is in preserve_ops, but is not kept whole, because it cannot be delegated. {v.reasons[0]}"
-            for v in partitioning.report.host
-            if v.operator in self.preserve_ops and v.reasons
+            options = replace(options, config=target.target, converter_flavor=target.converter_flavor)
+        super().__init__(
+            NeutronDevice(options, delegation=custom_delegation_options),
+            DelegationSpec(NeutronBackend.__name__, options.to_specs()),
+            preserve_ops or (),
         )
-        self._kept |= kept
-        return list(kept), lambda node: node.name in delegated
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
-        partitioning = self._partitioning(exported_program)
-        # ExecuTorch allows a partitioner no change of the graph, so what shares a dequantize has to stay on the host.
-        shared: set[Node] = set()
-        while torn := _torn_dequantizes(partitioning):
-            shared |= torn
-            partitioning = self._partitioning(exported_program, shared)
-        report = partitioning.report
-        self.report = replace(report, notes=(*report.notes, *self._not_kept))
-        self._not_kept = {}
-        tags: dict[str, DelegationSpec] = {}
-        for number, group in enumerate(partitioning.groups):
-            tag = f"neutron_{number}"
-            tags[tag] = self.delegation_spec
-            for node in group.nodes:
-                node.meta["delegation_tag"] = tag
-        tag_constant_data(exported_program)
-        return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
-
-    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Prepares a copy of the program for the decompositions that ExecuTorch does next.
-
-        Every operator gets dequantizes of its own, so that partitions and the host share none.  A reshape that will be
-        delegated gets a name that ExecuTorch leaves alone: a reshape of something transposed would become a copy and a
-        view, without quantization between, which no partition can take.
-        """
-        changed = copy.copy(exported_program)
-        module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
-        module.meta.update(exported_program.graph_module.meta)
-        changed._graph_module = _split_dequantizes(module).graph_module
-        for group in self._partitioning(changed).groups:
-            for node in group.nodes:
-                if node.target is torch.ops.aten.reshape.default:
-                    node.target = torch.ops.aten._reshape_copy.default
-        module.recompile()
-        return changed
-
-    def _partitioning(self, program: ExportedProgram, shared: Collection[Node] = ()) -> Partitioning:
-        view = ProgramView(program)
-        return neutron_partition(view, self.target, self.options, delegation=self.delegation, shared=shared)
 
 
 class NeutronEdgePassManager(ExportedProgramPassManager):
@@ -172,23 +83,7 @@ class NeutronEdgePassManager(ExportedProgramPassManager):
     """
 
     def __init__(self, passes: Sequence[Any] | None = None) -> None:
-        super().__init__([*(passes or ()), _split_dequantizes])
-
-
-@functools.lru_cache(maxsize=1)
-def _decomposed_operators() -> frozenset[Any]:
-    """What it makes sense to ask ExecuTorch to keep: what it would decompose, and the reshape that it does not know.
-
-    It warns of requests to keep anything else, and of those that it cannot keep.
-    """
-    decomposed = frozenset(
-        op
-        for op in _default_decomposition_table()
-        if isinstance(op, OpOverload)
-        and not op._schema.is_mutable
-        and not any(r.alias_info is not None for r in op._schema.returns)
-    )
-    return decomposed | {torch.ops.aten._reshape_copy.default}
+        super().__init__([*(passes or ()), split_dequantizes])
 
 
 def _check_type(name: str, given: Any, wanted: type) -> None:
@@ -206,41 +101,3 @@ def _check_same_device(options: NeutronCompileOptions, target: NeutronTargetSpec
             f"{target.target} with those of {target.converter_flavor}.",
             hint="generate_neutron_compile_spec(target.target, converter_flavor=target.converter_flavor)",
         )
-
-
-def _overload(op: Any) -> str:
-    """Name with overload of an ATen operator, as `overload_name` gives it."""
-    if not isinstance(op, OpOverload) or op.namespace != "aten":
-        raise OptionError(
-            f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
-            hint="torch.ops.aten.hardswish.default and the like",
-        )
-    return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
-
-
-def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
-    """Dequantizes in a partition that something outside of it reads as well."""
-    torn: set[Node] = set()
-    for group in partitioning.groups:
-        members = set(group.nodes)
-        torn |= {n for n in group.nodes if is_dequantize(n) and any(user not in members for user in n.users)}
-    return torn
-
-
-def _split_dequantizes(module: GraphModule) -> PassResult:
-    """Gives every reader a dequantize of its own.
-
-    x8 -> dq -> (a, b)        x8 -> dq -> a, x8 -> dq' -> b
-    """
-    changed = False
-    for node in list(module.graph.nodes):
-        if not is_dequantize(node) or len(node.users) < 2:
-            continue
-        for user in list(node.users)[1:]:
-            with module.graph.inserting_after(node):
-                own: Node = module.graph.node_copy(node)
-            user.replace_input_with(node, own)
-            changed = True
-    if changed:
-        module.recompile()
-    return PassResult(module, changed)

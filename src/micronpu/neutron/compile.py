@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from micronpu.emit.litert import LiteRtModel, to_litert
@@ -10,39 +9,33 @@ from micronpu.errors import ConverterError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.neutron.converter import NeutronArtifacts, NeutronConverter
 from micronpu.neutron.cures import cure_graph
-from micronpu.neutron.intermediates import Intermediates, describe
+from micronpu.neutron.intermediates import describe
 from micronpu.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.neutron.payload import PayloadLayout, TensorSlot, pack
 from micronpu.neutron.sdk import select_converter
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.partition.device import CompiledPartition
+from micronpu.partition.intermediates import Intermediates
 from micronpu.passes import run_passes
 
 
-@dataclass(frozen=True)
-class CompiledPartition:
-    """A partition after compilation.
+@dataclass(frozen=True, kw_only=True)
+class NeutronPartition(CompiledPartition):
+    """A partition for Neutron after compilation.
 
     Attributes:
-        payload: the bytes that travel in the ``.pte``.
-        graph: the legalised graph, one node per NPU operation.
-        litert: the LiteRT model of it.
-        debug_handles: LiteRT operator index to ExecuTorch's debug handles.
+        litert: the LiteRT model of the graph; its operators are the identifiers of the debug handles.
         artifacts: what the converter made of the LiteRT model.
-        name: of its first operator, unique in the program; files about the partition are called by it.
     """
 
-    payload: bytes
-    graph: Graph
     litert: LiteRtModel
-    debug_handles: dict[int, tuple[int, ...]]
     artifacts: NeutronArtifacts
-    name: str
 
 
 def compile_graph(
     graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
-) -> CompiledPartition:
+) -> NeutronPartition:
     """Runs passes, emission, converter and packing on an imported graph, which is changed in place.
 
     Args:
@@ -52,11 +45,11 @@ def compile_graph(
         ConverterError: the converter is missing or fails; see `micronpu.neutron.sdk`.
         FileError: an intermediate file cannot be written.
     """
-    name = _name(graph)
+    name = graph.first_operator()
     files = Intermediates(options.intermediates_dir, name)
     files.write("graph_before.txt", lambda: f"{graph}\n")
     cure_graph(graph, options.target, options.disabled_passes)
-    run_passes(graph, disabled=options.disabled_passes)
+    run_passes(graph, disabled=options.disabled_graph_passes)
     if not options.use_neutron_for_format_conversion:
         take_border_transposes(graph)
         graph.rename()
@@ -78,13 +71,9 @@ def compile_graph(
     if options.dump_kernel_selection_code:
         selection = artifacts.kernel_selection or selection_of_model(litert.data)
         files.write_anyway(f"{name}{SUFFIX}", selection)
-    return CompiledPartition(payload, graph, litert, handles, artifacts, name)
-
-
-def _name(graph: Graph) -> str:
-    """Name of the first operator of the program in a graph, as part of a file name."""
-    origins = [name for node in graph.nodes for name in node.origin.nodes]
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", origins[0]) if origins else "partition"
+    return NeutronPartition(
+        payload=payload, graph=graph, debug_handles=handles, name=name, litert=litert, artifacts=artifacts
+    )
 
 
 def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:

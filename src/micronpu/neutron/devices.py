@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from micronpu.errors import OptionError
-from micronpu.soc import Chip, Npu, load_chips
+from micronpu.soc import Chip, NeutronNpu, all_chips
 
 LATEST = "latest"
 PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
@@ -34,7 +34,7 @@ class NeutronTargetSpec:
         check_flavor(self.converter_flavor)
 
     @property
-    def npu(self) -> Npu:
+    def npu(self) -> NeutronNpu:
         return neutron_chips()[self.target]
 
     @property
@@ -64,13 +64,13 @@ class NeutronTargetSpec:
         return tuple(f"Assumed about the Neutron of {title}: {clause}." for clause in self.npu.assumed)
 
 
-def neutron_chips() -> dict[str, Npu]:
-    """Chips with a Neutron by id."""
-    return {name: chip.npu for name, chip in _chips().items()}
+def neutron_chips() -> dict[str, NeutronNpu]:
+    """The Neutron of each chip that has one, by the chip's id."""
+    return {chip.name: chip.npu for chip in all_chips() if isinstance(chip.npu, NeutronNpu)}
 
 
 def _chips() -> dict[str, Chip]:
-    return {chip.name: chip for chip in load_chips() if chip.npu.family == "neutron"}
+    return {chip.name: chip for chip in all_chips()}
 
 
 def check_chip(name: str) -> None:

@@ -1,51 +1,11 @@
-"""Files about what a partition goes through, for people who want to look."""
+"""What the intermediates folder says of a converted partition."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
-from micronpu.errors import FileError
-from micronpu.files import write_file
 from micronpu.neutron.converter import NeutronArtifacts
 from micronpu.neutron.options import NeutronCompileOptions
-
-
-class Intermediates:
-    """The folder of one partition; nothing is written, and nothing made to be written, where the user wants none.
-
-    Args:
-        folder: of the compilation, made if missing; "" for none.
-        name: of the partition, which has a folder of that name in it.
-    """
-
-    def __init__(self, folder: str, name: str) -> None:
-        self._folder = Path(folder) if folder else None
-        self._name = name
-
-    def write(self, file: str, make: Callable[[], str | bytes]) -> None:
-        """Writes a file into the partition's folder.
-
-        Raises:
-            FileError: it cannot be written.
-        """
-        if self._folder is not None:
-            _write(self._folder / self._name / file, make())
-
-    def write_anyway(self, file: str, content: str) -> None:
-        """Writes a file that the user has asked for by itself: into the folder, or the current one without one."""
-        _write((self._folder or Path()) / file, content)
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"The folder {path.parent} cannot be made: {error.strerror or error}.", hint="another intermediates_dir"
-        ) from error
-    write_file(path, content.encode() if isinstance(content, str) else content)
 
 
 def describe(converter: str, artifacts: NeutronArtifacts, options: NeutronCompileOptions, payload_bytes: int) -> str:

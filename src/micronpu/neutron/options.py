@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import OptionError
+from micronpu.files import check_intermediates
 from micronpu.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
 from micronpu.neutron.devices import LATEST, NeutronTargetSpec, check_chip, check_flavor
 from micronpu.neutron.sdk import CONVERTERS
@@ -66,7 +66,8 @@ class NeutronCompileOptions:
         converter_flavor: rule set of the converter version; see `NeutronTargetSpec`.
         converter_timeout: seconds after which the vendor's converter is ended.
         sdk_version: version that the vendor's SDK must have, because the firmware of the device has it; "" for any.
-        disabled_passes: names of graph passes to leave out; see `micronpu.passes.pipeline`.
+        disabled_passes: names of passes to leave out, on the graph or on the float program; `micronpu passes` lists
+            them.
 
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.
@@ -99,9 +100,20 @@ class NeutronCompileOptions:
             )
         excluded = tuple(_overload(o) for o in self.operators_not_to_delegate)
         object.__setattr__(self, "operators_not_to_delegate", excluded)
-        pipeline._without(self.disabled_passes)
-        _check_intermediates(self.intermediates_dir)
+        if set(self.disabled_passes).difference(pipeline.switchable_passes()):
+            pipeline.check_disabled(self.disabled_passes, _float_rewrites())
+        check_intermediates(self.intermediates_dir)
         self.converter_options  # noqa: B018  (refuses here what the converter would refuse after the work is done)
+
+    @property
+    def disabled_graph_passes(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on the graph, rewrites of single operators included."""
+        return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
+
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on the float program, for the quantizer."""
+        return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
 
     @property
     def converter_options(self) -> ConverterOptions:
@@ -153,6 +165,13 @@ class NeutronCompileOptions:
         return cls(**values)
 
 
+def _float_rewrites() -> dict[str, str]:
+    # They live in modules that import torch, which a look at the options shall not wait for.
+    from micronpu.quantize.switches import float_rewrites
+
+    return float_rewrites()
+
+
 def _strings(name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(g, str) for g in given):
         raise OptionError(f"`{name}` is {given!r}; it is a list of strings.")
@@ -162,19 +181,6 @@ def _strings(name: str, given: Any) -> tuple[str, ...]:
 def _check_flag(name: str, given: Any) -> None:
     if not isinstance(given, bool):
         raise OptionError(f"`{name}` is {given!r}; it is True or False.")
-
-
-def _check_intermediates(folder: Any) -> None:
-    if not isinstance(folder, str):
-        raise OptionError(f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.")
-    if not folder:
-        return
-    path = Path(folder)
-    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
-    if blocking is not None:
-        raise OptionError(
-            f"`intermediates_dir` is {folder}, but {blocking} is a file, not a folder.", hint="another folder"
-        )
 
 
 def _overload(name: str) -> str:

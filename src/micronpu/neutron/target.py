@@ -34,16 +34,6 @@ def neutron_partition(
     allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
     def exclude(node: Node) -> Reason | None:
-        torn = next((n for n in node.all_input_nodes if n in shared), None)
-        if torn is not None:
-            return Reason(
-                "dequantize_is_its_own",
-                "The operands of an operator are dequantized for it alone.",
-                f"`{torn.name}` is also read by operators outside the partition",
-                node.name,
-                origin_of(node).source,
-                "transform_passes=NeutronEdgePassManager(), which gives every reader a dequantize of its own",
-            )
         if f"aten.{overload_name(node)}" not in options.operators_not_to_delegate:
             return None
         return Reason(
@@ -61,5 +51,6 @@ def neutron_partition(
         exclude,
         cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes)) is not None else None,
         allow_no_op_partitions=allow_no_ops,
+        shared=shared,
     )
     return replace(made, report=replace(made.report, notes=(*made.report.notes, *target.notes)))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import QParams, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.arithmetic import (
     float32_quotient,
     lookup_table,
@@ -17,6 +17,8 @@ from micronpu.ops.arithmetic import (
     requantize,
     rounding_right_shift,
     saturate,
+    wide_lookup,
+    wide_lookup_table,
 )
 from micronpu.ops.base import (
     Op,
@@ -29,12 +31,13 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
-from micronpu.ops.constants import constant_int8
+from micronpu.ops.constants import constant_like
 from micronpu.ops.fused import Activation
 from micronpu.ops.movement import inverse, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenArguments, AtenNode
 
@@ -47,6 +50,21 @@ class Elementwise(Op):
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         return self, permutation
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return tabulated(self, emit)
+
+
+def tabulated(op: Op, emit: TosaEmitter) -> TosaTensor:
+    """An operator of one int8 activation, and of constants, as the table of all its results."""
+    x, y = emit.input_type(0), emit.output_type
+    low, high = DType.INT8.limits
+    if x.dtype is not DType.INT8:
+        raise UnsupportedError(f"`{op.name}` of {x.dtype.value} has no TOSA form.", hint="quantize it to int8")
+    count = high - low + 1
+    every = Value(np.arange(low, high + 1, dtype=np.int8), x.with_shape((count,)))
+    others = [Value(emit.constant_input(i), emit.input_type(i)) for i in range(1, len(emit.operands))]
+    return emit.table(emit.input(0), op.reference(y.with_shape((count,)), every, *others))
 
 
 def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
@@ -108,6 +126,13 @@ class Relu(Elementwise):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add(self.kind.name)
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        if x.qparams == y.qparams:
+            return emit.clamp(emit.input(0), *self.kind.limits(y))
+        factor = float32_quotient(y.scale, x.scale)
+        return emit.requantize(emit.input(0), [factor], self.kind.limits(y), x.zero_point)
+
 
 @operator("clamp")
 class Clamp(Elementwise):
@@ -157,6 +182,9 @@ class Clamp(Elementwise):
         else:
             emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)])
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.clamp(emit.input(0), *self.integer_limits(emit.input_type(0)))
+
 
 @operator("leaky_relu")
 class LeakyRelu(Elementwise):
@@ -192,10 +220,10 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
         slope = slope.reshape(-1)[:1]
     rank = len(x.shape)
     if slope.size == 1 or rank <= 2:
-        return node.emit(Prelu(), x, constant_int8(node, slope), qparams=node.output)
+        return node.emit(Prelu(), x, constant_like(node, slope, x.type), qparams=node.output)
     # The slopes belong to the channels, which are last for the NPU.
     order = (0, *range(2, rank), 1)
-    y = node.emit(Prelu(), transposed(node, x, order), constant_int8(node, slope), qparams=node.output)
+    y = node.emit(Prelu(), transposed(node, x, order), constant_like(node, slope, x.type), qparams=node.output)
     return transposed(node, y, inverse(order))
 
 
@@ -231,6 +259,20 @@ class Prelu(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("PRELU")
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, slope, y = emit.input_type(0), emit.input_type(1), emit.output_type
+        if slope.size == 1:
+            return tabulated(self, emit)
+        centered, zero = emit.centered(0), emit.number(0, "INT32")
+        above = emit.elementwise("MAXIMUM", centered, zero, "INT32", emit.IGNORE_NAN)
+        below = emit.elementwise("MINIMUM", centered, zero, "INT32", emit.IGNORE_NAN)
+        products = emit.multiply(below, emit.centered(1))
+        parts = [
+            emit.scaled(above, float32_quotient(y.scale, x.scale)),
+            emit.scaled(products, float32_quotient(y.scale, x.scale, slope.scale)),
+        ]
+        return emit.result(emit.elementwise("ADD", parts[0], parts[1], "INT32"))
 
 
 def _high_multiply_int16(a: npt.NDArray[Any], b: int) -> npt.NDArray[Any]:
@@ -304,7 +346,10 @@ def sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class Table(Elementwise):
-    """Base of unary functions that LiteRT evaluates through a table of 256 int8 results."""
+    """Base of unary functions that LiteRT evaluates through a table.
+
+    For int8 it holds all 256 results, for int16 every 128th, with straight lines between.
+    """
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -315,16 +360,57 @@ class Table(Elementwise):
         """Result for the inputs -128 to 127."""
         return lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        """Result for the inputs -32768, -32640, .. 32640, and for 32767, which stands for 32768 too."""
+        return wide_lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
+
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
+        if x.type.dtype is DType.INT16:
+            return wide_lookup(self.wide_table(x.type, y), x.data).astype(np.int16)
         return np.asarray(self.table(x.type, y)[x.data.astype(np.int64) + 128])
+
+
+def wide_sigmoid(
+    x: npt.NDArray[Any], scale: float, bits: int, exact_shifts: tuple[int, ...]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Sigmoid of the magnitude of int16 x, and where x is not negative.
+
+    Straight lines between 256 values of it, of which each unit holds 24.
+
+    Args:
+        bits: fraction bits between two of them; the result is in units of 2**-(16 + bits).
+        exact_shifts: for a scale of 2**(shift - 12), position and x are whole multiples of each other.
+
+    Source: LiteRT ``reference/integer_ops/logistic.h`` and ``tanh.h`` (Apache-2.0), described here by their results.
+    """
+    here, middle, behind = (sigmoid((np.arange(256) + part) / 24) for part in (0.0, 0.5, 1.0))
+    # As in `wide_lookup_table`, each value is moved by half of what the line behind it is off in its middle.
+    table = np.rint(65536.0 * (here - ((here + behind) / 2 - middle) / 2)).astype(np.int64)
+    table[-1] = 65535
+    fraction, exponent = math.frexp(scale)
+    shift = exponent - 1 + 12
+    if fraction == 0.5 and shift in exact_shifts:
+        multiplier, shift = 3 << shift, 0
+    else:
+        real, shift = scale * 4096.0 * 3.0, 0
+        while real <= 32767.0 / 2.0 and shift <= 30:
+            real, shift = real * 2.0, shift + 1
+        multiplier = int(real)
+    position = (x.astype(np.int64) * multiplier + ((1 << shift) >> 1)) >> shift
+    magnitude = np.abs(position)
+    index = magnitude >> bits
+    low, high = table[np.minimum(index, 254)], table[np.minimum(index, 254) + 1]
+    lines = (low << bits) + (magnitude & ((1 << bits) - 1)) * (high - low)
+    largest = (0x7FFF << 10) if bits == 9 else (0xFFFF << 8)
+    return np.where(index >= 255, largest, lines), position >= 0
 
 
 @operator("sigmoid")
 class Sigmoid(Table):
     """1 / (1 + exp(-x)).
 
-    x int8 [any]  ->  y int8 [same], scale 1/256, zero point -128, as LiteRT demands.
+    x int8 [any]  ->  y int8 [same], scale 1/256, zero point -128, as LiteRT demands; int16 has scale 2**-15.
     """
 
     quantization = fixed_qparams(1 / 256, -128)
@@ -333,8 +419,16 @@ class Sigmoid(Table):
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return sigmoid(x)
 
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        if x.type.dtype is not DType.INT16:
+            return super().reference(y, x)
+        value, positive = wide_sigmoid(x.data, x.scale, 9, (0,))
+        # Rounded to 15 fraction bits; the sigmoid of a negative number is what is missing to one.
+        return np.asarray((np.where(positive, value, (1 << 25) - 1 - value) + (1 << 9) >> 10).astype(np.int16))
+
     def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(QParams.per_tensor(1 / 256, -128))
+        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     @from_aten("sigmoid.default", "sigmoid_.default")
     @classmethod
@@ -349,7 +443,7 @@ class Sigmoid(Table):
 class Tanh(Table):
     """Hyperbolic tangent.
 
-    x int8 [any]  ->  y int8 [same], scale 1/128, zero point 0, as LiteRT demands.
+    x int8 [any]  ->  y int8 [same], scale 1/128, zero point 0, as LiteRT demands; int16 has scale 2**-15.
     """
 
     quantization = fixed_qparams(1 / 128, 0)
@@ -358,8 +452,18 @@ class Tanh(Table):
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(np.tanh(x))
 
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        if x.type.dtype is not DType.INT16:
+            return super().reference(y, x)
+        # tanh(x) = 2 * sigmoid(2 * x) - 1: twice as many fraction bits of x count, and of the result.
+        value, positive = wide_sigmoid(x.data, x.scale, 8, (0, 1))
+        middle = 1 << 23
+        result = np.where(positive, value - middle, middle - 1 - value) + (1 << 7) >> 8
+        return np.asarray(result.astype(np.int16))
+
     def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(QParams.per_tensor(1 / 128, 0))
+        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     @from_aten("tanh.default", "tanh_.default")
     @classmethod

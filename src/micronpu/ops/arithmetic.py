@@ -1,4 +1,4 @@
-"""The integer arithmetic of the int8 contract, in NumPy.
+"""The integer arithmetic of the int8 and int16 contracts, in NumPy.
 
 Requantization multiplies by a Q31 multiplier and a power of two with *two* roundings, as LiteRT's reference
 kernels, gemmlowp and CMSIS-NN do.  Everything here works on arrays, in int64 where an int32 product would not fit,
@@ -75,6 +75,17 @@ def multiply_by_quantized_multiplier(x: IntArray, multiplier: IntArray | int, sh
     left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
     shifted = wrap_int32(np.asarray(x, dtype=np.int64) << left)
     return rounding_right_shift(doubling_high_multiply(shifted, multiplier), right)
+
+
+def multiply_wide(x: IntArray, multiplier: IntArray | int, shift: IntArray | int) -> IntArray:
+    """``x * multiplier * 2**(shift - 31)`` for the 64-bit accumulators of int16 activations, rounded once, half up.
+
+    The multiplier is cut to 15 bits, so that the product of an accumulator of up to 48 bits fits into 64.
+    """
+    x, multiplier = np.asarray(x, np.int64), np.asarray(multiplier, np.int64)
+    short = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+    right = 15 - np.asarray(shift, np.int64)
+    return np.asarray((x * short + (np.int64(1) << (right - 1))) >> right)
 
 
 def requantize(x: IntArray, real_multiplier: float) -> IntArray:
@@ -159,6 +170,46 @@ def reciprocal(x: IntArray, integer_bits: int) -> tuple[IntArray, IntArray]:
     headroom = np.array([32 - int(v).bit_length() for v in np.ravel(x)], np.int64).reshape(np.shape(x))
     normalized = wrap_int32((x << headroom) - (1 << 31))
     return one_over_one_plus_x(normalized), integer_bits - headroom
+
+
+def wide_lookup_table(
+    function: Any, x_scale: float, x_zero: int, y_scale: float, y_zero: int, real: type[np.floating[Any]] = np.float32
+) -> IntArray:
+    """513 int16 results of a real function at every 128th int16 input; straight lines between them stand for the rest.
+
+    Every entry but the last is moved by half of what the line behind it is off in its middle, which halves the largest
+    error of a curved function.
+
+    Args:
+        real: type in which LiteRT computes this table.
+
+    Source: LiteRT ``kernels/internal/common.h`` (Apache-2.0), described here by its results.
+    """
+    low, high = -(2**15), 2**15 - 1
+    x_low, x_high = (real(x_scale) * real(n - x_zero) for n in (low, high))
+    y_low, y_high = (real(y_scale) * real(n - y_zero) for n in (low, high))
+    step = (x_high - x_low) / real(512)
+    inverse = real(65536) / (y_high - y_low)
+
+    def rounded(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(np.copysign(np.floor(np.abs(x) + real(0.5)), x), real)
+
+    def at(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(np.asarray(function(x.astype(np.float64))).astype(real) * inverse, real)
+
+    numbers = np.arange(512, dtype=real)
+    sample = rounded(at(x_low + numbers * step))
+    between = rounded((at(x_low + (numbers + real(1)) * step) + sample) / real(2))
+    middle = rounded(at(x_low + numbers * step + step / real(2)))
+    last = rounded(at(np.array([x_high], real)))
+    return np.concatenate([sample - rounded((between - middle) / real(2)), last]).clip(low, high).astype(np.int16)
+
+
+def wide_lookup(table: IntArray, x: IntArray) -> IntArray:
+    """The straight lines between the 513 entries of `wide_lookup_table`, for int16 inputs; int64."""
+    index = (x.astype(np.int64) >> 7) + 256
+    base, slope = table[index].astype(np.int64), table[index + 1].astype(np.int64) - table[index]
+    return np.asarray(base + ((slope * (x.astype(np.int64) & 0x7F) + 64) >> 7))
 
 
 def lookup_table(function: Any, x_scale: float, x_zero: int, y_scale: float, y_zero: int) -> IntArray:

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import dataclass_transform
 
-from micronpu.errors import InternalError
-from micronpu.ir.types import QParams, TensorType
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.types import DType, QParams, TensorType
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenArguments, AtenNode
 
@@ -64,6 +65,9 @@ class Work:
     constant_bytes: int = 0
 
 
+FIXED_INT16 = QParams.per_tensor(2.0**-15, 0)
+
+
 class OutputQuantization(Enum):
     """Where the quantization parameters of a result come from."""
 
@@ -79,7 +83,7 @@ class Quantization:
     Attributes:
         activations: operands that carry an activation's observer; a list operand counts as all of its elements.
         output: own observer, shared with the first activation, or fixed.
-        fixed: the fixed parameters of the result.
+        fixed: the fixed parameters of an int8 result; int16 ones, which hold [-1, 1], are the same for every operator.
         weight: operand that holds the weights, or "".
         weight_axis: axis of the output channels in the weights.
         bias: operand that holds the bias, or "".
@@ -93,6 +97,10 @@ class Quantization:
     weight_axis: int = 0
     bias: str = ""
     symmetric: bool = False
+
+    def fixed_for(self, dtype: DType) -> QParams | None:
+        """The fixed parameters of a result of an element type, as LiteRT demands them."""
+        return FIXED_INT16 if self.fixed is not None and dtype is DType.INT16 else self.fixed
 
 
 def own_qparams(*activations: str) -> Quantization:
@@ -146,6 +154,16 @@ class Op(ABC):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         """Writes the operator into a LiteRT model."""
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """Writes the operator into a TOSA model and returns the result.
+
+        Where TOSA's arithmetic differs from `reference`, the doc-string of the method says how and by how much.
+
+        Raises:
+            UnsupportedError: there is no TOSA form; the message says why.
+        """
+        raise UnsupportedError(f"`{self.name}` has no TOSA form.")
+
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         """Multiply-accumulate operations; 0 for operators that only move or compare."""
         return 0
@@ -196,6 +214,7 @@ class AtenImport:
         fuses: the operator can take a following clamp into itself.
         is_activation: this overload is such a clamp.
         moves_only: the operator computes nothing, so that it is no reason to start a partition.
+        is_table: the operator is a table, which is only wanted for chips that look results up.
     """
 
     overload: str
@@ -205,6 +224,7 @@ class AtenImport:
     fuses: bool = False
     is_activation: bool = False
     moves_only: bool = False
+    is_table: bool = False
 
 
 OPERATORS: dict[str, type[Op]] = {}

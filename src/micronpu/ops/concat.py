@@ -14,6 +14,7 @@ from micronpu.ops.base import Op, Permutation, Value, from_aten, operator, share
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -54,3 +55,6 @@ class Concat(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("CONCATENATION", options="ConcatenationOptions", fields={"axis": self.axis}, version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.concat(emit.operands, self.axis)

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
-# Leaves as much room in the int32 accumulator for the products as the bias may take.
-LARGEST_BIAS = 2**30
+# Leaves as much room in the accumulator for the products as the bias may take: 32 bits for int8 activations, and the
+# 40 that NPUs have for int16.
+LARGEST_BIAS = {DType.INT8: 2**30, DType.INT16: 2**38}
+BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
 
 def fused_activation(node: AtenNode) -> Activation:
@@ -24,15 +26,16 @@ def fused_activation(node: AtenNode) -> Activation:
     return Activation[node.activation.upper()] if node.activation else Activation.NONE
 
 
-def constant_int8(node: AtenNode, values: npt.NDArray[Any]) -> Tensor:
-    """A real constant on the finest symmetric int8 grid that holds it."""
-    scale = max(float(np.abs(values).max()) / 127.0, float(np.finfo(np.float32).tiny))
-    type = TensorType(values.shape, DType.INT8, QParams.per_tensor(scale, 0))
-    return node.constant(np.clip(np.rint(values / type.scale), -127, 127), type)
+def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Tensor:
+    """A real constant on the finest symmetric grid that holds it, of the element type of an activation."""
+    largest = x.dtype.limits[1]
+    scale = max(float(np.abs(values).max()) / largest, float(np.finfo(np.float32).tiny))
+    type = TensorType(values.shape, x.dtype, QParams.per_tensor(scale, 0))
+    return node.constant(np.clip(np.rint(values / type.scale), -largest, largest), type)
 
 
 def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
-    """Weights, their parameters, and the int32 bias at scale ``s_x * s_weight`` (zero where there is none)."""
+    """Weights, their parameters, and the bias at scale ``s_x * s_weight`` (zero where there is none)."""
     weight, qparams = node.weight("weight")
     return with_bias(node, x, weight, qparams, channel_axis)
 
@@ -53,10 +56,10 @@ def with_bias(
     bias = bias.reshape(channels)
     if any(qparams.zero_point):
         raise UnsupportedError(
-            "The weights are quantized with a zero point; the int8 contract has symmetric weights.",
+            "The weights are quantized with a zero point; weights are symmetric.",
             hint="quantize weights symmetrically (zero point 0)",
         )
-    needed = np.abs(bias) / (x.scale * LARGEST_BIAS)
+    needed = np.abs(bias) / (x.scale * LARGEST_BIAS[x.dtype])
     if qparams.axis is None:
         needed = needed.max(keepdims=True)
     coarse = needed > scale
@@ -71,5 +74,6 @@ def with_bias(
         tuple(x.scale * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0
     )
     grid = np.broadcast_to(x.scale * np.array(qparams.scale), (channels,))
-    quantized = np.clip(np.rint(bias / grid), -(2**31), 2**31 - 1)
-    return weight, qparams, node.constant(quantized, TensorType((channels,), DType.INT32, bias_scale))
+    type = TensorType((channels,), BIAS_TYPE[x.dtype], bias_scale)
+    largest = 2 * LARGEST_BIAS[x.dtype]
+    return weight, qparams, node.constant(np.clip(np.rint(bias / grid), -largest, largest - 1), type)

@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, per_channel_multipliers, saturate
+from micronpu.ops.arithmetic import (
+    multiply_by_quantized_multiplier,
+    multiply_wide,
+    per_channel_multipliers,
+    saturate,
+)
 from micronpu.ops.aten import spatial_pair
 from micronpu.ops.base import Op, Value, from_aten, operator, weighted
 from micronpu.ops.concat import Concat
@@ -17,11 +22,13 @@ from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
+from micronpu.ops.tosa_windows import fitted, requantized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -33,10 +40,11 @@ MAX_PARTS = 8
 def requantize_accumulators(
     accumulators: npt.NDArray[Any], x: TensorType, weight: TensorType, y: TensorType, activation: Activation
 ) -> npt.NDArray[Any]:
-    """int32 accumulators [..., channels] to the int8 grid of y, per tensor or per channel, with the fused clamp."""
+    """Accumulators [..., channels] to the grid of y, per tensor or per channel, with the fused clamp."""
     assert weight.qparams is not None
     multiplier, shift = per_channel_multipliers(x.scale, weight.qparams.scale, y.scale)
-    scaled = multiply_by_quantized_multiplier(accumulators, multiplier, shift) + y.zero_point
+    multiply = multiply_wide if x.dtype is DType.INT16 else multiply_by_quantized_multiplier
+    scaled = multiply(accumulators, multiplier, shift) + y.zero_point
     return saturate(scaled, *activation.limits(y), y.dtype.value)
 
 
@@ -94,13 +102,21 @@ class _Convolution(Op):
             "fusedActivationFunction": emit.activation(self.activation),
         }
 
+    def tosa_form(self, emit: TosaEmitter, name: str, weight: TosaTensor) -> TosaTensor:
+        """The convolution under TOSA's name for it."""
+        kernel, scales = self.kernel(emit.input_type(1)), emit.input_type(1).qparams
+        assert scales is not None
+        x, padding = fitted(emit, emit.input(0), kernel, self.stride, self.padding, self.dilation)
+        sums = emit.convolution(name, x, weight, emit.output_type.shape, padding, self.stride, self.dilation)
+        return requantized(emit, sums, scales.scale, self.activation)
+
 
 @operator("conv2d")
 class Conv2d(_Convolution):
     """2-D convolution, cross-correlation as in all of deep learning; groups follow from the weights' last axis.
 
     x [N, H, W, C] int8, weight [O, KH, KW, C/groups] int8 symmetric (one scale, or one per O), bias [O] int32 at
-    scale ``s_x * s_weight``  ->  y [N, OH, OW, O] int8.
+    scale ``s_x * s_weight``  ->  y [N, OH, OW, O] int8.  With x and y int16, the bias is int64.
     """
 
     def infer(self, *operands: TensorType) -> TensorType:
@@ -120,7 +136,7 @@ class Conv2d(_Convolution):
         for i, j, taps in self.taps(x, weight.type, y):
             for group in range(groups):
                 rows = slice(group * per_group, (group + 1) * per_group)
-                # |x| <= 255 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
+                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
                 products = taps[..., group * depth : (group + 1) * depth].astype(np.float64) @ weight.data[
                     rows, i, j, :
                 ].T.astype(np.float64)
@@ -135,13 +151,16 @@ class Conv2d(_Convolution):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("CONV_2D", options="Conv2DOptions", fields=self.litert_fields(emit), version=3)
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return self.tosa_form(emit, "CONV2D", emit.input(1))
+
 
 @operator("depthwise_conv2d")
 class DepthwiseConv2d(_Convolution):
     """2-D convolution of every channel by itself, with ``multiplier`` results per channel.
 
     x [N, H, W, C] int8, weight [1, KH, KW, C * multiplier] int8 symmetric, bias [C * multiplier] int32
-    ->  y [N, OH, OW, C * multiplier] int8.
+    ->  y [N, OH, OW, C * multiplier] int8.  With x and y int16, the bias is int64.
     """
 
     def infer(self, *operands: TensorType) -> TensorType:
@@ -163,6 +182,12 @@ class DepthwiseConv2d(_Convolution):
         multiplier = emit.input_type(1).shape[3] // emit.input_type(0).channels
         fields = self.litert_fields(emit) | {"depthMultiplier": multiplier}
         emit.add("DEPTHWISE_CONV_2D", options="DepthwiseConv2DOptions", fields=fields, version=3)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        channels, (rows, columns) = emit.input_type(0).channels, self.kernel(emit.input_type(1))
+        multiplier = emit.input_type(1).shape[3] // channels
+        weight = emit.reshape(emit.input(1), (rows, columns, channels, multiplier))
+        return self.tosa_form(emit, "DEPTHWISE_CONV2D", weight)
 
 
 def build_convolution(node: AtenNode, spatial: int) -> Tensor:

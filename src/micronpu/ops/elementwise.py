@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import QParams, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import (
     float32_quotient,
     multiply_by_quantized_multiplier,
@@ -18,17 +18,18 @@ from micronpu.ops.arithmetic import (
     saturate,
 )
 from micronpu.ops.base import Op, Permutation, Quantization, Value, from_aten, operator, own_qparams, shares_qparams
-from micronpu.ops.constants import constant_int8, fused_activation
+from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.fused import Activation
 from micronpu.ops.movement import Reshape
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
 # Bits by which both addends are scaled up before their scales are made equal.
-_ADD_SHIFT = 20
+_ADD_SHIFT = {DType.INT8: 20, DType.INT16: 15}
 
 # Axes that all of LiteRT's kernels broadcast between (`sub.h`, kMaxBroadcastDim).
 MAX_BROADCAST_RANK = 6
@@ -94,9 +95,10 @@ def emit_binary(node: AtenNode, op: Op, x: Tensor, z: Tensor, qparams: QParams |
 
 def _check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
     """LiteRT's addition cannot raise a sum by more than its own left shift."""
-    if 2.0 * max(x.type.scale, z.type.scale) >= (1 << _ADD_SHIFT) * node.output.scale[0]:
+    shift = _ADD_SHIFT[x.type.dtype]
+    if 2.0 * max(x.type.scale, z.type.scale) >= (1 << shift) * node.output.scale[0]:
         raise UnsupportedError(
-            f"The result of `{node.overload}` has a scale of {node.output.scale[0]:g}, more than 2**{_ADD_SHIFT - 1} "
+            f"The result of `{node.overload}` has a scale of {node.output.scale[0]:g}, more than 2**{shift - 1} "
             f"times finer than its operands' {max(x.type.scale, z.type.scale):g}.",
             hint="calibrate with data for which the result is not close to zero everywhere",
         )
@@ -110,19 +112,44 @@ def _alpha_is_one(node: AtenNode) -> None:
         )
 
 
+def tosa_sum(emit: TosaEmitter, name: str, limits: tuple[int, int]) -> TosaTensor:
+    """TOSA form of `scaled_sum`, where ``name`` is ADD or SUB.
+
+    Each operand is brought to the common scale with one rounding instead of two, to 20 bits below its own unit: the
+    result differs by at most 1 step, where it is as close as that to a tie.
+    """
+    x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
+    bits = _ADD_SHIFT[y.dtype]
+    largest = 2.0 * max(x.scale, z.scale)
+    addends = []
+    for index, operand in enumerate((x, z)):
+        multiplier, shift = quantize_multiplier(operand.scale / largest)
+        addends.append(
+            emit.rescale(emit.input(index), "INT32", [multiplier], [31 - bits - shift], zeros=(operand.zero_point, 0))
+        )
+    sums = emit.elementwise(name, addends[0], addends[1], "INT32")
+    return emit.requantize(sums, [largest / ((1 << bits) * y.scale)], limits)
+
+
 def scaled_sum(
     y: TensorType, operands: tuple[Value, ...], limits: tuple[int, int], combine: Callable[[Any, Any], Any]
 ) -> npt.NDArray[Any]:
-    """Both operands brought to twice the larger scale with 20 extra bits, combined, and brought to the scale of y."""
+    """Both operands brought to twice the larger scale with extra bits, combined, and brought to the scale of y."""
     x, z = operands
+    shift = _ADD_SHIFT[y.dtype]
     largest = 2.0 * max(x.scale, z.scale)
     left, right = (
-        multiply_by_quantized_multiplier(v.centered << _ADD_SHIFT, *quantize_multiplier(v.scale / largest))
+        multiply_by_quantized_multiplier(v.centered << shift, *quantize_multiplier(v.scale / largest))
         for v in (x, z)
     )
-    back = quantize_multiplier(largest / ((1 << _ADD_SHIFT) * y.scale))
+    back = quantize_multiplier(largest / ((1 << shift) * y.scale))
     result = multiply_by_quantized_multiplier(combine(left, right), *back) + y.zero_point
     return saturate(result, *limits, y.dtype.value)
+
+
+def any_scale(emit: LiteRtEmitter) -> dict[str, bool]:
+    """LiteRT adds int16 tensors whose scales are powers of two in a way of its own, unless told not to."""
+    return {"potScaleInt16": False} if emit.input_type(0).dtype is DType.INT16 else {}
 
 
 @operator("add")
@@ -149,9 +176,11 @@ class Add(Binary):
         return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add(
-            "ADD", options="AddOptions", fields={"fusedActivationFunction": emit.activation(self.activation)}, version=2
-        )
+        fields = {"fusedActivationFunction": emit.activation(self.activation)} | any_scale(emit)
+        emit.add("ADD", options="AddOptions", fields=fields, version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return tosa_sum(emit, "ADD", self.activation.limits(emit.output_type))
 
 
 @operator("sub")
@@ -179,9 +208,11 @@ class Sub(Binary):
         return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add(
-            "SUB", options="SubOptions", fields={"fusedActivationFunction": emit.activation(self.activation)}, version=2
-        )
+        fields = {"fusedActivationFunction": emit.activation(self.activation)} | any_scale(emit)
+        emit.add("SUB", options="SubOptions", fields=fields, version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return tosa_sum(emit, "SUB", self.activation.limits(emit.output_type))
 
 
 @operator("mul")
@@ -222,14 +253,20 @@ class Mul(Binary):
         divisor = node.float_constant("z").astype(np.float64)
         if not divisor.all():
             raise UnsupportedError("`div` divides by a constant that holds zeros.")
+        x = node.tensor("x")
         return emit_binary(
-            node, cls(fused_activation(node)), node.tensor("x"), constant_int8(node, 1.0 / divisor), node.output
+            node, cls(fused_activation(node)), x, constant_like(node, 1.0 / divisor, x.type), node.output
         )
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add(
             "MUL", options="MulOptions", fields={"fusedActivationFunction": emit.activation(self.activation)}, version=2
         )
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
+        products = emit.multiply(emit.centered(0), emit.centered(1))
+        return emit.requantize(products, [float32_quotient(y.scale, x.scale, z.scale)], self.activation.limits(y))
 
 
 class Selection(Binary):
@@ -248,6 +285,10 @@ class Selection(Binary):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add(self.litert, options="MaximumMinimumOptions", version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        chosen = emit.elementwise(self.litert, emit.centered(0), emit.centered(1), "INT32", emit.IGNORE_NAN)
+        return emit.result(chosen)
 
 
 _BOTH_SHARED = Quantization(("x", "z"), shares_qparams().output)

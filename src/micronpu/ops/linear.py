@@ -16,6 +16,7 @@ from micronpu.ops.fused import Activation
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -73,3 +74,18 @@ class FullyConnected(Op):
             "fusedActivationFunction": emit.activation(self.activation),
         }
         emit.add("FULLY_CONNECTED", options="FullyConnectedOptions", fields=fields, version=12)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """A convolution of one element per row.
+
+        Differs by at most 1 step, where the float64 result is closer to a tie than 2**-30 of itself.
+        """
+        x, weight, y = emit.input_type(0), emit.input_type(1), emit.output_type
+        assert weight.qparams is not None
+        outputs, inputs = weight.shape
+        rows = emit.reshape(emit.input(0), (1, 1, x.size // inputs, inputs))
+        kernel = emit.reshape(emit.input(1), (outputs, 1, 1, inputs))
+        shape = (1, 1, x.size // inputs, outputs)
+        sums = emit.convolution("CONV2D", rows, kernel, shape, (0, 0, 0, 0), (1, 1), (1, 1))
+        factors = [x.scale * scale / y.scale for scale in weight.qparams.scale]
+        return emit.reshape(emit.requantize_once(sums, factors, self.activation.limits(y)), y.shape)

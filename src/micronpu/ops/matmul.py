@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import TensorType
-from micronpu.ops.arithmetic import requantize, saturate
+from micronpu.ir.types import DType, TensorType
+from micronpu.ops.arithmetic import (
+    multiply_by_quantized_multiplier,
+    multiply_wide,
+    quantize_multiplier,
+    saturate,
+)
 from micronpu.ops.base import Op, Value, from_aten, operator, symmetric_operands
 from micronpu.ops.movement import Reshape, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -40,7 +46,9 @@ class BatchMatmul(Op):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         x, z = operands
-        scaled = requantize(x.centered @ z.centered, x.scale * z.scale / y.scale) + y.zero_point
+        multiplier = quantize_multiplier(x.scale * z.scale / y.scale)
+        multiply = multiply_wide if x.type.dtype is DType.INT16 else multiply_by_quantized_multiplier
+        scaled = multiply(x.centered @ z.centered, *multiplier) + y.zero_point
         return saturate(scaled, *y.dtype.limits, y.dtype.value)
 
     @from_aten("bmm.default", z="mat2")
@@ -56,6 +64,10 @@ class BatchMatmul(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("BATCH_MATMUL", options="BatchMatMulOptions", version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
+        return emit.requantize(emit.matmul(), [x.scale * z.scale / y.scale], y.dtype.limits)
 
 
 def _reshaped(node: AtenNode, x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -24,6 +24,7 @@ from micronpu.ops.base import (
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -76,6 +77,9 @@ class Reshape(Op):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         shape = emit.int32(self.shape)
         emit.add("RESHAPE", options="ReshapeOptions", fields={"newShape": list(self.shape)}, inputs=[0, shape])
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.reshape(emit.input(0), self.shape)
 
 
 @operator("transpose")
@@ -147,6 +151,9 @@ class Transpose(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("TRANSPOSE", options="TransposeOptions", inputs=[0, emit.int32(self.permutation)], version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.transpose(emit.input(0), self.permutation)
 
 
 def transposed(node: AtenNode, x: Tensor, permutation: Permutation) -> Tensor:
@@ -241,6 +248,9 @@ class Pad(Op):
         else:
             value = emit.constant(self.integer(x), x.with_shape(()))
             emit.add("PADV2", options="PadV2Options", inputs=[0, amounts, value], version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.pad(emit.input(0), self.before, self.after, self.integer(emit.input_type(0)))
 
 
 def _identity(node: AtenNode) -> Tensor:

@@ -16,6 +16,7 @@ from micronpu.ops.slicing import sliced
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -53,6 +54,23 @@ class ReflectPad(Op):
         amounts = emit.int32(np.array([self.before, self.after]).T)
         # Mode 0 is REFLECT.
         emit.add("MIRROR_PAD", options="MirrorPadOptions", fields={"mode": 0}, inputs=[0, amounts], version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """Axis by axis: the elements next to each edge in reverse order, joined with all of them."""
+        x = emit.input(0)
+        for axis, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
+            count = x.shape[axis]
+            left = [_element(emit, x, axis, i) for i in range(before, 0, -1)]
+            right = [_element(emit, x, axis, count - 2 - i) for i in range(after)]
+            x = emit.concat([*left, x, *right], axis)
+        return x
+
+
+def _element(emit: TosaEmitter, x: TosaTensor, axis: int, index: int) -> TosaTensor:
+    """One index of an axis, which stays with the size 1."""
+    begin, size = [0] * x.rank, list(x.shape)
+    begin[axis], size[axis] = index, 1
+    return emit.slice(x, begin, size)
 
 
 @imports(

@@ -14,11 +14,13 @@ from micronpu.ops.aten import spatial_pair
 from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ops.fused import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import Pad, from_image, to_image
+from micronpu.ops.tosa_windows import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -132,6 +134,10 @@ class MaxPool2d(_Pool):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("MAX_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, padding = fitted(emit, emit.input(0), self.kernel, self.stride, self.padding)
+        return emit.max_pool(x, emit.output_type.shape, self.kernel, self.stride, padding)
+
 
 @operator("avg_pool2d")
 class AvgPool2d(_Pool):
@@ -178,3 +184,12 @@ class AvgPool2d(_Pool):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("AVERAGE_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        # Both zero points are given as 0: the mean of integers is then rounded as here, with ties away from zero.
+        x, p = emit.input(0), self.padding
+        if p and self.count_padding:
+            x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), emit.input_type(0).zero_point)
+            p = NO_PADDING
+        x, padding = fitted(emit, x, self.kernel, self.stride, p)
+        return emit.average_pool(x, emit.output_type.shape, self.kernel, self.stride, padding)

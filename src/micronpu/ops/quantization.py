@@ -6,23 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from micronpu.ir.types import TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Elementwise
 from micronpu.ops.arithmetic import requantize, saturate
 from micronpu.ops.base import Value, operator, own_qparams
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 
 @operator("requantize")
 class Requantize(Elementwise):
-    """The same real values on another int8 grid; made where a dequantize meets a quantize.
+    """The same real values on another grid; made where a dequantize meets a quantize.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 or int16 [any]  ->  y ``dtype`` [same], qparams of its own.
     """
 
+    dtype: DType = DType.INT8
+
     quantization = own_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        return TensorType(operands[0].shape, self.dtype)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
@@ -30,3 +36,7 @@ class Requantize(Elementwise):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("QUANTIZE")
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        return emit.requantize(emit.input(0), [x.scale / y.scale], y.dtype.limits, x.zero_point)

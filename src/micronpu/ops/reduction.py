@@ -23,11 +23,13 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
+from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -67,6 +69,10 @@ class Reduction(Op):
         axes = emit.int32(self.axes)
         emit.add(self.litert, options="ReducerOptions", fields={"keepDims": self.keep}, inputs=[0, axes], version=2)
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        made = emit.reduce(self.litert, emit.input(0), self.axes)
+        return emit.reshape(made, emit.output_type.shape)
+
 
 def reduced_axes(node: AtenNode, rank: int) -> tuple[int, ...]:
     """The axes that an ATen reduction names; none named are all of them."""
@@ -97,13 +103,23 @@ class Mean(Reduction):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        count = math.prod(x.type.shape[i] for i in self.axes)
         total = x.centered.sum(axis=self.axes, keepdims=self.keep)
+        scaled = multiply_by_quantized_multiplier(total, *self._multiplier(x.type, y))
+        return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
+
+    def _multiplier(self, x: TensorType, y: TensorType) -> tuple[int, int]:
+        """Multiplier and shift from the sum to the mean on the grid of y."""
+        count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = quantize_multiplier(x.scale / y.scale)
         # The division goes into the multiplier, with as many extra bits as the count has.
         extra = min(count.bit_length() - 1, 32, 31 + shift)
-        scaled = multiply_by_quantized_multiplier(total, (multiplier << extra) // count, shift - extra)
-        return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
+        return (multiplier << extra) // count, shift - extra
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        multiplier, shift = self._multiplier(x, y)
+        sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)
+        return emit.reshape(emit.requantize_by([multiplier], [shift], sums, y.dtype.limits), y.shape)
 
     @from_aten("mean.dim", "mean.default")
     @classmethod
@@ -178,7 +194,7 @@ def _sum(node: AtenNode) -> Tensor:
         x = transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), x)
     ones = node.constant(np.ones((1, count)), TensorType((1, count), DType.INT8, QParams.per_tensor(1.0, 0)))
-    bias = node.constant([0], TensorType((1,), DType.INT32, QParams.per_tensor(x.type.scale, 0)))
+    bias = node.constant([0], TensorType((1,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0)))
     return node.emit(Reshape(node.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
 
 

@@ -17,6 +17,7 @@ from micronpu.ops.pooling import MaxPool2d
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -80,6 +81,9 @@ class Slice(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("SLICE", options="SliceOptions", inputs=[0, emit.int32(self.begin), emit.int32(self.size)], version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.slice(emit.input(0), self.begin, self.size)
 
 
 def sliced(node: AtenNode, x: Tensor, axis: int, start: int, stop: int) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import QParams, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.arithmetic import (
     doubling_high_multiply,
     exp_on_negative_values,
@@ -18,6 +18,8 @@ from micronpu.ops.arithmetic import (
     reciprocal,
     rounding_right_shift,
     saturate,
+    wide_lookup,
+    wide_lookup_table,
 )
 from micronpu.ops.aten import axis_of
 from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
@@ -32,17 +34,42 @@ _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials
 
 
+_EXP_RANGE = 10.0  # exp(-10) is below the last bit of an int16 result
+
+
+def _wide_softmax(x: Value) -> npt.NDArray[Any]:
+    """Softmax of int16 numbers: exponential and reciprocal by tables, sums in Q16.15.
+
+    Source: LiteRT ``reference/softmax.h`` (Apache-2.0), described here by its results.
+    """
+    exponentials = wide_lookup_table(np.exp, _EXP_RANGE / 65535.0, 32767, 2.0 / 65535.0, 0, np.float64)
+    reciprocals = wide_lookup_table(lambda v: 1.0 / (1.0 + v), 1.0 / 65535.0, -32768, 2.0 / 65535.0, 0, np.float64)
+    data = x.data.astype(np.int64)
+    difference = data - data.max(axis=-1, keepdims=True)
+    multiplier = quantize_multiplier(float(np.float32(x.scale)) / (_EXP_RANGE / 65535.0))
+    position = multiply_by_quantized_multiplier(difference, *multiplier) + 32767
+    exponential = wide_lookup(exponentials, position.clip(-32768, 32767))
+    total = exponential.sum(axis=-1, keepdims=True)
+    bits = np.array([int(v).bit_length() for v in np.ravel(total)], np.int64).reshape(total.shape)
+    # The sum in [1, 2), as 1 + a number of 16 bits.
+    normalized = ((total << (31 - bits)) + (1 << 13)) >> 14
+    reciprocal_sum = wide_lookup(reciprocals, (normalized - (1 << 15) - (1 << 16)).clip(-32768, 32767))
+    right = bits - 1
+    result = (exponential * reciprocal_sum + (np.int64(1) << (right - 1))) >> right
+    return result.clip(0, 32767).astype(np.int16)
+
+
 @operator("softmax")
 class Softmax(Op):
     """exp(x) / sum(exp(x)) along the last axis.
 
-    x int8 [..., C]  ->  y int8 [..., C], scale 1/256, zero point -128, as LiteRT demands.
+    x int8 [..., C]  ->  y int8 [..., C], scale 1/256, zero point -128, as LiteRT demands; int16 has scale 2**-15.
     """
 
     quantization = fixed_qparams(1 / 256, -128)
 
     def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(QParams.per_tensor(1 / 256, -128))
+        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         """The last axis has to stay the last; the others are rows in any order."""
@@ -53,6 +80,8 @@ class Softmax(Op):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
+        if x.type.dtype is DType.INT16:
+            return _wide_softmax(x)
         real = min(x.scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
         multiplier, shift = quantize_multiplier(real)
         lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))

@@ -16,9 +16,11 @@ from micronpu.ops.convolution import build_convolution, in_groups, requantize_ac
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Slice
+from micronpu.ops.tosa_windows import requantized
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenArguments, AtenNode
 
@@ -77,7 +79,7 @@ class TransposeConv2d(Op):
         (high, wide), centered = x.type.shape[1:3], x.centered.astype(np.float64)
         for i in range(weight.type.shape[1]):
             for j in range(weight.type.shape[2]):
-                # |x| <= 255 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
+                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
                 products = centered @ weight.data[:, i, j, :].T.astype(np.float64)
                 full[
                     :,
@@ -129,6 +131,13 @@ class TransposeConv2d(Op):
         emit.add(
             "TRANSPOSE_CONV", options="TransposeConvOptions", fields=fields, inputs=[shape, 1, 0, 2], version=version
         )
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        scales = emit.input_type(1).qparams
+        assert scales is not None
+        crop = (self.crop.top, self.crop.bottom, self.crop.left, self.crop.right)
+        sums = emit.transpose_convolution(self.stride, [-n for n in crop])
+        return requantized(emit, sums, scales.scale, self.activation)
 
 
 def build_transposed(node: AtenNode, spatial: int) -> Tensor:

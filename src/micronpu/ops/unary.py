@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Elementwise, Table
 from micronpu.ops.arithmetic import (
     doubling_high_multiply,
@@ -20,10 +20,12 @@ from micronpu.ops.arithmetic import (
     rounding_right_shift,
     saturate,
     saturating_left_shift,
+    wide_lookup,
+    wide_lookup_table,
     wrap_int32,
 )
 from micronpu.ops.base import Value, from_aten, operator, own_qparams
-from micronpu.ops.elementwise import scaled_sum
+from micronpu.ops.elementwise import any_scale, scaled_sum
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
@@ -80,7 +82,7 @@ class Neg(Elementwise):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)
         zero = emit.constant(x.zero_point, x.with_shape((1,) * x.rank))
-        emit.add("SUB", options="SubOptions", inputs=[zero, 0], version=2)
+        emit.add("SUB", options="SubOptions", fields=any_scale(emit), inputs=[zero, 0], version=2)
 
 
 @operator("exp")
@@ -130,6 +132,12 @@ class Log(Table):
         lowest, _ = y.dtype.limits
         return np.where(np.arange(-128, 128) > x.zero_point, super().table(x, y), np.int8(lowest))
 
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        lowest = y.scale * y.dtype.limits[0]
+        return wide_lookup_table(
+            lambda v: np.where(v > 0, self.function(v), lowest), x.scale, x.zero_point, y.scale, y.zero_point
+        )
+
     @from_aten("log.default", "log_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
@@ -174,6 +182,8 @@ class Rsqrt(Elementwise):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
+        if x.type.dtype is DType.INT16:
+            return wide_lookup(self.wide_table(x.type, y), np.maximum(x.data, 0)).astype(np.int16)
         root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
         multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
         table = np.full(256, y.dtype.limits[1], np.int64)
@@ -182,6 +192,13 @@ class Rsqrt(Elementwise):
             scaled = multiply_by_quantized_multiplier(np.array(1), root, root_shift + _RSQRT_SHIFT)
             table[value] = multiply_by_quantized_multiplier(scaled, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
+
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        """Results for every 128th int16 input, as `Table` has them."""
+        highest = y.scale * y.dtype.limits[1]
+        return wide_lookup_table(
+            lambda v: np.where(v > 0, 1.0 / np.sqrt(np.where(v > 0, v, 1.0)), highest), x.scale, 0, y.scale, 0
+        )
 
     @from_aten("rsqrt.default", "rsqrt_.default")
     @classmethod

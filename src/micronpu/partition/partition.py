@@ -8,7 +8,7 @@ cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,6 +21,7 @@ from micronpu.frontend.program import (
     is_compute,
     is_dequantize,
     is_dequantize_channel,
+    is_float_cast,
     is_getitem,
     is_quantize,
     origin_of,
@@ -112,6 +113,7 @@ def partition(
     *,
     cure: FindCure | None = None,
     allow_no_op_partitions: bool = False,
+    shared: Collection[FxNode] = (),
 ) -> Partitioning:
     """Decides for every operator and groups what is supported.
 
@@ -122,10 +124,15 @@ def partition(
         exclude: a reason why the user does not want a node delegated, or None.
         cure: finds a rewrite for an operator that breaks a rule.
         allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
+        shared: dequantizes that no partition may read, because something else reads them as well.
     """
     units, unit_of = _units(view)
+
+    def excluded(node: FxNode) -> Reason | None:
+        return _torn(node, shared) or (exclude(node) if exclude is not None else None)
+
     for unit in units:
-        _judge(view, unit, check, exclude, cure)
+        _judge(view, unit, check, excluded, cure)
     vertices = _vertices(view, units, unit_of)
     chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
     groups: list[Group] = []
@@ -161,6 +168,19 @@ def partition(
 def _reason(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
     origin = origin_of(node)
     return Reason(rule, sentence, detail, node.name, origin.source, hint)
+
+
+def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:
+    torn = next((n for n in node.all_input_nodes if n in shared), None)
+    if torn is None:
+        return None
+    return _reason(
+        node,
+        "dequantize_is_its_own",
+        "The operands of an operator are dequantized for it alone.",
+        f"`{torn.name}` is also read by operators outside the partition",
+        "transform_passes=NeutronEdgePassManager(), which gives every reader a dequantize of its own",
+    )
 
 
 def _float_verdict(node: FxNode) -> Verdict:
@@ -224,7 +244,7 @@ def _unit(view: ProgramView, source: FxNode, quantize: FxNode) -> Unit | None:
         _add_operand(view, unit, source)
         return unit
     body = [source]
-    if is_getitem(source):
+    if is_getitem(source) or is_float_cast(source):
         producer = source.args[0]
         assert isinstance(producer, FxNode)
         body.insert(0, producer)
@@ -255,12 +275,12 @@ def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
             _add_operand(view, unit, source)
 
 
-def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude | None, cure: FindCure | None) -> None:
+def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude, cure: FindCure | None) -> None:
     """Fills in the unit's reasons and MACs."""
-    if exclude is not None:  # a fused clamp can be unwanted as well as the operator that takes it
-        unit.reasons += [reason for n in (*unit.body, *unit.quantizes) if (reason := exclude(n)) is not None]
-        if unit.reasons:
-            return
+    # A fused clamp can be unwanted as well as the operator that takes it.
+    unit.reasons += [reason for n in (*unit.body, *unit.quantizes) if (reason := exclude(n)) is not None]
+    if unit.reasons:
+        return
     for node in unit.body:
         outside = [u for u in node.users if u not in unit.body and u not in unit.quantizes]
         if outside:

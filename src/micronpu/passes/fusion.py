@@ -7,6 +7,7 @@ from dataclasses import replace
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.activation import Relu
 from micronpu.ops.base import Op, Permutation
+from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.fused import Activation, Padding2d
@@ -14,6 +15,60 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes.base import Pass, Walk
+
+_FUSING = (Conv2d, DepthwiseConv2d, FullyConnected, Add, Mul, Sub)
+
+
+class ActivationBeforeConcat(Pass):
+    """A clamp of a concatenation becomes clamps of its parts, which `fuse_activations` puts into their operators.
+
+    conv2d -> a ─┐                          conv2d -> relu -> a ─┐
+    conv2d -> b ─┴─ concat -> relu -> y     conv2d -> relu -> b ─┴─ concat -> y
+
+    Done where at most one part keeps a clamp of its own: never more operators than before, and fewer elements to clamp.
+    A part whose operator has the same clamp already needs none.
+    """
+
+    name = "activation_before_concat"
+
+    def run(self, graph: Graph) -> bool:
+        users, outputs = graph.users(), set(graph.outputs)
+        walk = Walk(graph)
+        for node in walk:
+            concat = walk.producer.get(node.inputs[0])
+            if (
+                not isinstance(node.op, Relu)
+                or not node.op.kind.can_fuse
+                or node.inputs[0].type != node.output.type
+                or concat is None
+                or not isinstance(concat.op, Concat)
+                or len(users[concat.output]) != 1
+                or concat.output in outputs
+            ):
+                continue
+            activations = [self._activation(walk.producer.get(t)) for t in concat.inputs]
+            clamped = [a is node.op.kind for a in activations]
+            fuse = [
+                a is Activation.NONE and users[t] == [concat] and t not in outputs
+                for t, a in zip(concat.inputs, activations, strict=True)
+            ]
+            if not any(fuse) or sum(not (c or f) for c, f in zip(clamped, fuse, strict=True)) > 1:
+                continue
+            made: dict[Tensor, Tensor] = {}
+            for part, done in zip(concat.inputs, clamped, strict=True):
+                if part not in made:
+                    clamp = None if done else self.make(node.op, [part], node.origin, part.type.qparams)
+                    made[part] = part if clamp is None else walk.insert(clamp)
+            origin = concat.origin.joined(node.origin)
+            walk.replace(node.output, walk.insert(self.make(concat.op, [made[t] for t in concat.inputs], origin)))
+        return walk.changed
+
+    @staticmethod
+    def _activation(producer: Node | None) -> Activation | None:
+        """The clamp that an operator has taken, or None where it takes none."""
+        if producer is None or not isinstance(producer.op, _FUSING):
+            return None
+        return producer.op.activation
 
 
 class FuseActivations(Pass):
@@ -33,7 +88,7 @@ class FuseActivations(Pass):
                 continue
             op = first.op
             if (
-                isinstance(op, (Conv2d, DepthwiseConv2d, FullyConnected, Add, Mul, Sub))
+                isinstance(op, _FUSING)
                 and op.activation is Activation.NONE
                 and node.inputs[0].type == node.output.type
                 and len(users[first.output]) == 1

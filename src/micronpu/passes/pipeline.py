@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from micronpu.errors import InternalError, OptionError
 from micronpu.ir.graph import Graph
 from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
-from micronpu.passes.fusion import FoldPads, FuseActivations
+from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations
 from micronpu.passes.layout import (
     FoldTransposeIntoLinear,
     GatherTransposes,
@@ -35,6 +35,7 @@ SIMPLIFY: tuple[Pass, ...] = (
     MergeSlices(),
     MergePicks(),
     FoldTransposeIntoLinear(),
+    ActivationBeforeConcat(),
     FuseActivations(),
 )
 
@@ -65,7 +66,8 @@ def run_passes(
     Raises:
         OptionError: there is no such pass, or it cannot be left out.
     """
-    chosen = _without(disabled)
+    check_disabled(disabled)
+    chosen = set(switchable_passes()).difference([disabled] if isinstance(disabled, str) else disabled)
     graph.remove_dead()
     sinking = (SinkTransposes, SinkThroughReshapes)
     settling = (*SETTLE, *(step for step in SIMPLIFY if not isinstance(step, sinking)))
@@ -93,15 +95,25 @@ def _until_stable(graph: Graph, steps: Sequence[Pass], after: Callable[[Pass, Gr
     raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
 
 
-def _without(disabled: Sequence[str]) -> set[str]:
-    """Names of the passes that may be left out and are not disabled; a rewrite's name is allowed, too."""
-    names = [step.name for step in (*SIMPLIFY, *SETTLE, *FINISH)]
+def switchable_passes() -> tuple[str, ...]:
+    """Names of the passes and of the rewrites of single operators that may be left out."""
+    return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH, *REWRITES))
+
+
+def check_disabled(disabled: Sequence[str], others: Collection[str] = ()) -> None:
+    """Refuses names of nothing that may be left out.
+
+    Args:
+        others: names that are allowed beside those of this module.
+
+    Raises:
+        OptionError: there is no such pass, or it cannot be left out.
+    """
     left_out = {disabled} if isinstance(disabled, str) else set(disabled)
-    rewrites = [rewrite.name for rewrite in REWRITES]
-    for name in sorted(left_out - set(names) - set(rewrites)):
+    names = switchable_passes()
+    for name in sorted(left_out.difference(names, others)):
         if name in (step.name for step in LEGALIZE):
             what = f"The pass {name!r} cannot be left out, because LiteRT has no words for what it removes."
         else:
             what = f"There is no pass {name!r} to leave out."
-        raise OptionError(what, hint=f"one of {', '.join((*names, *rewrites))}")
-    return set(names) - left_out
+        raise OptionError(what, hint=f"one of {', '.join(dict.fromkeys((*names, *others)))}")

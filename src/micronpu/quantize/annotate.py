@@ -17,7 +17,7 @@ from torchao.quantization.pt2e.quantizer import (
 
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import arguments, is_float_cast, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.base import AtenImport, OutputQuantization, Quantization
 from micronpu.quantize.config import QuantizationConfig
@@ -27,18 +27,21 @@ from micronpu.quantize.transforms import constant_nodes
 KEY = "quantization_annotation"
 
 
-def annotate(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
+def annotate(
+    model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None], *, tables: bool = False
+) -> None:
     """Annotates every operator that micronpu knows, in place.
 
     Args:
         config_of: how a node shall be quantized; None leaves it float.
+        tables: annotate functions that are tables, too.
     """
     constants = constant_nodes(model)
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
         entry = ATEN_IMPORTS.get(overload_name(node))
-        if entry is not None:
+        if entry is not None and (tables or not entry.is_table):
             config = config_of(node)
             if config is not None:
                 _annotate_node(node, entry, config, config_of, constants)
@@ -63,7 +66,8 @@ def _annotate_node(
     for name in rule.activations:
         operand = given.get(names.get(name, name))
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
-    if not operands or not all(isinstance(o, Node) and _is_float(o) for o in operands) or not _is_float(node):
+    number = node if _is_float(node) else _cast_behind(node)
+    if not operands or not all(isinstance(o, Node) and _is_float(o) for o in operands) or number is None:
         return
     if all(isinstance(o, Node) and o in constants for o in operands):
         return  # such as the transpose of a weight, which happens at compile time
@@ -80,7 +84,7 @@ def _annotate_node(
             _make_symmetric(operand, config)
             inputs[operand] = config.symmetric_activation
     output = _inputs_and_output(node, operands, rule, activation, inputs)
-    last = batch_norm_behind(node) or node
+    last = batch_norm_behind(node) or number
     clamp = _clamp_behind(last, entry)
     if clamp is not None and config_of(clamp) is not None:
         last = clamp
@@ -176,6 +180,12 @@ def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:
     except UnsupportedError:
         return None
     return user
+
+
+def _cast_behind(node: Node) -> Node | None:
+    """The float that an operator's truth value or index is made, where nothing else reads it."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and is_float_cast(users[0]) else None
 
 
 def _is_float(node: Node) -> bool:

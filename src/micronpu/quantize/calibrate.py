@@ -241,3 +241,26 @@ def quantize(
                     progress(number + 1)
         quantized: GraphModule = convert_pt2e(prepared)
     return quantized
+
+
+def calibrate_and_quantize(
+    model: torch.export.ExportedProgram | GraphModule,
+    calibration_inputs: Iterable[Sequence[torch.Tensor] | torch.Tensor],
+    quantizer: Quantizer,
+) -> GraphModule:
+    """Quantizes a model with calibration data.
+
+    Args:
+        model: an exported program, or the module of one.
+        calibration_inputs: inputs of the model, one tuple of tensors each.
+        quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`.
+
+    Returns:
+        The quantized module, ready for a second ``torch.export.export``.
+
+    Raises:
+        ModelError: the model is not exported, or the calibration data does not fit it.
+    """
+    module = graph_module(model)
+    examples: list[Any] = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    return quantize(module, calibration_batches(calibration_inputs, examples), quantizer)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.signs import never_negative
+from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
 
 aten = torch.ops.aten
@@ -34,12 +36,15 @@ _REWRITES: dict[str, Rewrite] = {}
 
 
 def rewrites(*overloads: str) -> Callable[[Rewrite], Rewrite]:
-    """Registers ``rewrite(write, node, arguments)`` for ATen overloads; it returns the new result, or None to pass."""
+    """Registers ``rewrite(write, node, arguments)`` for ATen overloads; it returns the new result, or None to pass.
+
+    The name of the function is that of the switch, see `micronpu.quantize.switches`.
+    """
 
     def register(rewrite: Rewrite) -> Rewrite:
         for name in overloads:
             _REWRITES[name] = rewrite
-        return rewrite
+        return switchable(rewrite)
 
     return register
 
@@ -50,6 +55,7 @@ class Writer:
     def __init__(self, model: GraphModule, node: Node) -> None:
         self.model, self.node = model, node
         self.made: list[Node] = []
+        self.tables = False
         self._mode = node.meta["val"].fake_mode
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
@@ -102,17 +108,31 @@ class Writer:
 
     def power(self, x: Node, exponent: float) -> Node:
         """x to a power, for x >= 0: exp(exponent * log(x)), whose relative error is the same at any magnitude."""
+        if self.tables:
+            return self(aten.pow.Tensor_Scalar, x, exponent)
         logarithm = self(aten.log.default, self(aten.clamp.default, x, SMALLEST))
         return self(aten.exp.default, self.scaled(logarithm, exponent))
 
 
-def decompose(model: GraphModule) -> bool:
-    """Applies every rewrite, also to what the rewrites make, in place.  Returns whether anything changed."""
+def decompose(model: GraphModule, disabled: Collection[str] = (), *, tables: bool = False) -> bool:
+    """Applies every rewrite, also to what the rewrites make, in place.  Returns whether anything changed.
+
+    Args:
+        disabled: names of rewrites to leave out.
+        tables: keep functions that are tables, see `Int8Quantizer.tables`, and make numbers of truth values.
+    """
     # These modules register their rewrites; they use this one.
     import micronpu.quantize.attention
+    import micronpu.quantize.concat
+    import micronpu.quantize.indices
     import micronpu.quantize.recurrent  # noqa: F401
 
-    changed = fold_constants(model) | make_functional(model)
+    changed = is_on(fold_constants, disabled) and fold_constants(model)
+    changed |= is_on(make_functional, disabled) and make_functional(model)
+    if tables:
+        from micronpu.quantize.decisions import decisions_to_numbers
+
+        changed |= is_on(decisions_to_numbers, disabled) and decisions_to_numbers(model)
     pending = deque(model.graph.nodes)
     while pending:
         node = pending.popleft()
@@ -121,7 +141,10 @@ def decompose(model: GraphModule) -> bool:
         first = value[0] if isinstance(value, (tuple, list)) and value else value
         if rewrite is None or not isinstance(first, torch.Tensor) or first.dtype != torch.float32:
             continue
+        if not is_on(rewrite, disabled) or (tables and is_table(node)):
+            continue
         write = Writer(model, node) if first is value else _TupleWriter(model, node, first)
+        write.tables = tables
         new = rewrite(write, node, arguments(node))
         if new is None or new is node:
             continue
@@ -144,6 +167,12 @@ class _TupleWriter(Writer):
         self._mode = first.fake_mode
 
 
+def is_table(node: Node) -> bool:
+    """Whether a node is imported as a table."""
+    entry = ATEN_IMPORTS.get(overload_name(node))
+    return entry is not None and entry.is_table
+
+
 _VIEWS = (
     "view",
     "reshape",
@@ -159,6 +188,7 @@ _VIEWS = (
 )
 
 
+@switchable
 def make_functional(model: GraphModule) -> bool:
     """x.relu_() -> relu(x), so that running the quantized program in eager mode changes no value that others read.
 
@@ -184,6 +214,7 @@ _LARGEST_FOLDED = 1 << 22  # elements
 _KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "dropout", "empty")
 
 
+@switchable
 def fold_constants(model: GraphModule) -> bool:
     """Computes what depends on no input.  Parameters that are going to be trained stay as they are.
 
@@ -286,7 +317,8 @@ def _quotient(write: Writer, node: Node, given: dict[str, Any]) -> Any:
             return None
         reciprocal = (1.0 / divisor).float()
         return write(aten.mul.Tensor, x, write.constant(reciprocal))
-    return write(aten.mul.Tensor, x, write.power(z, -1.0)) if never_negative(write.model, z) else None
+    inverted = write.tables or never_negative(write.model, z)
+    return write(aten.mul.Tensor, x, write.power(z, -1.0)) if inverted else None
 
 
 @rewrites("reciprocal.default", "reciprocal_.default")

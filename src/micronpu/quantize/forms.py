@@ -6,7 +6,7 @@ before the program is annotated.  Operators whose second operand only lends its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ops.adaptive import MAX_PARTS, adaptive_windows, runs
+from micronpu.quantize.switches import is_on, switchable
 
 aten = torch.ops.aten
 
@@ -29,8 +30,8 @@ _COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach
 _CHECKS = ("_assert_tensor_metadata.default",)
 
 
-def one_result_each(model: GraphModule) -> bool:
-    """All rewrites of this module, in place.  Returns whether anything changed."""
+def one_result_each(model: GraphModule, disabled: Collection[str] = ()) -> bool:
+    """All rewrites of this module but the disabled ones, in place.  Returns whether anything changed."""
     rewrites: dict[str, Callable[[GraphModule, Node], bool]] = {
         **dict.fromkeys(_SPLITS, split_to_slices),
         **dict.fromkeys(_UNBINDS, split_to_slices),
@@ -45,7 +46,7 @@ def one_result_each(model: GraphModule) -> bool:
     changed = False
     for node in list(model.graph.nodes):
         rewrite = rewrites.get(overload_name(node))
-        changed |= rewrite is not None and rewrite(model, node)
+        changed |= rewrite is not None and is_on(rewrite, disabled) and rewrite(model, node)
     return changed
 
 
@@ -85,6 +86,7 @@ def _erase(model: GraphModule, node: Node) -> None:
         model.graph.erase_node(node)
 
 
+@switchable
 def split_to_slices(model: GraphModule, node: Node) -> bool:
     """Every part that somebody reads becomes a slice; parts that nobody reads vanish.
 
@@ -112,12 +114,14 @@ def split_to_slices(model: GraphModule, node: Node) -> bool:
     return True
 
 
+@switchable
 def drop_check(model: GraphModule, node: Node) -> bool:
     """Checks of shape and type, which hold for an exported program, would read a float value on the host."""
     model.graph.erase_node(node)
     return True
 
 
+@switchable
 def drop_pattern(model: GraphModule, node: Node) -> bool:
     """An operand that only lends its shape or type is replaced by it.
 
@@ -151,6 +155,7 @@ def _replace_values(model: GraphModule, node: Node, new: Node) -> bool:
     return True
 
 
+@switchable
 def drop_indices(model: GraphModule, node: Node) -> bool:
     """A max pool whose indices nobody reads.
 
@@ -164,6 +169,7 @@ def drop_indices(model: GraphModule, node: Node) -> bool:
     return _replace_values(model, node, call(model, node, target, *(given[name] for name in names)))
 
 
+@switchable
 def adaptive_max_to_pools(model: GraphModule, node: Node) -> bool:
     """An adaptive max pool, which has indices for a second result, as ordinary ones.
 
@@ -206,7 +212,7 @@ def _constant(model: GraphModule, node: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+def ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
     """Indices as few ranges (first, count, step), every step positive."""
     found: list[tuple[int, int, int]] = []
     position = 0
@@ -224,6 +230,7 @@ def _ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
     return found
 
 
+@switchable
 def index_to_slices(model: GraphModule, node: Node) -> bool:
     """Constant indices along one axis are slices.
 
@@ -241,7 +248,7 @@ def index_to_slices(model: GraphModule, node: Node) -> bool:
     if index is None or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32) or not index.numel():
         return False
     size = x.meta["val"].shape[axis]
-    ranges = _ranges([int(i) % size for i in index.tolist()])
+    ranges = ranges([int(i) % size for i in index.tolist()])
     if len(ranges) > MAX_PARTS:
         return False
     parts = [

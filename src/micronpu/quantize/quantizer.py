@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from torch import nn
 from torch.fx import GraphModule, Node
@@ -23,6 +24,7 @@ from micronpu.quantize.config import (
 )
 from micronpu.quantize.qat import share_ranges
 from micronpu.quantize.simulate import reveal, simulate_batch_norms
+from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
 
 
@@ -41,14 +43,21 @@ class Int8Quantizer(Quantizer):
     Args:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         is_qat: for quantization-aware training.
+        disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
 
     Raises:
-        OptionError: an argument is of another type.
+        OptionError: an argument is of another type, or there is no such rewrite.
     """
 
-    def __init__(self, *, per_channel: bool = True, is_qat: bool = False) -> None:
+    tables: ClassVar[bool] = False
+    """Whether unary functions become tables of 256 results, where an NPU has these, instead of operators it has."""
+
+    def __init__(
+        self, *, per_channel: bool = True, is_qat: bool = False, disabled_rewrites: Iterable[str] = ()
+    ) -> None:
         super().__init__()
         self.is_qat = is_qat
+        self.disabled_rewrites = check_rewrites(disabled_rewrites)
         self.settings = QuantizationSettings(QuantizationConfig(per_channel=per_channel, is_qat=is_qat))
 
     def set_global(self, config: QuantizationConfig | None) -> Self:
@@ -103,11 +112,11 @@ class Int8Quantizer(Quantizer):
         if self.is_qat:
             model.meta[IN_TRAINING] = True
             simulate_batch_norms(model, self._config_of)
-        return prepare_for_annotation(model)
+        return prepare_for_annotation(model, self.disabled_rewrites, tables=self.tables)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
-        annotate(model, self._config_of)
+        annotate(model, self._config_of, tables=self.tables)
         reveal(model)
         return model
 

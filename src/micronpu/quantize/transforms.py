@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.forms import one_result_each
+from micronpu.quantize.switches import is_on, switchable
 
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 _TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
@@ -83,20 +85,28 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     return node
 
 
-def prepare_for_annotation(model: GraphModule) -> GraphModule:
-    """All rewrites of this module, in place."""
+def prepare_for_annotation(
+    model: GraphModule, disabled: Collection[str] = (), *, tables: bool = False
+) -> GraphModule:
+    """All rewrites of the float program, in place.
+
+    Args:
+        disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
+        tables: keep functions that are tables, see `Int8Quantizer.tables`.
+    """
     from micronpu.quantize.decompose import decompose
 
-    changed = fold_batch_norms(model)
-    changed |= one_result_each(model)
-    changed |= decompose(model)
-    changed |= scalars_to_constants(model)
+    changed = is_on(fold_batch_norms, disabled) and fold_batch_norms(model)
+    changed |= one_result_each(model, disabled)
+    changed |= decompose(model, disabled, tables=tables)
+    changed |= is_on(scalars_to_constants, disabled) and scalars_to_constants(model)
     if changed:
         model.graph.eliminate_dead_code()
         model.recompile()
     return model
 
 
+@switchable
 def fold_batch_norms(model: GraphModule) -> bool:
     """Folds batch norms in evaluation mode into the convolution or linear layer before.
 
@@ -187,6 +197,7 @@ def _to_depthwise(model: GraphModule, node: Node, source: Node, scale: torch.Ten
     return True
 
 
+@switchable
 def scalars_to_constants(model: GraphModule) -> bool:
     """A number as an operand becomes a constant tensor, which can be quantized.
 

@@ -1,5 +1,32 @@
 """Chips as data: core, NPU, memories and the targets that they offer.  Nothing here imports torch."""
 
-from micronpu.soc.chip import Chip, Memory, Npu, TargetEntry, all_targets, find_target, load_chip, load_chips
+from micronpu.soc.chip import (
+    ETHOS_U,
+    NEUTRON,
+    Chip,
+    EthosUNpu,
+    Memory,
+    NeutronNpu,
+    Npu,
+    TargetEntry,
+    load_chip,
+    load_chips,
+)
+from micronpu.soc.targets import Target, all_chips, all_targets, find_target
 
-__all__ = ["Chip", "Memory", "Npu", "TargetEntry", "all_targets", "find_target", "load_chip", "load_chips"]
+__all__ = [
+    "ETHOS_U",
+    "NEUTRON",
+    "Chip",
+    "EthosUNpu",
+    "Memory",
+    "NeutronNpu",
+    "Npu",
+    "Target",
+    "TargetEntry",
+    "all_chips",
+    "all_targets",
+    "find_target",
+    "load_chip",
+    "load_chips",
+]

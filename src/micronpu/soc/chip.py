@@ -19,32 +19,59 @@ else:
     import tomli as tomllib
 
 
-@dataclass(frozen=True)
+NEUTRON = "neutron"
+ETHOS_U = "ethos-u"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Npu:
     """The accelerator of a chip.
 
     Attributes:
-        family: "neutron" or another family with a room of its own.
+        family: "neutron" or "ethos-u".
         variant: the vendor's name of the size.
-        kind: the family's class, such as "C" for a Neutron without a controller.
-        pipelines: dot-product units that run in parallel.
-        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
         clock_mhz: clock in MHz.
         note: what else is worth knowing about it, or "".
         assumed: what stands in the file without a published source, one clause each; reports name them.
-        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
-            NPU takes, or "" where only the open reference converter serves.
     """
 
     family: str
     variant: str
-    kind: str
-    pipelines: int
-    macs: int
     clock_mhz: float
     note: str = ""
     assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeutronNpu(Npu):
+    """A Neutron.
+
+    Attributes:
+        kind: the family's class: "C" is driven by the host's core, "S" has a controller.
+        pipelines: dot-product units that run in parallel.
+        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
+        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
+            NPU takes, or "" where only the open reference converter serves.
+    """
+
+    kind: str
+    pipelines: int
+    macs: int
     converter: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EthosUNpu(Npu):
+    """An Ethos-U.
+
+    Attributes:
+        accelerator: Vela's name, such as "ethos-u55-128".
+        system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the family's defaults.
+    """
+
+    accelerator: str
+    system_config: str = ""
+    memory_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +137,34 @@ def _tables(table: Mapping[str, Any], key: str, where: str) -> list[dict[str, An
     return list(given)
 
 
+def _npu(table: Mapping[str, Any], where: str) -> Npu:
+    """The accelerator from its table; each family has fields of its own."""
+    family = _field(table, "family", str, where)
+    common: dict[str, Any] = {
+        "family": family,
+        "variant": _field(table, "variant", str, where),
+        "clock_mhz": float(_field(table, "clock_mhz", (int, float), where)),
+        "note": _text(table, "note", where),
+        "assumed": _texts(table, "assumed", where),
+    }
+    if family == NEUTRON:
+        return NeutronNpu(
+            **common,
+            kind=_field(table, "class", str, where),
+            pipelines=_field(table, "pipelines", int, where),
+            macs=_field(table, "macs", int, where),
+            converter=_text(table, "converter", where),
+        )
+    if family == ETHOS_U:
+        return EthosUNpu(
+            **common,
+            accelerator=_field(table, "accelerator", str, where),
+            system_config=_text(table, "system_config", where),
+            memory_mode=_text(table, "memory_mode", where),
+        )
+    raise OptionError(f"The NPU family in the chip file {where} is {family!r}.", hint=f'"{NEUTRON}" or "{ETHOS_U}"')
+
+
 def parse_chip(text: str, where: str) -> Chip:
     """A chip from the text of its file; ``where`` names the file in errors."""
     try:
@@ -117,24 +172,14 @@ def parse_chip(text: str, where: str) -> Chip:
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"The chip file {where} is not valid TOML: {error}.") from error
     number = (int, float)
-    core, npu = _field(data, "core", dict, where), _field(data, "npu", dict, where)
+    core = _field(data, "core", dict, where)
     return Chip(
         name=_field(data, "name", str, where),
         title=_field(data, "title", str, where),
         source=_field(data, "source", str, where),
         core=_field(core, "name", str, where),
         core_clock_mhz=float(_field(core, "clock_mhz", number, where)),
-        npu=Npu(
-            family=_field(npu, "family", str, where),
-            variant=_field(npu, "variant", str, where),
-            kind=_field(npu, "class", str, where),
-            pipelines=_field(npu, "pipelines", int, where),
-            macs=_field(npu, "macs", int, where),
-            clock_mhz=float(_field(npu, "clock_mhz", number, where)),
-            note=_text(npu, "note", where),
-            assumed=_texts(npu, "assumed", where),
-            converter=_text(npu, "converter", where),
-        ),
+        npu=_npu(_field(data, "npu", dict, where), where),
         memories=tuple(
             Memory(_field(m, "name", str, where), _field(m, "bytes", int, where))
             for m in (_tables(data, "memory", where) if "memory" in data else ())
@@ -165,17 +210,3 @@ def load_chips() -> tuple[Chip, ...]:
         (f for f in resources.files("micronpu.soc").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name
     )
     return tuple(parse_chip(f.read_text(encoding="utf-8"), f.name) for f in files)
-
-
-def all_targets() -> dict[str, tuple[Chip, TargetEntry]]:
-    """Every target by name, aliases excluded."""
-    return {t.name: (chip, t) for chip in load_chips() for t in chip.targets}
-
-
-def find_target(name: str) -> tuple[Chip, TargetEntry]:
-    """The chip and entry of a target or alias; an unknown name is an `OptionError` that lists the known ones."""
-    for chip, target in all_targets().values():
-        if name == target.name or name in target.aliases:
-            return chip, target
-    known = [t for chip in load_chips() for entry in chip.targets for t in (entry.name, *entry.aliases)]
-    raise OptionError(f"There is no target {name!r}.", hint=f"one of {', '.join(sorted(known))}")

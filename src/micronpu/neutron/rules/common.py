@@ -25,6 +25,9 @@ def activations_are_int8(op: Op, target: NeutronTargetSpec, *operands: TensorTyp
     x = operands[0]
     if x.dtype is not DType.INT8 or x.qparams is None or not x.qparams.is_per_tensor:
         return found(f"an operand of type {x}", "quantize with `NeutronQuantizer`")
+    y = op.infer(*operands)
+    if y.dtype is not DType.INT8:
+        return found(f"a result of type {y.dtype.value}", "quantize with `NeutronQuantizer`")
     return None
 
 

@@ -1,0 +1,74 @@
+"""What a Cortex-M core computes in int8: one function per limit, whose doc-string is the sentence that users read.
+
+An operator is fit when `micronpu.cortexm.legalize` and `micronpu.cortexm.emit` can write it down with kernels of
+CMSIS-NN, or with kernels of ExecuTorch that only move or compare integers.  What is not runs in float.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from micronpu.cortexm.table import is_table
+from micronpu.ir.graph import Node
+from micronpu.ir.types import DType, TensorType
+from micronpu.ops.activation import Prelu
+from micronpu.ops.base import Op
+from micronpu.ops.padding import ReflectPad
+from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.resize import ResizeBilinear
+from micronpu.partition.verdict import Finding, Reason, found
+
+Limit = Callable[[Node], Finding | None]
+LIMITS: list[Limit] = []
+
+_WITHOUT_KERNEL: tuple[type[Op], ...] = (ReflectPad, ResizeBilinear, Prelu)
+
+
+def _limit(check: Limit) -> Limit:
+    LIMITS.append(check)
+    return check
+
+
+@_limit
+def core_activations_are_int8(node: Node) -> Finding | None:
+    """On the core, activations are int8 with one scale and zero point per tensor."""
+
+    def is_int8(type: TensorType) -> bool:
+        return type.dtype is DType.INT8 and type.qparams is not None and type.qparams.is_per_tensor
+
+    wrong = next((t for t in (node.inputs[0].type, node.output.type) if not is_int8(t)), None)
+    return None if wrong is None else found(f"a tensor of type {wrong}", "quantize activations to int8")
+
+
+@_limit
+def core_has_kernel(node: Node) -> Finding | None:
+    """The core has an int8 kernel for the operator."""
+    if isinstance(node.op, _WITHOUT_KERNEL) and not is_table(node):
+        return found(f"`{node.op.name}`", "express it by operators that the core has")
+    return None
+
+
+@_limit
+def core_average_counts_no_padding(node: Node) -> Finding | None:
+    """On the core, an average pool leaves padding out of the mean and is padded alike on opposite sides."""
+    if not isinstance(node.op, AvgPool2d) or not node.op.padding:
+        return None
+    p = node.op.padding
+    if p.top != p.bottom or p.left != p.right:
+        return found(f"padding {p}", "ceil_mode=False, or pad before the pool")
+    return None
+
+
+def check_node(node: Node) -> list[Reason]:
+    """Every limit that an operator of the graph breaks, empty where the core computes it in int8."""
+    name = node.origin.nodes[0] if node.origin.nodes else node.output.name
+    reasons = []
+    for check in LIMITS:
+        finding = check(node)
+        if finding is not None:
+            sentence = (inspect.getdoc(check) or "").split("\n")[0]
+            reasons.append(
+                Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint)
+            )
+    return reasons

@@ -1,0 +1,536 @@
+"""Graph to TOSA flatbuffer (version 1.0), through the serializer that tosa-tools ships.
+
+Operators write themselves with the functions of `TosaEmitter`, one per TOSA operator, which return the tensor they
+make.  Nothing is serialized before the whole graph is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.types import DType, Shape, TensorType
+from micronpu.ops.arithmetic import quantize_multiplier
+from micronpu.ops.fused import Size2d
+
+_VERSION = (1, 0, 0, False)
+MAX_RANK = 6
+"""Axes that a tensor may have (the level 8K of the specification)."""
+
+_NUMPY = {
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT48": np.dtype(np.int64),
+    "BOOL": np.dtype(np.bool_),
+}
+_NAMES = {DType.INT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
+
+
+@dataclass(frozen=True)
+class TosaModel:
+    """A TOSA model and how it relates to the graph.
+
+    Attributes:
+        data: the flatbuffer.
+        nodes: for every TOSA operator in the file's order, constants included, the index of the graph's node that it
+            stems from.
+    """
+
+    data: bytes
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Word:
+    """A value of one of the serializer's enumerations, which is imported when a model is written."""
+
+    kind: str
+    value: str
+
+    def of(self, tosa: Any) -> Any:
+        return getattr(getattr(tosa, self.kind), self.value)
+
+
+@dataclass(eq=False)
+class TosaTensor:
+    """A tensor of the model being written.
+
+    Attributes:
+        shape: sizes; of a shape operand, the number of its elements.
+        dtype: TOSA's name of the element type; "SHAPE" is an operand that the file holds and no tensor.
+        data: the value of a constant.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    data: npt.NDArray[Any] | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(eq=False)
+class _Operator:
+    """A TOSA operator, and the graph's node that it stems from; `arguments` are those of its attribute."""
+
+    name: str
+    inputs: tuple[TosaTensor, ...]
+    output: TosaTensor
+    attribute: str
+    arguments: tuple[Any, ...]
+    node: int
+
+
+class TosaEmitter:
+    """What an operator writes itself with; one at a time is the current node."""
+
+    IGNORE_NAN = _Word("NanPropagationMode", "IGNORE")
+    """An argument of comparisons, which has no meaning for integers."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Tensor, TosaTensor] = {}
+        self._constants: dict[tuple[Any, ...], TosaTensor] = {}
+        self._operators: list[_Operator] = []
+        self._node: Node | None = None
+        self._node_index = -1
+        self._count = 0
+
+    # -- what operators ask
+
+    def input_type(self, index: int) -> TensorType:
+        """Type of an operand of the current node."""
+        return self._current.inputs[index].type
+
+    @property
+    def output_type(self) -> TensorType:
+        """Type of the current node's result."""
+        return self._current.output.type
+
+    @property
+    def operands(self) -> tuple[TosaTensor, ...]:
+        """All operands of the current node."""
+        return tuple(self.input(i) for i in range(len(self._current.inputs)))
+
+    def input(self, index: int) -> TosaTensor:
+        """An operand of the current node."""
+        return self._of(self._current.inputs[index])
+
+    def constant_input(self, index: int) -> npt.NDArray[Any]:
+        """The value of an operand.
+
+        Raises:
+            UnsupportedError: it is computed at run time.
+        """
+        data = self._current.inputs[index].data
+        if data is None:
+            role = self._current.op.operand_names[index]
+            raise UnsupportedError(
+                f"`{self._current.op.name}` has no TOSA form with a `{role}` that is computed at run time."
+            )
+        return data
+
+    # -- constants
+
+    def constant(self, value: npt.ArrayLike, dtype: str = "INT8") -> TosaTensor:
+        """A constant that exists in TOSA only; equal ones are written once."""
+        array = np.asarray(value)
+        data = np.ascontiguousarray(array.astype(_NUMPY[dtype])).reshape(array.shape)
+        if (data != array).any():
+            raise InternalError(f"A TOSA constant of type {dtype} cannot hold {array.min()} to {array.max()}.")
+        return self._shared(data, dtype)
+
+    def number(self, value: int, dtype: str = "INT8") -> TosaTensor:
+        """A tensor of one element, as TOSA wants zero points and shifts."""
+        return self.constant([value], dtype)
+
+    def sizes(self, values: Sequence[int]) -> TosaTensor:
+        """A constant shape operand."""
+        return self._shared(np.array(values, np.int64), "SHAPE")
+
+    def _shared(self, data: npt.NDArray[Any], dtype: str) -> TosaTensor:
+        key = (dtype, data.shape, data.tobytes())
+        if key not in self._constants:
+            self._constants[key] = TosaTensor(f"constant_{len(self._constants)}", data.shape, dtype, data)
+        return self._constants[key]
+
+    # -- operators
+
+    def add(
+        self,
+        name: str,
+        inputs: Sequence[TosaTensor],
+        shape: Sequence[int],
+        dtype: str,
+        *arguments: Any,
+        attribute: str = "",
+    ) -> TosaTensor:
+        """Appends a TOSA operator for the current node and returns its result.
+
+        Args:
+            name: of the operator in TOSA.
+            shape, dtype: of the result.
+            arguments: of its attribute, whose name follows from the operator's unless ``attribute`` says it.
+        """
+        self._count += 1
+        output = TosaTensor(f"{self._current.output.name}/{self._count}", tuple(int(n) for n in shape), dtype)
+        if output.rank > MAX_RANK:
+            raise UnsupportedError(
+                f"`{self._current.op.name}` of a tensor of rank {output.rank} has no TOSA form, which has up to "
+                f"{MAX_RANK} axes.",
+                hint="join axes with a reshape",
+            )
+        words = attribute or "".join(word.capitalize() for word in name.split("_"))
+        self._operators.append(_Operator(name, tuple(inputs), output, words, arguments, self._node_index))
+        return output
+
+    def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
+        """A binary operator; missing axes of an operand are added in front."""
+        rank = max(x.rank, z.rank)
+        a, b = (self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in (x, z))
+        return self.add(name, (a, b), np.broadcast_shapes(a.shape, b.shape), dtype, *arguments)
+
+    def multiply(self, x: TosaTensor, z: TosaTensor, shift: int = 0) -> TosaTensor:
+        """Product of int32 tensors, shifted right with rounding to nearest."""
+        rank = max(x.rank, z.rank)
+        a, b = (self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in (x, z))
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        return self.add("MUL", (a, b, self.number(shift, "INT8")), shape, "INT32")
+
+    def reshape(self, x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
+        """x under another shape; x itself where that is the one it has."""
+        if tuple(shape) == x.shape:
+            return x
+        if x.data is not None:
+            return self._shared(x.data.reshape(tuple(shape)), x.dtype)
+        return self.add("RESHAPE", (x, self.sizes(shape)), shape, x.dtype)
+
+    def transpose(self, x: TosaTensor, permutation: Sequence[int]) -> TosaTensor:
+        return self.add("TRANSPOSE", (x,), [x.shape[i] for i in permutation], x.dtype, list(permutation))
+
+    def concat(self, parts: Sequence[TosaTensor], axis: int) -> TosaTensor:
+        """The parts one after the other; the one part itself where there is only one."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.add("CONCAT", parts, shape, parts[0].dtype, axis)
+
+    def slice(self, x: TosaTensor, begin: Sequence[int], size: Sequence[int]) -> TosaTensor:
+        """A box out of a tensor; x itself where it is all of it."""
+        if tuple(size) == x.shape:
+            return x
+        return self.add("SLICE", (x, self.sizes(begin), self.sizes(size)), size, x.dtype)
+
+    def pad(self, x: TosaTensor, before: Sequence[int], after: Sequence[int], value: int) -> TosaTensor:
+        amounts = [side for pair in zip(before, after, strict=True) for side in pair]
+        shape = [b + n + a for b, n, a in zip(before, x.shape, after, strict=True)]
+        return self.add("PAD", (x, self.sizes(amounts), self.number(value, x.dtype)), shape, x.dtype)
+
+    def reverse(self, x: TosaTensor, axis: int) -> TosaTensor:
+        return self.add("REVERSE", (x,), x.shape, x.dtype, axis)
+
+    def clamp(self, x: TosaTensor, low: int, high: int) -> TosaTensor:
+        """x between two bounds; x itself where they are those of its type."""
+        limits = np.iinfo(_NUMPY[x.dtype])
+        if low <= limits.min and high >= limits.max:
+            return x
+        bounds = [list(np.array([bound], _NUMPY[x.dtype]).tobytes()) for bound in (low, high)]
+        return self.add("CLAMP", (x,), x.shape, x.dtype, *bounds, self.IGNORE_NAN)
+
+    def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
+        """The entry of a table for every int8 element, entry i for the element i - 128."""
+        entries = self.constant(np.asarray(values), "INT8")
+        if x.dtype != "INT8" or entries.shape != (256,):
+            raise InternalError(f"A TOSA table of {entries.shape} entries does not fit elements of type {x.dtype}.")
+        return self.add("TABLE", (x, entries), x.shape, "INT8")
+
+    def reduce(self, name: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
+        """REDUCE_SUM, REDUCE_MAX or REDUCE_MIN along axes, which stay with the size 1."""
+        arguments = () if name == "REDUCE_SUM" else (self.IGNORE_NAN,)
+        for axis in axes:
+            shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
+            x = self.add(name, (x,), shape, x.dtype, axis, *arguments)
+        return x
+
+    # -- windows
+
+    def convolution(
+        self,
+        name: str,
+        x: TosaTensor,
+        weight: TosaTensor,
+        shape: Sequence[int],
+        padding: Sequence[int],
+        stride: Sequence[int],
+        dilation: Sequence[int],
+    ) -> TosaTensor:
+        """CONV2D or DEPTHWISE_CONV2D with the current node's bias and zero point: the sums [N, OH, OW, O].
+
+        Args:
+            weight: [O, KH, KW, C], or [KH, KW, C, multiplier].
+            shape: of the result.
+            padding: top, bottom, left, right.
+        """
+        sums = accumulator(x.dtype)
+        zeros = (self.number(self.input_type(0).zero_point, x.dtype), self.number(0, weight.dtype))
+        arguments = (list(padding), list(stride), list(dilation), False, dtype_word(sums))
+        return self.add(name, (x, weight, self.bias(2, sums), *zeros), shape, sums, *arguments)
+
+    def transpose_convolution(self, stride: Size2d, padding: Sequence[int]) -> TosaTensor:
+        """TRANSPOSE_CONV2D of the current node's operands; ``padding`` is added to the result."""
+        x, weight = self.input(0), self.input(1)
+        sums = accumulator(x.dtype)
+        zeros = (self.number(self.input_type(0).zero_point, x.dtype), self.number(0, weight.dtype))
+        arguments = (list(padding), list(stride), False, dtype_word(sums))
+        operands = (x, weight, self.bias(2, sums), *zeros)
+        return self.add("TRANSPOSE_CONV2D", operands, self.output_type.shape, sums, *arguments)
+
+    def matmul(self) -> TosaTensor:
+        """Product [B, M, K] x [B, K, N] of the current node's operands, without their zero points."""
+        x, z = self.input(0), self.input(1)
+        zeros = [self.number(self.input_type(i).zero_point, t.dtype) for i, t in enumerate((x, z))]
+        shape = (x.shape[0], x.shape[1], z.shape[2])
+        return self.add("MATMUL", (x, z, *zeros), shape, accumulator(x.dtype), attribute="MatMul")
+
+    def bias(self, index: int, dtype: str) -> TosaTensor:
+        """The bias of the current node in the type of its sums; one number for all channels where all are equal."""
+        data = self.constant_input(index)
+        return self.constant(data[:1] if (data == data.flat[0]).all() else data, dtype)
+
+    def max_pool(
+        self, x: TosaTensor, shape: Sequence[int], kernel: Size2d, stride: Size2d, padding: Sequence[int]
+    ) -> TosaTensor:
+        return self.add("MAX_POOL2D", (x,), shape, x.dtype, list(kernel), list(stride), list(padding), self.IGNORE_NAN)
+
+    def average_pool(
+        self, x: TosaTensor, shape: Sequence[int], kernel: Size2d, stride: Size2d, padding: Sequence[int]
+    ) -> TosaTensor:
+        """Mean of each window, with ties away from zero; padding does not count."""
+        zero = self.number(0, x.dtype)
+        arguments = (list(kernel), list(stride), list(padding), dtype_word("INT32"))
+        return self.add("AVG_POOL2D", (x, zero, zero), shape, x.dtype, *arguments)
+
+    # -- changes of scale
+
+    def rescale(
+        self,
+        x: TosaTensor,
+        dtype: str,
+        multipliers: Sequence[int],
+        shifts: Sequence[int],
+        *,
+        zeros: tuple[int, int] = (0, 0),
+        rounding: str = "DOUBLE_ROUND",
+    ) -> TosaTensor:
+        """``(x - zeros[0]) * multiplier * 2**-shift + zeros[1]``, saturated to ``dtype``.
+
+        Args:
+            multipliers, shifts: one, or one per channel; shifts count to the right, as TOSA has them.
+            rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which is the rounding of
+                `multiply_by_quantized_multiplier` bit for bit.
+        """
+        if not all(2 <= s <= 62 for s in shifts):
+            raise UnsupportedError(
+                f"`{self._current.op.name}` scales its operands by 2**{31 - min(shifts)}, where TOSA has factors from "
+                "2**-31 to 2**29.",
+                hint="calibrate with data for which the result is not close to zero everywhere",
+            )
+        per_channel = len(set(zip(multipliers, shifts, strict=True))) > 1
+        if not per_channel:
+            multipliers, shifts = multipliers[:1], shifts[:1]
+        wide = x.dtype != "INT48"
+        operands = (
+            x,
+            self.constant(list(multipliers), "INT32" if wide else "INT16"),
+            self.constant(list(shifts), "INT8"),
+            self.number(zeros[0], x.dtype),
+            self.number(zeros[1], dtype),
+        )
+        return self.add("RESCALE", operands, x.shape, dtype, wide, _Rounding(rounding), per_channel, False, False)
+
+    def centered(self, index: int, left_shift: int = 0) -> TosaTensor:
+        """An operand without its zero point, times ``2**left_shift``, as int32."""
+        x = self.input_type(index)
+        return self.rescale(
+            self.input(index), "INT32", [1 << 30], [30 - left_shift], zeros=(x.zero_point, 0), rounding="SINGLE_ROUND"
+        )
+
+    def scaled(self, x: TosaTensor, factor: float) -> TosaTensor:
+        """int32 numbers times a real one, as LiteRT rounds it."""
+        multiplier, shift = quantize_multiplier(factor)
+        return self.rescale(x, "INT32", [multiplier], [31 - shift])
+
+    def requantize(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int], zero: int = 0) -> TosaTensor:
+        """x, whose zero point is ``zero``, times real numbers on the grid of the result, as LiteRT rounds it.
+
+        Args:
+            factors: one, or one per channel.
+            limits: smallest and largest integer of the result.
+        """
+        pairs = [quantize_multiplier(factor) for factor in factors]
+        return self.requantize_by([p[0] for p in pairs], [p[1] for p in pairs], x, limits, zero)
+
+    def requantize_by(
+        self,
+        multipliers: Sequence[int],
+        shifts: Sequence[int],
+        x: TosaTensor,
+        limits: tuple[int, int],
+        zero: int = 0,
+    ) -> TosaTensor:
+        """As `requantize`, by what `quantize_multiplier` gives."""
+        y = self.output_type
+        right = [31 - s for s in shifts]
+        made = self.rescale(x, _NAMES[y.dtype], multipliers, right, zeros=(zero, y.zero_point))
+        return self.clamp(made, *limits)
+
+    def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
+        """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.
+
+        A multiplier above the real factor by less than 2**-30 of it moves exact ties away from zero and nothing else,
+        as far as the distance of a result from a tie is more than that.
+        """
+        y = self.output_type
+        multipliers, shifts = [], []
+        for factor in factors:
+            fraction, shift = math.frexp(factor)
+            multiplier = math.floor(fraction * 2**31) + 1
+            if multiplier == 2**31:
+                multiplier, shift = 2**30 + 1, shift + 1
+            if shift < -31:
+                multiplier, shift = 0, 0
+            multipliers.append(multiplier)
+            shifts.append(31 - shift)
+        zeros = (0, y.zero_point)
+        made = self.rescale(x, _NAMES[y.dtype], multipliers, shifts, zeros=zeros, rounding="SINGLE_ROUND")
+        return self.clamp(made, *limits)
+
+    def result(self, x: TosaTensor, zero: int | None = None) -> TosaTensor:
+        """An int32 number that is on the grid of the result already, apart from its zero point, saturated to it."""
+        y = self.output_type
+        zeros = (0, y.zero_point if zero is None else zero)
+        return self.rescale(x, _NAMES[y.dtype], [1 << 30], [30], zeros=zeros, rounding="SINGLE_ROUND")
+
+    # -- the walk
+
+    def write(self, graph: Graph) -> TosaModel:
+        for index, node in enumerate(graph.nodes):
+            self._node, self._node_index = node, index
+            first = len(self._operators)
+            made = node.op.to_tosa(self)
+            if made.shape != node.output.shape or made.dtype != _NAMES[node.output.type.dtype]:
+                raise InternalError(f"The TOSA form of `{node}` makes {made.dtype}{list(made.shape)}.")
+            if not any(operator.output is made for operator in self._operators[first:]):
+                # A result that is its own operand is a value of its own all the same: it may be an output.
+                made = self.add("IDENTITY", (made,), made.shape, made.dtype)
+            made.name = node.output.name
+            self._tensors[node.output] = made
+        self._node = None
+        return self._serialized([self._of(t) for t in graph.inputs], [self._of(t) for t in graph.outputs])
+
+    @property
+    def _current(self) -> Node:
+        if self._node is None:
+            raise InternalError("No node is being written.")
+        return self._node
+
+    def _of(self, tensor: Tensor) -> TosaTensor:
+        if tensor not in self._tensors:
+            if tensor.type.dtype not in _NAMES:
+                raise UnsupportedError(f"TOSA has no tensors of type {tensor.type.dtype.value}, as {tensor} is.")
+            data = None if tensor.data is None else np.ascontiguousarray(tensor.data).reshape(tensor.shape)
+            self._tensors[tensor] = TosaTensor(tensor.name, tensor.shape, _NAMES[tensor.type.dtype], data)
+        return self._tensors[tensor]
+
+    def _rename(self) -> None:
+        """Tensors refer to each other by name, so that no two may share one."""
+        every = dict.fromkeys(t for o in self._operators for t in (*o.inputs, o.output))
+        taken: set[str] = set()
+        for tensor in every:
+            name, count = tensor.name, 0
+            while tensor.name in taken:
+                count += 1
+                tensor.name = f"{name}#{count}"
+            taken.add(tensor.name)
+
+    def _serialized(self, inputs: list[TosaTensor], outputs: list[TosaTensor]) -> TosaModel:
+        import tosa_serializer as tosa
+
+        serializer = tosa.TosaSerializer("", tosa.ConstMode.EMBED, *_VERSION)
+        block = serializer.currRegion.currBasicBlock
+        nodes: list[int] = []
+        written: set[TosaTensor] = set()
+        self._rename()
+
+        def tensor(t: TosaTensor) -> Any:
+            return tosa.TosaSerializerTensor(t.name, list(t.shape), getattr(tosa.DType, t.dtype))
+
+        for x in inputs:
+            serializer.addInputTensor(tensor(x))
+            written.add(x)
+        for operator in self._operators:
+            for operand in operator.inputs:
+                if operand not in written:
+                    if operand.data is None:
+                        raise InternalError(f"The TOSA tensor {operand.name} is read before it is made.")
+                    serializer.addConst(
+                        list(operand.shape), getattr(tosa.DType, operand.dtype), operand.data, operand.name
+                    )
+                    nodes.append(operator.node)
+                    written.add(operand)
+            y = operator.output
+            block.addTensor(y.name, list(y.shape), getattr(tosa.DType, y.dtype))
+            written.add(y)
+            attribute = tosa.TosaSerializerAttribute()
+            arguments = [v.of(tosa) if isinstance(v, _Word) else v for v in operator.arguments]
+            if operator.name != "IDENTITY":
+                getattr(attribute, f"{operator.attribute}Attribute")(*arguments)
+            else:
+                attribute.IdentityAttribute()
+            serializer.addOperator(
+                getattr(tosa.Op, operator.name), [t.name for t in operator.inputs], [y.name], attribute
+            )
+            nodes.append(operator.node)
+        for y in outputs:
+            if y not in written:
+                raise InternalError(f"The output {y.name} is made by no operator.")
+            block.addOutput(y.name)
+        return TosaModel(bytes(serializer.serialize()), tuple(nodes))
+
+
+def _Rounding(value: str) -> _Word:  # noqa: N802  (reads as the enumeration that it stands for)
+    return _Word("RoundingMode", value)
+
+
+def dtype_word(name: str) -> _Word:
+    """An element type as an argument of an attribute."""
+    return _Word("DType", name)
+
+
+def resize_mode(name: str) -> _Word:
+    """A mode of RESIZE as an argument of its attribute."""
+    return _Word("ResizeMode", name)
+
+
+def accumulator(dtype: str) -> str:
+    """Type of the sums of products of activations with int8 weights."""
+    return "INT48" if dtype == "INT16" else "INT32"
+
+
+def to_tosa(graph: Graph) -> TosaModel:
+    """Writes a legalised graph as a TOSA model.
+
+    Raises:
+        UnsupportedError: an operator has no TOSA form.
+    """
+    return TosaEmitter().write(graph)

@@ -1,0 +1,60 @@
+"""The Ethos-U back end as ExecuTorch's partitioner interface knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from micronpu.errors import OptionError
+from micronpu.ethosu.device import EthosUDevice
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.partition.entry import DevicePartitioner, preprocess
+
+
+class EthosUBackend(BackendDetails):
+    """Compiles a partition; the runtime looks the delegate up by the name of this class."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """The payload of a partition, with a debug handle per NPU operation."""
+        return preprocess(edge_program, EthosUDevice(EthosUCompileSpec.from_specs(compile_specs)))
+
+
+class EthosUPartitioner(DevicePartitioner):
+    """Tags what an Ethos-U runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
+
+    Args:
+        compile_spec: accelerator and options.
+        additional_checks: checks of your own, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
+            stays on the host, and the report names the check.
+
+    Attributes:
+        report: what the last call of `partition` decided, or None before it.
+
+    Raises:
+        OptionError: an argument of the wrong type.
+    """
+
+    def __init__(
+        self, compile_spec: EthosUCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None
+    ) -> None:
+        if not isinstance(compile_spec, EthosUCompileSpec):
+            raise OptionError(
+                f"`compile_spec` of EthosUPartitioner is a {type(compile_spec).__name__}.",
+                hint='EthosUCompileSpec("ethos-u55-128")',
+            )
+        checks = tuple(additional_checks or ())
+        for check in checks:
+            if not isinstance(check, OperatorSupportBase):
+                raise OptionError(
+                    f"`additional_checks` of EthosUPartitioner holds {check!r}, which is no OperatorSupportBase.",
+                    hint="a class with is_node_supported(submodules, node)",
+                )
+        super().__init__(
+            EthosUDevice(compile_spec, additional_checks=checks),
+            DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
+        )

@@ -1,0 +1,48 @@
+"""Ethos-U's rules applied to a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch.fx import GraphModule, Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.rules import Judge
+from micronpu.frontend.program import ProgramView, is_compute, origin_of
+from micronpu.partition.partition import Partitioning, partition
+from micronpu.partition.verdict import Reason
+
+
+def ethosu_partition(
+    view: ProgramView,
+    spec: EthosUCompileSpec,
+    name: str = "",
+    shared: Collection[Node] = (),
+    additional_checks: Sequence[OperatorSupportBase] = (),
+) -> Partitioning:
+    """Partitions and verdicts of a quantized program.
+
+    Args:
+        name: of the target in the report; the accelerator's unless given.
+        shared: dequantizes that no partition may read, because something else reads them as well.
+        additional_checks: the user's own; what one of them refuses stays on the host.
+    """
+
+    modules = dict(view.program.named_modules()) if isinstance(view.program, GraphModule) else {}
+
+    def exclude(node: Node) -> Reason | None:
+        if not is_compute(node):
+            return None
+        refusing = next((c for c in additional_checks if not c.is_node_supported(modules, node)), None)
+        if refusing is None:
+            return None
+        return Reason(
+            "additional_check",
+            "The user's own checks accept the operator.",
+            f"{type(refusing).__name__} refuses it",
+            node.name,
+            origin_of(node).source,
+        )
+
+    return partition(view, name or spec.target, Judge(spec), exclude, shared=shared)

@@ -1,0 +1,60 @@
+"""Rewrites of the float program about concatenations; registered with those of `micronpu.quantize.decompose`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+from micronpu.errors import UnsupportedError
+from micronpu.frontend.importer import fused_kind
+from micronpu.frontend.program import overload_name
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.quantize.decompose import Writer, rewrites
+from micronpu.quantize.simulate import batch_norm_behind, hidden_batch_norm
+
+_CLAMPS = [name for name, entry in ATEN_IMPORTS.items() if entry.is_activation and not name.endswith("_.default")]
+_CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
+
+
+@rewrites(*_CLAMPS)
+def _activation_before_concat(write: Writer, node: Node, given: dict[str, Any]) -> Any:
+    """relu(cat(conv(x), conv(z))) -> cat(relu(conv(x)), relu(conv(z))): a clamp goes into the layers before a cat.
+
+    Exact.  The layers and their clamps are one step of quantization each, and the parts share a grid without the values
+    that the clamp cuts off.  Done where at most one part keeps a clamp of its own; the pass of the same name does it in
+    programs that were quantized elsewhere.
+    """
+    concat = node.args[0]
+    if not isinstance(concat, Node) or overload_name(concat) not in _CONCATENATIONS or len(concat.users) != 1:
+        return None
+    parts, rest = concat.args[0], concat.args[1:]
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Node) for p in parts) or not _fuses(node):
+        return None
+    fusing = [_takes_clamp(part) for part in parts]
+    if not any(fusing) or fusing.count(False) > 1:
+        return None
+    bounds = node.args[1:]
+    made = {part: write(node.target, part, *bounds, **node.kwargs) for part in dict.fromkeys(parts)}
+    result = write(concat.target, [made[part] for part in parts], *rest, **concat.kwargs)
+    result.meta = dict(concat.meta)
+    return result
+
+
+def _fuses(clamp: Node) -> bool:
+    """Whether operators can take the clamp into themselves."""
+    try:
+        fused_kind(clamp)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _takes_clamp(part: Any) -> bool:
+    """Whether the operator that computes a part takes a clamp behind it into itself."""
+    layer = part
+    if part.target is hidden_batch_norm:  # in training, layer -> unfold -> batch norm
+        layer = part.args[0].args[0]
+        assert batch_norm_behind(layer) is part
+    entry = ATEN_IMPORTS.get(overload_name(layer))
+    return entry is not None and entry.fuses and len(part.users) == 1

@@ -1,0 +1,61 @@
+"""Names of the rewrites of the float program, so that each can be left out.
+
+A rewrite is a function; its name without the leading underscore is the name of the switch, and the first paragraph of
+its doc-string what `micronpu passes` says about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from micronpu.errors import OptionError
+
+_MODULES = ("transforms", "forms", "decompose", "attention", "concat", "recurrent", "decisions", "indices")
+_SENTENCES: dict[str, str] = {}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def switch_of(rewrite: Callable[..., Any]) -> str:
+    """Name under which a rewrite is left out."""
+    return rewrite.__name__.lstrip("_")
+
+
+def switchable(rewrite: Function) -> Function:
+    """Makes a rewrite one of those that can be left out."""
+    text = inspect.getdoc(rewrite)
+    assert text, "a rewrite's doc-string is what users read"
+    _SENTENCES[switch_of(rewrite)] = " ".join(text.split("\n\n")[0].split())
+    return rewrite
+
+
+def float_rewrites() -> dict[str, str]:
+    """What each rewrite of the float program does, by name."""
+    for module in _MODULES:
+        importlib.import_module(f"micronpu.quantize.{module}")
+    return dict(sorted(_SENTENCES.items()))
+
+
+def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
+    """Whether a rewrite is not left out."""
+    return switch_of(rewrite) not in disabled
+
+
+def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
+    """The names, all of which are rewrites of the float program.
+
+    Raises:
+        OptionError: one of them is not, or one string is given where several names belong.
+    """
+    if isinstance(disabled, str):
+        raise OptionError(
+            f"The rewrites to leave out are {disabled!r}; they are a list of names.", hint=f"[{disabled!r}]"
+        )
+    names = frozenset(disabled)
+    for name in sorted(names - set(float_rewrites())) if names else ():
+        hint = f"one of {', '.join(float_rewrites())}"
+        raise OptionError(f"There is no rewrite {name!r} of the float program.", hint=hint)
+    return names

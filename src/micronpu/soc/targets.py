@@ -1,0 +1,106 @@
+"""What can be compiled for: the targets of the chips, bare Ethos-U accelerators, and chips from a user's own files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from micronpu.errors import OptionError
+from micronpu.ethosu.devices import accelerators, find_accelerator
+from micronpu.soc.chip import ETHOS_U, Chip, EthosUNpu, TargetEntry, load_chip, load_chips
+
+_SUFFIX = ".toml"
+_own: dict[str, Chip] = {}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way to use an NPU that `micronpu.compile` accepts.
+
+    Attributes:
+        entry: name, title and other names.
+        family: of the NPU, see `Npu`.
+        device: by which the family knows the NPU: id of the chip with the Neutron, or name of the Ethos-U.
+        chip: None for an Ethos-U by itself.
+    """
+
+    entry: TargetEntry
+    family: str
+    device: str
+    chip: Chip | None = None
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def defaults(self) -> dict[str, Any]:
+        """Options of the family that the chip decides, by name."""
+        npu = self.chip.npu if self.chip is not None else None
+        if not isinstance(npu, EthosUNpu):
+            return {}
+        return {"system_config": npu.system_config, "memory_mode": npu.memory_mode}
+
+
+def all_chips() -> tuple[Chip, ...]:
+    """The chips that come with the package, and those from a user's files that this process has read."""
+    return (*load_chips(), *_own.values())
+
+
+def chip_targets(chip: Chip) -> list[Target]:
+    """The targets of one chip.
+
+    Raises:
+        OptionError: its Ethos-U does not exist.
+    """
+    device = chip.name
+    if isinstance(chip.npu, EthosUNpu):
+        device = find_accelerator(chip.npu.accelerator).name
+    return [Target(entry, chip.npu.family, device, chip) for entry in chip.targets]
+
+
+def all_targets() -> dict[str, Target]:
+    """Every target by name, aliases excluded."""
+    found = {t.name: t for chip in all_chips() for t in chip_targets(chip)}
+    for name in accelerators():
+        found[name] = Target(TargetEntry(name, "an Ethos-U whatever the chip"), ETHOS_U, name)
+    return found
+
+
+def find_target(name: str) -> Target:
+    """The target of a name or alias, or of a user's chip file.
+
+    Args:
+        name: such as "imxrt700", or a path that ends in ".toml"; behind a path, ":target" chooses one of several.
+
+    Raises:
+        OptionError: there is none; the message lists the known ones.
+    """
+    path, colon, wanted = name.rpartition(f"{_SUFFIX}:")
+    if colon or name.endswith(_SUFFIX):
+        return _from_file(f"{path}{_SUFFIX}" if colon else name, wanted if colon else "")
+    targets = all_targets().values()
+    for target in targets:
+        if name == target.name or name in target.entry.aliases:
+            return target
+    known = [n for t in targets for n in (t.name, *t.entry.aliases)]
+    raise OptionError(f"There is no target {name!r}.", hint=f"one of {', '.join(sorted(known))}, or a chip file")
+
+
+def _from_file(path: str, wanted: str) -> Target:
+    """The target of a chip file, the first one unless named; from now on this process knows the chip by its id."""
+    chip = load_chip(Path(path))
+    if any(chip.name == known.name for known in load_chips()):
+        raise OptionError(
+            f"The chip file {path} is called `{chip.name}`, as a chip that micronpu brings along.", hint="another name"
+        )
+    targets = chip_targets(chip)
+    if not targets:
+        raise OptionError(f"The chip file {path} has no target.", hint="add a table [[target]]")
+    chosen = [t for t in targets if wanted in ("", t.name, *t.entry.aliases)]
+    if not chosen:
+        raise OptionError(
+            f"The chip file {path} has no target {wanted!r}.", hint=f"one of {', '.join(t.name for t in targets)}"
+        )
+    _own[chip.name] = chip
+    return chosen[0]
