@@ -157,7 +157,7 @@ def _unpadded_average(site: _Site) -> Tensor:
 
 def _transposed_convolution(site: _Site) -> Tensor | None:
     crop = site.op.crop
-    if crop.top >= crop.bottom and crop.left >= crop.right:
+    if crop.top == crop.bottom and crop.left == crop.right:
         return None
     full = site.emit(replace(site.op, crop=NO_PADDING), *site.inputs)
     return site.emit(Slice((0, crop.top, crop.left, 0), site.output.shape), full)

@@ -15,12 +15,15 @@ from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Prelu
 from micronpu.ops.base import Op
 from micronpu.ops.padding import ReflectPad
-from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.softmax import Softmax
 from micronpu.partition.verdict import Finding, Reason, found
 
 Limit = Callable[[Node], Finding | None]
 LIMITS: list[Limit] = []
+
+SOFTMAX_ELEMENTS = 512
+"""Equal elements of a row whose exponentials reach 2**28 in Q12."""
 
 _WITHOUT_KERNEL: tuple[type[Op], ...] = (ReflectPad, ResizeBilinear, Prelu)
 
@@ -50,14 +53,11 @@ def core_has_kernel(node: Node) -> Finding | None:
 
 
 @_limit
-def core_average_counts_no_padding(node: Node) -> Finding | None:
-    """On the core, an average pool leaves padding out of the mean and is padded alike on opposite sides."""
-    if not isinstance(node.op, AvgPool2d) or not node.op.padding:
+def core_softmax_sum_fits(node: Node) -> Finding | None:
+    """On the core, softmax is over fewer than 512 elements; the sum of more has no room in CMSIS-NN's fixed point."""
+    if not isinstance(node.op, Softmax) or node.output.type.channels < SOFTMAX_ELEMENTS:
         return None
-    p = node.op.padding
-    if p.top != p.bottom or p.left != p.right:
-        return found(f"padding {p}", "ceil_mode=False, or pad before the pool")
-    return None
+    return found(f"{node.output.type.channels} elements", "leave softmax to the application")
 
 
 def check_node(node: Node) -> list[Reason]:
@@ -68,7 +68,5 @@ def check_node(node: Node) -> list[Reason]:
         finding = check(node)
         if finding is not None:
             sentence = (inspect.getdoc(check) or "").split("\n")[0]
-            reasons.append(
-                Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint)
-            )
+            reasons.append(Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint))
     return reasons

@@ -390,8 +390,12 @@ class TosaEmitter:
     ) -> TosaTensor:
         """As `requantize`, by what `quantize_multiplier` gives."""
         y = self.output_type
-        right = [31 - s for s in shifts]
-        made = self.rescale(x, _NAMES[y.dtype], multipliers, right, zeros=(zero, y.zero_point))
+        # A number other than zero saturates as soon as the factor exceeds the range of the type, and TOSA wants the
+        # factor to leave the number in int32.
+        most = 8 * y.dtype.size + 1
+        bounded = [(m, s) if s <= most + 1 else (1 << 30, most + 1) for m, s in zip(multipliers, shifts, strict=True)]
+        right = [31 - s for _, s in bounded]
+        made = self.rescale(x, _NAMES[y.dtype], [m for m, _ in bounded], right, zeros=(zero, y.zero_point))
         return self.clamp(made, *limits)
 
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:

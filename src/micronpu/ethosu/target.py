@@ -45,4 +45,12 @@ def ethosu_partition(
             origin_of(node).source,
         )
 
-    return partition(view, name or spec.target, Judge(spec), exclude, shared=shared)
+    return partition(
+        view,
+        name or spec.target,
+        Judge(spec),
+        exclude,
+        shared=shared,
+        allow_no_op_partitions=True,
+        free=(Reshape,),
+    )

@@ -64,6 +64,7 @@ class NeutronPartitioner(DevicePartitioner):
             _check_same_device(options, target)
         else:
             options = replace(options, config=target.target, converter_flavor=target.converter_flavor)
+        self.options = options
         super().__init__(
             NeutronDevice(options, delegation=custom_delegation_options),
             DelegationSpec(NeutronBackend.__name__, options.to_specs()),

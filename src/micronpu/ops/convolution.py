@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import (
     multiply_by_quantized_multiplier,
@@ -152,6 +153,12 @@ class Conv2d(_Convolution):
         emit.add("CONV_2D", options="Conv2DOptions", fields=self.litert_fields(emit), version=3)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, weight = emit.input_type(0), emit.input_type(1)
+        if weight.shape[3] != x.channels:
+            raise UnsupportedError(
+                f"TOSA has no convolution in groups, as of {x.channels} channels with a kernel of {weight.shape[3]}.",
+                hint="one convolution per group, as the importer makes them",
+            )
         return self.tosa_form(emit, "CONV2D", emit.input(1))
 
 

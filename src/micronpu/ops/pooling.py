@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,9 @@ def _window(node: AtenNode) -> _Window:
     sides = spatial_pair(node, "padding", spatial, 0)
     overhang = (0, 0)
     if node.value("ceil_mode"):
-        high, wide = (_overhang(n, k, s, p) for n, k, s, p in zip(x.shape[1:3], kernel, stride, sides, strict=True))
+        gaps = spatial_pair(node, "dilation", spatial, 1) if node.overload.startswith("max") else (1, 1)
+        reach = (d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True))
+        high, wide = (_overhang(n, k, s, p) for n, k, s, p in zip(x.shape[1:3], reach, stride, sides, strict=True))
         overhang = (high, wide)
     return _Window(x, spatial, kernel, stride, Padding2d.symmetric(*sides), overhang)
 
@@ -101,6 +104,27 @@ def _overhang(size: int, kernel: int, stride: int, padding: int) -> int:
     if (count - 1) * stride >= size + padding:
         count -= 1
     return max((count - 1) * stride + kernel - size - 2 * padding, 0)
+
+
+def _dilated_max_pool(node: AtenNode, window: _Window, dilation: Size2d) -> Tensor:
+    """A max pool whose windows have gaps: the larger of every two elements, first of rows, then of columns.
+
+    x -> pad(lowest) -> slice at every row of the window -> maximum of all -> the same for columns
+      -> max_pool2d{1x1, stride} -> y
+    """
+    from micronpu.ops.elementwise import Maximum
+    from micronpu.ops.slicing import sliced
+
+    x, pad = window.x, window.padding + Padding2d(0, window.overhang[0], 0, window.overhang[1])
+    if pad:
+        x = node.emit(Pad((0, pad.top, pad.left, 0), (0, pad.bottom, pad.right, 0), -math.inf), x)
+    for axis, (count, gap) in enumerate(zip(window.kernel, dilation, strict=True), 1):
+        length = x.shape[axis] - gap * (count - 1)
+        taps = [sliced(node, x, axis, i * gap, i * gap + length) for i in range(count)]
+        x = taps[0]
+        for tap in taps[1:]:
+            x = node.emit(Maximum(), x, tap, qparams=x.type.qparams)
+    return x if window.stride == (1, 1) else node.emit(MaxPool2d((1, 1), window.stride), x)
 
 
 @operator("max_pool2d")
@@ -123,11 +147,8 @@ class MaxPool2d(_Pool):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
-        if spatial_pair(node, "dilation", window.spatial, 1) != (1, 1):
-            raise UnsupportedError(
-                f"`{node.overload}` with dilation {node.value('dilation')} is not imported.",
-                hint="a max pool with dilation 1",
-            )
+        if (dilation := spatial_pair(node, "dilation", window.spatial, 1)) != (1, 1):
+            return from_image(node, _dilated_max_pool(node, window, dilation))
         padding = window.padding + Padding2d(0, window.overhang[0], 0, window.overhang[1])
         return from_image(node, node.emit(cls(window.kernel, window.stride, padding), window.x))
 

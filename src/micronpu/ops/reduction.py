@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError
+from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
 from micronpu.ops.base import (
@@ -19,13 +19,14 @@ from micronpu.ops.base import (
     Value,
     add_import,
     from_aten,
+    imports,
     operator,
     own_qparams,
     shares_qparams,
 )
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.linear import FullyConnected
-from micronpu.ops.movement import Reshape, transposed
+from micronpu.ops.movement import Reshape, inverse, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -200,3 +201,34 @@ def _sum(node: AtenNode) -> Tensor:
 
 for _overload in ("sum.dim_IntList", "sum.default"):
     add_import(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
+
+
+LONGEST_CUMSUM = 512
+"""Longest axis of a running sum, whose product has the square of it as weights."""
+
+
+@imports("cumsum.default", quantization=own_qparams(), moves_only=False)
+def build_cumsum(node: AtenNode) -> Tensor:
+    """Sum of an element and all before it along an axis, as a product with a triangle of ones.
+
+    x [a, b, c] -> cumsum(1) -> y        x -> transpose(0, 2, 1) -> fully_connected(ones below the diagonal [b, b])
+                                           -> transpose -> y
+    """
+    x = node.tensor("x")
+    rank = len(x.shape)
+    axis = int(node.value("dim")) % rank if rank else 0
+    count = x.shape[axis] if rank else 1
+    if count > LONGEST_CUMSUM:
+        raise UnsupportedError(
+            f"`cumsum` along {count} elements is not imported; at most {LONGEST_CUMSUM} are.",
+            hint="a sum of pieces, each with the total of those before it",
+        )
+    order = (*(i for i in range(rank) if i != axis), axis)
+    moved = x if axis == rank - 1 or rank == 0 else transposed(node, x, order)
+    rows = node.emit(Reshape((x.type.size // count, count)), moved)
+    qparams = QParams.per_tensor(1.0, 0)
+    ones = node.constant(np.tril(np.ones((count, count))), TensorType((count, count), DType.INT8, qparams))
+    bias_type = TensorType((count,), DType.INT32, QParams.per_tensor(x.type.scale, 0))
+    bias = node.constant(np.zeros(count), bias_type)
+    y = node.emit(Reshape(moved.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
+    return y if moved is x else transposed(node, y, inverse(order))

@@ -55,7 +55,7 @@ class ResizeNearest(_Resize):
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
 
-    def _sources(self, before: int, after: int) -> npt.NDArray[Any]:
+    def sources(self, before: int, after: int) -> npt.NDArray[Any]:
         """The element of x for every element of y along an axis; LiteRT computes it in float32."""
         scale = np.float32(before) / np.float32(after)
         if self.align_corners and after > 1:
@@ -68,7 +68,7 @@ class ResizeNearest(_Resize):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        rows, columns = (self._sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
+        rows, columns = (self.sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
         return np.ascontiguousarray(x.data[:, rows][:, :, columns])
 
     @from_aten(

@@ -59,6 +59,14 @@ def _wide_softmax(x: Value) -> npt.NDArray[Any]:
     return result.clip(0, 32767).astype(np.int16)
 
 
+def softmax_multiplier(scale: float) -> tuple[int, int, int]:
+    """Multiplier and shift that make fixed-point numbers of int8 differences, and the least difference that counts."""
+    real = min(scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
+    multiplier, shift = quantize_multiplier(real)
+    lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))
+    return multiplier, shift, lowest
+
+
 @operator("softmax")
 class Softmax(Op):
     """exp(x) / sum(exp(x)) along the last axis.
@@ -82,9 +90,7 @@ class Softmax(Op):
         (x,) = operands
         if x.type.dtype is DType.INT16:
             return _wide_softmax(x)
-        real = min(x.scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
-        multiplier, shift = quantize_multiplier(real)
-        lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))
+        multiplier, shift, lowest = softmax_multiplier(x.scale)
         data = x.data.astype(np.int64)
         difference = data - data.max(axis=-1, keepdims=True)
         counts = difference >= lowest  # anything further below is zero

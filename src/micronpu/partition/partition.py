@@ -32,6 +32,7 @@ from micronpu.frontend.program import (
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.base import Op
 from micronpu.partition.grouping import group
 from micronpu.partition.report import DelegationReport
 from micronpu.partition.verdict import Reason, Verdict
@@ -114,6 +115,7 @@ def partition(
     cure: FindCure | None = None,
     allow_no_op_partitions: bool = False,
     shared: Collection[FxNode] = (),
+    free: tuple[type[Op], ...] = (),
 ) -> Partitioning:
     """Decides for every operator and groups what is supported.
 
@@ -125,6 +127,7 @@ def partition(
         cure: finds a rewrite for an operator that breaks a rule.
         allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
         shared: dequantizes that no partition may read, because something else reads them as well.
+        free: operators that leave nothing to run, such as a reshape where that moves no byte.
     """
     units, unit_of = _units(view)
 
@@ -132,7 +135,7 @@ def partition(
         return _torn(node, shared) or (exclude(node) if exclude is not None else None)
 
     for unit in units:
-        _judge(view, unit, check, excluded, cure)
+        _judge(view, unit, check, excluded, cure, free)
     vertices = _vertices(view, units, unit_of)
     chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
     groups: list[Group] = []
@@ -275,7 +278,9 @@ def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
             _add_operand(view, unit, source)
 
 
-def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude, cure: FindCure | None) -> None:
+def _judge(
+    view: ProgramView, unit: Unit, check: Check, exclude: Exclude, cure: FindCure | None, free: tuple[type[Op], ...]
+) -> None:
     """Fills in the unit's reasons and MACs."""
     # A fused clamp can be unwanted as well as the operator that takes it.
     unit.reasons += [reason for n in (*unit.body, *unit.quantizes) if (reason := exclude(n)) is not None]
@@ -295,7 +300,7 @@ def _judge(view: ProgramView, unit: Unit, check: Check, exclude: Exclude, cure: 
         unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
         return
     graph: Graph = importer.builder.graph
-    unit.operations = len(graph.nodes)
+    unit.operations = sum(not isinstance(n.op, free) for n in graph.nodes)
     for operation in graph.nodes:
         unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
         reasons = check(operation)

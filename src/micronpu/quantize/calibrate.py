@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
+from torchao.quantization.pt2e.quantizer import Quantizer
 
 from micronpu.errors import ModelError
 from micronpu.frontend.functional import functional

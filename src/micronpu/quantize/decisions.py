@@ -124,9 +124,10 @@ def _cast_readers(model: GraphModule, node: Node, number: Node) -> None:
 
 def _chosen(model: GraphModule, reader: Node, mask: Node, number: Node, opposite: Callable[[], Node]) -> Node | None:
     """What a choice by the mask computes, or None where the reader is none."""
-    name, given = overload_name(reader), arguments(reader)
-    if not _is_float(reader):
+    name = overload_name(reader)
+    if name not in (*_CHOICES, *_FILLS) or not _is_float(reader):
         return None
+    given = arguments(reader)
     if name in _CHOICES and given["condition"] is mask:
         yes, no = given["self"], given["other"]
     elif name in _FILLS and given["mask"] is mask:

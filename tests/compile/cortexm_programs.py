@@ -1,0 +1,38 @@
+"""Runs emitted modules with the integer references of the `cortex_m::*` operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from micronpu.cortexm.reference import REFERENCES
+
+Array = np.ndarray[Any, Any]
+
+
+class IntegerInterpreter(fx.Interpreter):
+    """Executes a module; ExecuTorch's own eager form of some `cortex_m::*` operators computes in floating point."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operator = getattr(target, "_op", target)
+        name = getattr(operator, "_schema", None) and operator._schema.name
+        if not name or not name.startswith("cortex_m::"):
+            return super().call_function(target, args, kwargs)
+        arrays = [a.numpy() if isinstance(a, torch.Tensor) else _dtype(a) for a in args]
+        result = REFERENCES[name.removeprefix("cortex_m::")](*arrays, **kwargs)
+        return torch.from_numpy(np.ascontiguousarray(result))
+
+
+def _dtype(argument: Any) -> Any:
+    names = {torch.int8: np.int8, torch.int16: np.int16}
+    return names.get(argument, argument) if isinstance(argument, torch.dtype) else argument
+
+
+def run_emitted(module: fx.GraphModule, inputs: Sequence[Array]) -> list[Array]:
+    """Outputs of an emitted module."""
+    results = IntegerInterpreter(module).run(*(torch.from_numpy(np.ascontiguousarray(x)) for x in inputs))
+    return [r.numpy() for r in results]
