@@ -1,6 +1,7 @@
 // The C surface of the plug-in: registration, the executor's installation and the last error. Called through ctypes.
 //
 // Registration is a call, not a static initialiser: its error can then be told, and loading the library twice is safe.
+#include "cortexm_kernels.h"
 #include "delegate.h"
 #include "status.h"
 
@@ -13,7 +14,9 @@ MICRONPU_EXPORT int32_t micronpu_abi_version() {
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
 MICRONPU_EXPORT int32_t micronpu_register() {
-  return static_cast<int32_t>(micronpu::register_backends());
+  const executorch::runtime::Error error = micronpu::register_backends();
+  return static_cast<int32_t>(
+      error == executorch::runtime::Error::Ok ? micronpu::cortexm::register_kernels() : error);
 }
 
 // Null pointers detach the executor; programs then fail with a sentence.

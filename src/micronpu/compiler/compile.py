@@ -20,7 +20,6 @@ from micronpu.compiler.devices import Options, device_for
 from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, ModelError
-from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_channels_last, leaves_channels_last, static_shape
 from micronpu.partition.device import Device
 from micronpu.partition.partition import Group, Partitioning
@@ -89,12 +88,12 @@ def compile_model(
     with clock.step("partition"):
         partitioning = device.partition(view)
     with clock.step("compile") as progress, quiet():
-        compiled, calls, specs = [], [], device.specs()
-        for number, group in enumerate(partitioning.groups):
-            part = device.compile(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)))
-            calls.append(delegate(device.backend, part, specs, *_border(group)))
-            compiled.append(part)
-            progress((number + 1) / len(partitioning.groups))
+        partitioning, compiled = device.compile_all(view, partitioning, progress=progress)
+        specs = device.specs()
+        calls = [
+            delegate(device.backend, part, specs, *_border(group))
+            for part, group in zip(compiled, partitioning.groups, strict=True)
+        ]
     with clock.step("lower"), quiet():
         program = lower(outline(quantized, partitioning.groups, calls), examples)
         buffer = bytes(program.buffer)

@@ -98,6 +98,11 @@ class LiteRtEmitter:
         return self._tensor(f"{self._current.output.name}/{len(self._subgraph.tensors)}", type, None)
 
     @staticmethod
+    def code(dtype: DType) -> int:
+        """Code of an element type."""
+        return int(_TYPES[dtype])
+
+    @staticmethod
     def activation(activation: Activation) -> int:
         """Code of a fused activation."""
         if not activation.can_fuse:

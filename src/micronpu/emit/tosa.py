@@ -262,6 +262,10 @@ class TosaEmitter:
             x = self.add(name, (x,), shape, x.dtype, axis, *arguments)
         return x
 
+    def arg_max(self, x: TosaTensor) -> TosaTensor:
+        """Position of the largest element along the last axis, as int32."""
+        return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, _IGNORE, attribute="ArgMax")
+
     # -- windows
 
     def convolution(

@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.payload import pack
-from micronpu.ethosu.vela import VelaProgram, compile_flatbuffer
+from micronpu.ethosu.rules import RULE, SENTENCE
+from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph
 from micronpu.neutron.converter import ConverterOptions, ReferenceConverter
 from micronpu.neutron.payload import PayloadLayout, TensorSlot
 from micronpu.neutron.payload import pack as pack_reference
-from micronpu.partition.device import CompiledPartition, NamedData
+from micronpu.partition.device import CompiledPartition, NamedData, RefusedError
 from micronpu.partition.intermediates import Intermediates
+from micronpu.partition.verdict import Reason
 from micronpu.passes import run_passes
 
 KEY = "micronpu_graph_"
@@ -40,7 +42,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     """Runs passes, emission, Vela and packing on an imported graph, which is changed in place.
 
     Raises:
-        VelaError: Vela refuses the graph as a whole.
+        RefusedError: Vela refuses the graph, whose operators it takes one by one.
         FileError: an intermediate file cannot be written.
     """
     name = graph.first_operator()
@@ -50,7 +52,10 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
     files.write("model.tflite", lambda: litert.data)
-    program = compile_flatbuffer(litert.data, spec)
+    try:
+        program = compile_flatbuffer(litert.data, spec)
+    except VelaError as error:
+        raise _refused(graph, spec, error) from error
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
@@ -62,6 +67,30 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     return EthosUPartition(
         payload=payload, graph=graph, debug_handles=handles, named_data=named, name=name, litert=litert, program=program
     )
+
+
+def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> RefusedError:
+    """Who is to blame: the operator that the shortest refused beginning of the graph ends with."""
+    taken, refused, what = 0, len(graph.nodes), error.what
+    while refused - taken > 1:
+        middle = (taken + refused) // 2
+        try:
+            compile_flatbuffer(to_litert(_beginning(graph, middle)).data, spec)
+            taken = middle
+        except VelaError as found:
+            refused, what = middle, found.what
+    origin = graph.nodes[refused - 1].origin
+    hint = "another Ethos-U, or another form of the model"
+    return RefusedError(what, {n: Reason(RULE, SENTENCE, what, n, origin.source, hint) for n in origin.nodes})
+
+
+def _beginning(graph: Graph, count: int) -> Graph:
+    """The first nodes of a graph; what others read is an output."""
+    nodes, rest = graph.nodes[:count], graph.nodes[count:]
+    read = {t for n in rest for t in n.inputs} | set(graph.outputs)
+    outputs = [t for n in nodes for t in n.outputs if t in read]
+    used = {t for n in nodes for t in n.inputs}
+    return Graph([t for t in graph.inputs if t in used], outputs, list(nodes))
 
 
 def host_graph_key(payload: bytes) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch.fx import Node
@@ -11,10 +12,12 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from micronpu.ethosu.compile import EthosUPartition, compile_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.target import ethosu_partition
+from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.device import CompiledPartition, Device, RefusedError
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.verdict import Reason
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -50,8 +53,21 @@ class EthosUDevice(Device):
 
         return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat)
 
-    def partition(self, view: ProgramView, shared: Collection[Node] = ()) -> Partitioning:
-        return ethosu_partition(view, self.spec, self.target, shared, self.additional_checks)
+    def partition(
+        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
+    ) -> Partitioning:
+        return ethosu_partition(view, self.spec, self.target, shared, refused, self.additional_checks)
+
+    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+        """Vela is the last judge: operators that it takes one by one can be too much together."""
+        found: dict[str, Reason] = {}
+        for group in partitioning.groups:
+            graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+            try:
+                compile_graph(graph, replace(self.spec, intermediates_dir="", host_runnable=False))
+            except RefusedError as error:
+                found |= error.reasons
+        return found
 
     def compile(self, graph: Graph) -> EthosUPartition:
         return compile_graph(graph, self.spec)

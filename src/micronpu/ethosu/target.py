@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -10,6 +10,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.rules import Judge
 from micronpu.frontend.program import ProgramView, is_compute, origin_of
+from micronpu.ops.movement import Reshape
 from micronpu.partition.partition import Partitioning, partition
 from micronpu.partition.verdict import Reason
 
@@ -19,13 +20,14 @@ def ethosu_partition(
     spec: EthosUCompileSpec,
     name: str = "",
     shared: Collection[Node] = (),
+    refused: Mapping[str, Reason] | None = None,
     additional_checks: Sequence[OperatorSupportBase] = (),
 ) -> Partitioning:
     """Partitions and verdicts of a quantized program.
 
     Args:
         name: of the target in the report; the accelerator's unless given.
-        shared: dequantizes that no partition may read, because something else reads them as well.
+        shared, refused: see `partition`.
         additional_checks: the user's own; what one of them refuses stays on the host.
     """
 

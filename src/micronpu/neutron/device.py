@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch.fx import Node
@@ -14,6 +14,7 @@ from micronpu.neutron.options import CustomDelegationOptions, NeutronCompileOpti
 from micronpu.neutron.target import neutron_partition
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.verdict import Reason
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -54,8 +55,10 @@ class NeutronDevice(Device):
             disabled_rewrites=self.options.disabled_rewrites,
         )
 
-    def partition(self, view: ProgramView, shared: Collection[Node] = ()) -> Partitioning:
-        return neutron_partition(view, self.options.target, self.options, self.target, self.delegation, shared)
+    def partition(
+        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
+    ) -> Partitioning:
+        return neutron_partition(view, self.options.target, self.options, self.target, self.delegation, shared, refused)
 
     def compile(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from torch.fx import Node
@@ -23,13 +23,14 @@ def neutron_partition(
     name: str = "",
     delegation: CustomDelegationOptions | None = None,
     shared: Collection[Node] = (),
+    refused: Mapping[str, Reason] | None = None,
 ) -> Partitioning:
     """Partitions and verdicts of a quantized program; the report says what is assumed about the device.
 
     Args:
         name: of the target in the report; made of the chip's unless given.
         delegation: how bold to be; the default is defensive.
-        shared: dequantizes that no partition may read, because something else reads them as well.
+        shared, refused: see `partition`.
     """
     allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
@@ -52,5 +53,6 @@ def neutron_partition(
         cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes)) is not None else None,
         allow_no_op_partitions=allow_no_ops,
         shared=shared,
+        refused=refused,
     )
     return replace(made, report=replace(made.report, notes=(*made.report.notes, *target.notes)))

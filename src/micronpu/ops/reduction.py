@@ -228,7 +228,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
     rows = node.emit(Reshape((x.type.size // count, count)), moved)
     qparams = QParams.per_tensor(1.0, 0)
     ones = node.constant(np.tril(np.ones((count, count))), TensorType((count, count), DType.INT8, qparams))
-    bias_type = TensorType((count,), DType.INT32, QParams.per_tensor(x.type.scale, 0))
+    bias_type = TensorType((count,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0))
     bias = node.constant(np.zeros(count), bias_type)
     y = node.emit(Reshape(moved.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
     return y if moved is x else transposed(node, y, inverse(order))

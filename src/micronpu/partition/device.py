@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from micronpu.errors import UnsupportedError
+from micronpu.frontend.importer import import_nodes
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.verdict import Reason
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -16,6 +19,19 @@ if TYPE_CHECKING:
 
     from micronpu.frontend.program import ProgramView
     from micronpu.quantize.quantizer import Int8Quantizer
+
+
+class RefusedError(UnsupportedError):
+    """The compiler refuses a partition because of one operator.
+
+    Args:
+        what: the compiler's own sentence.
+        reasons: why, by name of the program's nodes that the operator stands for.
+    """
+
+    def __init__(self, what: str, reasons: Mapping[str, Reason]) -> None:
+        super().__init__(what)
+        self.reasons = dict(reasons)
 
 
 @dataclass(frozen=True)
@@ -65,16 +81,53 @@ class Device(ABC):
         """The quantizer for a float model."""
 
     @abstractmethod
-    def partition(self, view: ProgramView, shared: Collection[Node] = ()) -> Partitioning:
+    def partition(
+        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
+    ) -> Partitioning:
         """Partitions and verdicts of a quantized program.
 
         Args:
             shared: dequantizes that no partition may read, because something else reads them as well.
+            refused: by name of the node, why the compiler could not take it when it was tried.
         """
 
     @abstractmethod
     def compile(self, graph: Graph) -> CompiledPartition:
         """One partition, from the imported graph, which is changed in place."""
+
+    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+        """What the compiler would refuse of these partitions, by name of the node; its rules are the whole truth unless
+        a device says otherwise."""
+        return {}
+
+    def compile_all(
+        self,
+        view: ProgramView,
+        partitioning: Partitioning,
+        shared: Collection[Node] = (),
+        progress: Callable[[float], None] | None = None,
+    ) -> tuple[Partitioning, list[CompiledPartition]]:
+        """Compiles every partition; where the compiler refuses an operator after all, it leaves the partition.
+
+        Args:
+            shared: as `partition` was given.
+            progress: called with the part that is done, 0 to 1.
+        """
+        refused: dict[str, Reason] = {}
+        while True:
+            parts: list[CompiledPartition] = []
+            try:
+                for group in partitioning.groups:
+                    graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+                    parts.append(self.compile(graph))
+                    if progress is not None:
+                        progress(len(parts) / len(partitioning.groups))
+                return partitioning, parts
+            except RefusedError as error:
+                if error.reasons.keys() <= refused.keys():
+                    raise
+                refused |= error.reasons
+                partitioning = self.partition(view, shared, refused)
 
     @abstractmethod
     def specs(self) -> list[CompileSpec]:

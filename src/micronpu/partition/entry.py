@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.report import DelegationReport
+from micronpu.partition.verdict import Reason
 
 _ALIGNMENT = 16  # bytes; what a device reads in place
 
@@ -99,12 +100,7 @@ class DevicePartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
-        partitioning = self._partitioning(exported_program)
-        # ExecuTorch allows a partitioner no change of the graph, so what shares a dequantize has to stay on the host.
-        shared: set[Node] = set()
-        while torn := _torn_dequantizes(partitioning):
-            shared |= torn
-            partitioning = self._partitioning(exported_program, shared)
+        partitioning = self._settled(exported_program)
         report = partitioning.report
         self.report = replace(report, notes=(*report.notes, *self._not_kept))
         self._not_kept = {}
@@ -135,8 +131,23 @@ class DevicePartitioner(Partitioner):
         module.recompile()
         return changed
 
-    def _partitioning(self, program: ExportedProgram, shared: Collection[Node] = ()) -> Partitioning:
-        return self.device.partition(ProgramView(program), shared)
+    def _partitioning(self, program: ExportedProgram) -> Partitioning:
+        return self.device.partition(ProgramView(program))
+
+    def _settled(self, program: ExportedProgram) -> Partitioning:
+        """Partitions that can be cut out and compiled."""
+        view = ProgramView(program)
+        # ExecuTorch allows a partitioner no change of the graph, so what shares a dequantize has to stay on the host.
+        shared: set[Node] = set()
+        refused: dict[str, Reason] = {}
+        while True:
+            partitioning = self.device.partition(view, shared, refused)
+            torn = _torn_dequantizes(partitioning)
+            found = {} if torn else self.device.refusals(view, partitioning)
+            if not torn and found.keys() <= refused.keys():
+                return partitioning
+            shared |= torn
+            refused |= found
 
 
 @functools.lru_cache(maxsize=1)

@@ -115,6 +115,7 @@ def partition(
     cure: FindCure | None = None,
     allow_no_op_partitions: bool = False,
     shared: Collection[FxNode] = (),
+    refused: Mapping[str, Reason] | None = None,
     free: tuple[type[Op], ...] = (),
 ) -> Partitioning:
     """Decides for every operator and groups what is supported.
@@ -127,12 +128,14 @@ def partition(
         cure: finds a rewrite for an operator that breaks a rule.
         allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
         shared: dequantizes that no partition may read, because something else reads them as well.
+        refused: by name of the node, why the compiler could not take it when it was tried.
         free: operators that leave nothing to run, such as a reshape where that moves no byte.
     """
     units, unit_of = _units(view)
 
     def excluded(node: FxNode) -> Reason | None:
-        return _torn(node, shared) or (exclude(node) if exclude is not None else None)
+        known = _torn(node, shared) or (refused or {}).get(node.name)
+        return known or (exclude(node) if exclude is not None else None)
 
     for unit in units:
         _judge(view, unit, check, excluded, cure, free)

@@ -35,7 +35,7 @@ class Rewrite(ABC):
         """
 
 
-class _Chain:
+class Chain:
     """Nodes one after the other, each marked as made by the rewrite."""
 
     def __init__(self, name: str, node: Node) -> None:
@@ -103,7 +103,7 @@ class PadChannels(Rewrite):
         y = node.output
         if y.type.channels % lanes == 0 or y.type.rank < 2:
             return None
-        chain = _Chain(self.name, node)
+        chain = Chain(self.name, node)
         x = node.inputs[0]
         if isinstance(node.op, Softmax) and _span(x.type) < 2 * _NOTHING:
             x = chain.add(Requantize(), x, qparams=_lowered(x.type))
@@ -126,7 +126,7 @@ class FillProduct(Rewrite):
         size = y.type.size
         if size % lanes == 0:
             return None
-        chain = _Chain(self.name, node)
+        chain = Chain(self.name, node)
         wide = [chain.widened(chain.add(Reshape((1, 1, 1, size)), t), lanes) for t in node.inputs]
         product = chain.add(node.op, *wide, qparams=y.type.qparams)
         flat = chain.add(Slice((0, 0, 0, 0), (1, 1, 1, size)), product)

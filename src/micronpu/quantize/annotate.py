@@ -28,13 +28,18 @@ KEY = "quantization_annotation"
 
 
 def annotate(
-    model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None], *, tables: bool = False
+    model: GraphModule,
+    config_of: Callable[[Node], QuantizationConfig | None],
+    *,
+    tables: bool = False,
+    io: QuantizationConfig | None = None,
 ) -> None:
     """Annotates every operator that micronpu knows, in place.
 
     Args:
         config_of: how a node shall be quantized; None leaves it float.
         tables: annotate functions that are tables, too.
+        io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
     """
     constants = constant_nodes(model)
     for node in model.graph.nodes:

@@ -18,31 +18,55 @@ from torchao.quantization.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     PerChannelMinMaxObserver,
 )
-from torchao.quantization.pt2e.quantizer import QuantizationSpec
+from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
 from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
+from micronpu.ir.types import DType
+from micronpu.ops.base import Quantization
 from micronpu.quantize.observers import RangeObserver
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
 # well inside float32.
-ACTIVATION_EPS = 2**-16
+ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
 # Small enough for a channel with tiny weights to keep its own grid.
 WEIGHT_EPS = 2**-24
 
 ActivationObserver = Literal["histogram", "minmax", "moving_average"]
+Activations = Literal["int8", "int16"]
+
+_TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
+
+
+def check_activations(value: Any, name: str = "activations") -> Activations:
+    """An element type of activations.
+
+    Raises:
+        OptionError: it is none.
+    """
+    known = get_args(Activations)
+    if value in known:
+        return value  # type: ignore[no-any-return]
+    hint = f"one of {list(known)}"
+    if str(value).removeprefix("torch.") == "uint8":
+        hint += "; a uint8 image becomes int8 by subtracting 128 on the host"
+    raise OptionError(f"`{name}` is {value!r}; activations are int8 or int16.", hint=hint)
 
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """How the tensors of an operator are quantized: int8, activations asymmetric, weights symmetric in [-127, 127].
+    """How the tensors of an operator are quantized.
+
+    Weights are int8, symmetric in [-127, 127].
 
     Attributes:
         per_channel: one weight scale per output channel rather than one per tensor.
+        activations: "int8", asymmetric, or "int16", symmetric (16x8), for NPUs that have it.
         is_qat: fake quantization that lets gradients pass, for `prepare_qat_pt2e`, rather than observers.
         activation_observer: where the range of an activation comes from in post-training quantization: "histogram"
             (the range with the least squared error), "minmax" (every value seen) or "moving_average" (of the extremes
-            per batch).  QAT always takes the moving average.
+            per batch).  QAT always takes the moving average.  Of 65536 steps none are worth clipping for: int16 takes
+            every value seen for "histogram", too.
         freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
             with small batches.  Their weight and bias are trained all the same.
 
@@ -54,8 +78,10 @@ class QuantizationConfig:
     is_qat: bool = False
     activation_observer: ActivationObserver = "histogram"
     freeze_batch_norm: bool = False
+    activations: Activations = "int8"
 
     def __post_init__(self) -> None:
+        check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
@@ -68,24 +94,44 @@ class QuantizationConfig:
             )
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Element type of activations."""
+        return _TORCH_TYPES[self.activations]
+
+    @property
     def activation(self) -> QuantizationSpec:
-        """int8, asymmetric, one scale per tensor."""
+        """One scale per tensor; int8 asymmetric, int16 symmetric."""
+        eps, limits = ACTIVATION_EPS[self.activations], torch.iinfo(self.dtype)
         if self.is_qat:
-            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=ACTIVATION_EPS)
+            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
         else:
             kinds = {
-                "histogram": RangeObserver,
+                "histogram": RangeObserver if self.activations == "int8" else MinMaxObserver,
                 "minmax": MinMaxObserver,
                 "moving_average": MovingAverageMinMaxObserver,
             }
-            observer = kinds[self.activation_observer].with_args(eps=ACTIVATION_EPS)
+            observer = kinds[self.activation_observer].with_args(eps=eps)
         return QuantizationSpec(
-            dtype=torch.int8,
-            quant_min=-128,
-            quant_max=127,
-            qscheme=torch.per_tensor_affine,
+            dtype=self.dtype,
+            quant_min=limits.min,
+            quant_max=limits.max,
+            qscheme=torch.per_tensor_affine if self.activations == "int8" else torch.per_tensor_symmetric,
             is_dynamic=False,
             observer_or_fake_quant_ctr=observer,
+        )
+
+    def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
+        """What an operator dictates for its result."""
+        limits = torch.iinfo(self.dtype)
+        qparams = rule.fixed_for(DType(self.activations))
+        assert qparams is not None
+        return FixedQParamsQuantizationSpec(
+            dtype=self.dtype,
+            scale=qparams.scale[0],
+            zero_point=qparams.zero_point[0],
+            quant_min=limits.min,
+            quant_max=limits.max,
+            qscheme=torch.per_tensor_affine,
         )
 
     @property
@@ -147,17 +193,22 @@ Setting = QuantizationConfig | None
 class QuantizationSettings:
     """Which operator gets which configuration; None leaves it float.
 
-    The most specific setting wins: by module name (the longest that fits), then by module type (the innermost), then by
-    operator, then the global one.
+    The most specific setting wins: by node name, by module name (the longest that fits), then by module type (the
+    innermost), then by operator, then the global one.  ``io`` is for the inputs and outputs of the program, where it is
+    given: they are then integers outside of the program, too.
     """
 
     default: Setting = field(default_factory=QuantizationConfig)
     operators: dict[str, Setting] = field(default_factory=dict)
     types: dict[str, Setting] = field(default_factory=dict)
     names: dict[str, Setting] = field(default_factory=dict)
+    nodes: dict[str, Setting] = field(default_factory=dict)
+    io: Setting = None
 
     def of(self, node: Node) -> Setting:
         """The configuration of a node."""
+        if node.name in self.nodes:
+            return self.nodes[node.name]
         stack = module_stack(node)
         path = stack[-1][0] if stack else ""
         fitting = [name for name in self.names if path == name or path.startswith(f"{name}.")]
@@ -181,6 +232,7 @@ class QuantizationSettings:
         stacks = [module_stack(n) for n in nodes]
         paths = {path for stack in stacks for path, _ in stack if path}
         paths |= {".".join(path.split(".")[:i]) for path in paths for i in range(1, path.count(".") + 1)}
+        _refuse(self.nodes, {n.name for n in nodes}, "set_node_name", "node")
         _refuse(self.names, paths, "set_module_name", "module")
         _refuse(self.types, {kind for stack in stacks for _, kind in stack}, "set_module_type", "module of type")
         _refuse(

@@ -15,8 +15,10 @@ from micronpu.errors import OptionError
 from micronpu.quantize import torchao_fixes
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
+    Activations,
     QuantizationConfig,
     QuantizationSettings,
+    check_activations,
     operator_key,
     stamp,
     stamped,
@@ -28,20 +30,23 @@ from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
 
 
-class Int8Quantizer(Quantizer):
-    """Static int8 for `prepare_pt2e` or `prepare_qat_pt2e`, and `convert_pt2e`.
+class StaticQuantizer(Quantizer):
+    """Static quantization for `prepare_pt2e` or `prepare_qat_pt2e`, and `convert_pt2e`.
 
-    Activations are asymmetric with one scale per tensor, weights symmetric in [-127, 127] with one scale per output
-    channel.  Operators that only move or select values share the parameters of their operand; sigmoid, tanh and
+    Activations are int8, asymmetric with one scale per tensor, weights symmetric in [-127, 127] with one scale per
+    output channel; int16 activations are symmetric.  Operators that only move or select values share the parameters of their operand; sigmoid, tanh and
     softmax have the fixed output parameters that LiteRT demands.  One object may quantize any number of models.
 
-    Parts of a model are configured apart; None leaves a part float.  The most specific setting wins: module name (the
-    longest that fits), module type (the innermost), operator, global.
+    Parts of a model are configured apart; None leaves a part float.  The most specific setting wins: node name, module
+    name (the longest that fits), module type (the innermost), operator, global.  Where int8 meets int16, the value is
+    quantized a second time.
 
         quantizer.set_module_name("head", None).set_operator("softmax", None)
 
     Args:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
+        activations: "int8" or "int16", for all that no setting is for.
+        io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
         is_qat: for quantization-aware training.
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
 
@@ -52,13 +57,25 @@ class Int8Quantizer(Quantizer):
     tables: ClassVar[bool] = False
     """Whether unary functions become tables of 256 results, where an NPU has these, instead of operators it has."""
 
+    activation_types: ClassVar[tuple[Activations, ...]] = ("int8",)
+    """Element types that the NPU computes with."""
+
     def __init__(
-        self, *, per_channel: bool = True, is_qat: bool = False, disabled_rewrites: Iterable[str] = ()
+        self,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        disabled_rewrites: Iterable[str] = (),
+        activations: Activations = "int8",
+        io: Activations | None = None,
     ) -> None:
         super().__init__()
         self.is_qat = is_qat
         self.disabled_rewrites = check_rewrites(disabled_rewrites)
-        self.settings = QuantizationSettings(QuantizationConfig(per_channel=per_channel, is_qat=is_qat))
+        self.settings = QuantizationSettings()
+        self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=is_qat, activations=activations))
+        if io is not None:
+            self.set_io(QuantizationConfig(is_qat=is_qat, activations=check_activations(io, "io")))
 
     def set_global(self, config: QuantizationConfig | None) -> Self:
         """Configures what no other setting is for."""
@@ -86,6 +103,27 @@ class Int8Quantizer(Quantizer):
         self.settings.operators[operator_key(operator)] = self._checked(config)
         return self
 
+    def set_node_target(self, target: Any, config: QuantizationConfig | None) -> Self:
+        """Another name of `set_operator`: a node's target is its operator."""
+        return self.set_operator(target, config)
+
+    def set_node_name(self, name: str, config: QuantizationConfig | None) -> Self:
+        """Configures one operator of the exported program, by the name that its node has there, such as "conv2d_1"."""
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"`set_node_name` got {name!r}; it takes the name of a node.", hint='"conv2d_1"')
+        self.settings.nodes[name] = self._checked(config)
+        return self
+
+    def set_io(self, config: QuantizationConfig | None) -> Self:
+        """Makes the program's own inputs and outputs integers, on grids of this configuration; None undoes it.
+
+        The finished program takes and gives int8 or int16 tensors, and no quantize or dequantize is left on the host.
+        `micronpu.compile` does what is needed for that; with torchao alone, call `micronpu.quantize.integer_borders` on
+        what `convert_pt2e` returns.
+        """
+        self.settings.io = self._checked(config)
+        return self
+
     def _checked(self, config: QuantizationConfig | None) -> QuantizationConfig | None:
         if config is not None and not isinstance(config, QuantizationConfig):
             raise OptionError(
@@ -95,6 +133,12 @@ class Int8Quantizer(Quantizer):
             raise OptionError(
                 f"The configuration has is_qat={config.is_qat} and the quantizer is_qat={self.is_qat}.",
                 hint="give both the same; post-training quantization and QAT each need a quantizer",
+            )
+        if config is not None and config.activations not in self.activation_types:
+            raise OptionError(
+                f"{type(self).__name__} quantizes activations to {' or '.join(self.activation_types)}; the NPU does "
+                f"not compute with {config.activations}.",
+                hint="EthosUQuantizer has int16 activations" if config.activations == "int16" else "",
             )
         return config
 
@@ -116,7 +160,7 @@ class Int8Quantizer(Quantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
-        annotate(model, self._config_of, tables=self.tables)
+        annotate(model, self._config_of, tables=self.tables, io=self.settings.io)
         reveal(model)
         return model
 

@@ -1,0 +1,86 @@
+// Host kernels of the `cortex_m::*` operators, for programs that ExecuTorch's Cortex-M passes have rewritten.
+//
+// Each function has its schema's name and arguments (executorch.backends.cortex_m.ops.operators). It throws a Refusal
+// for arguments that the device's kernel refuses, or for which it would compute something else than the operator means.
+// Scratch tensors are for the device: the host needs none.
+#pragma once
+
+#include "cortexm_common.h"
+
+#include <executorch/runtime/core/error.h>
+
+namespace micronpu::cortexm {
+
+// clang-format off
+using Quantize = void(const Tensor& input, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max,
+    ScalarType dtype, Tensor& out);
+using Add = void(const Tensor& a, int64_t a_zero_point, int64_t a_multiplier, int64_t a_shift, const Tensor& b,
+    int64_t b_zero_point, int64_t b_multiplier, int64_t b_shift, int64_t zero_point, int64_t multiplier, int64_t shift,
+    int64_t activation_min, int64_t activation_max, Tensor& out);
+using Multiply = void(const Tensor& a, int64_t a_zero_point, const Tensor& b, int64_t b_zero_point, int64_t zero_point,
+    int64_t multiplier, int64_t shift, Tensor& out);
+using Divide = void(const Tensor& a, int64_t a_zero_point, const Tensor& b, int64_t b_zero_point, int64_t zero_point,
+    double effective_scale, Tensor& out);
+using Binary = void(const Tensor& a, const Tensor& b, Tensor& out);
+using Linear = void(const Tensor& input, const Tensor& weights, const OptionalTensor& bias,
+    const OptionalTensor& kernel_sum, int64_t input_offset, int64_t filter_offset, int64_t output_offset,
+    Integers multipliers, Integers shifts, int64_t activation_max, int64_t activation_min, Tensor& out);
+using BatchMatmul = void(const Tensor& lhs, int64_t lhs_offset, const Tensor& rhs_transposed, int64_t rhs_offset,
+    int64_t output_offset, int64_t multiplier, int64_t shift, const Tensor& scratch, Tensor& out);
+using Softmax = void(const Tensor& input, int64_t dim, int64_t input_zero_point, int64_t output_zero_point,
+    int64_t multiplier, int64_t shift, int64_t diff_min, Tensor& out);
+using Transpose = void(const Tensor& input, Integers permutation, Tensor& out);
+using Pad = void(const Tensor& input, Integers pre_pad, Integers post_pad, int64_t pad_value, Tensor& out);
+using Convolution = void(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride,
+    Integers padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
+    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out);
+using Depthwise = void(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride,
+    Integers padding, Integers dilation, int64_t depth_multiplier, int64_t input_offset, int64_t output_offset,
+    const Tensor& multipliers, const Tensor& shifts, int64_t activation_min, int64_t activation_max,
+    const Tensor& scratch, Tensor& out);
+using Transposed = void(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride,
+    Integers padding, Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset,
+    const Tensor& multipliers, const Tensor& shifts, int64_t activation_min, int64_t activation_max,
+    const Tensor& scratch, const Tensor& output_scratch, Tensor& out);
+using AveragePool = void(const Tensor& input, Integers kernel_size, Integers stride, Integers padding, bool ceil_mode,
+    int64_t zero_point, int64_t multiplier, int64_t shift, const Tensor& scratch, Tensor& out);
+using MaxPool = void(const Tensor& input, Integers kernel_size, Integers stride, Integers padding, Integers dilation,
+    bool ceil_mode, int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max,
+    Tensor& out);
+
+// Every operator and the type of its kernel: the only list there is.
+#define MICRONPU_CORTEXM_KERNELS(KERNEL)              \
+  KERNEL(Quantize, quantize_per_tensor)               \
+  KERNEL(Quantize, dequantize_per_tensor)             \
+  KERNEL(Add, quantized_add)                          \
+  KERNEL(Multiply, quantized_mul)                     \
+  KERNEL(Divide, quantized_div)                       \
+  KERNEL(Binary, quantized_activation)                \
+  KERNEL(Binary, minimum)                             \
+  KERNEL(Binary, maximum)                             \
+  KERNEL(Linear, quantized_linear)                    \
+  KERNEL(BatchMatmul, quantized_batch_matmul)         \
+  KERNEL(Softmax, softmax)                            \
+  KERNEL(Transpose, transpose)                        \
+  KERNEL(Pad, pad)                                    \
+  KERNEL(Convolution, quantized_conv2d)               \
+  KERNEL(Convolution, quantized_conv2d_nhwc)          \
+  KERNEL(Depthwise, quantized_depthwise_conv2d)       \
+  KERNEL(Depthwise, quantized_depthwise_conv2d_nhwc)  \
+  KERNEL(Transposed, quantized_transpose_conv2d)      \
+  KERNEL(Transposed, quantized_transpose_conv2d_nhwc) \
+  KERNEL(AveragePool, quantized_avg_pool2d)           \
+  KERNEL(AveragePool, quantized_avg_pool2d_nhwc)      \
+  KERNEL(MaxPool, quantized_max_pool2d)               \
+  KERNEL(MaxPool, quantized_max_pool2d_nhwc)
+// clang-format on
+
+#define MICRONPU_DECLARE(type, name) type name;
+MICRONPU_CORTEXM_KERNELS(MICRONPU_DECLARE)
+#undef MICRONPU_DECLARE
+
+// Registers with the ExecuTorch runtime those kernels that nobody has registered before: a second registration of a
+// name would end the process.
+executorch::runtime::Error register_kernels();
+
+} // namespace micronpu::cortexm

@@ -1,0 +1,70 @@
+"""A convolution over depth, height and width, which becomes one over height and width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.base import imports, weighted
+from micronpu.ops.concat import Concat
+from micronpu.ops.constants import fused_activation, quantized_weights
+from micronpu.ops.convolution import Conv2d
+from micronpu.ops.fused import Padding2d
+from micronpu.ops.movement import Pad, inverse, reshaped, transposed
+from micronpu.ops.slicing import strided
+
+if TYPE_CHECKING:
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+_CHANNELS_LAST = (0, 2, 3, 4, 1)
+
+
+def _triple(node: AtenNode, argument: str) -> tuple[int, int, int]:
+    given = node.value(argument)
+    sizes = [int(v) for v in (given if isinstance(given, list) else [given])]
+    if len(sizes) == 1:
+        sizes *= 3
+    depth, height, width = sizes
+    return depth, height, width
+
+
+@imports("conv3d.default", quantization=weighted(), moves_only=False, x="input")
+def build_conv3d(node: AtenNode) -> Tensor:
+    """The slices that a window sees in depth become channels of one image, and the depth goes to the batch.
+
+    x [N, D, H, W, C] -> pad D -> slice D at each position of the window -> reshape [N * OD, H, W, C] each ┐
+                                                                            concat [N * OD, H, W, KD * C] ┘
+      -> conv2d(w [O, KH, KW, KD * C]) -> reshape [N, OD, OH, OW, O]
+
+    Exact: the sums are of the same products.
+    """
+    if int(node.value("groups")) != 1:
+        raise UnsupportedError(f"`conv3d` with {node.value('groups')} groups is not imported.", hint="groups=1")
+    x = node.tensor("x")
+    if len(x.shape) not in (4, 5):
+        raise UnsupportedError(f"`conv3d` of a tensor of rank {len(x.shape)} is not imported.")
+    x = reshaped(node, x, (1,) * (5 - len(x.shape)) + x.shape)
+    weight, qparams, bias = quantized_weights(node, x.type)
+    stride, padding, dilation = (_triple(node, name) for name in ("stride", "padding", "dilation"))
+    image = transposed(node, x, _CHANNELS_LAST)
+    if padding[0]:
+        sides = (0, padding[0], 0, 0, 0)
+        image = node.emit(Pad(sides, sides), image)
+    count, depth, height, width, channels = image.shape
+    outputs, _, taps, high, wide = weight.shape
+    reach = depth - dilation[0] * (taps - 1)
+    parts = []
+    for i in range(taps):
+        tap = strided(node, image, 1, i * dilation[0], i * dilation[0] + reach, stride[0])
+        parts.append(reshaped(node, tap, (count * tap.shape[1], height, width, channels)))
+    slices = node.emit(Concat(3), *parts) if len(parts) > 1 else parts[0]
+    ordered = weight.transpose(0, 3, 4, 2, 1).reshape(outputs, high, wide, taps * channels)
+    if qparams.axis is not None:
+        qparams = QParams.per_channel(qparams.scale, 0)
+    constant = node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams))
+    op = Conv2d(stride[1:], Padding2d.symmetric(*padding[1:]), dilation[1:], fused_activation(node))
+    y = node.emit(op, slices, constant, bias, qparams=node.output)
+    y = reshaped(node, y, (count, y.shape[0] // count, *y.shape[1:]))
+    return reshaped(node, transposed(node, y, inverse(_CHANNELS_LAST)), node.shape)

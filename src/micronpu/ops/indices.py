@@ -1,0 +1,87 @@
+"""Operators whose result is a position, and those that pick by one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
+from micronpu.ops.movement import reshaped, transposed
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.graph import Tensor
+    from micronpu.ops.aten import AtenNode
+
+LOWEST = -128
+MOST_POSITIONS = 256
+"""A position is an int8 number."""
+
+
+@operator("argmax")
+class ArgMax(Op):
+    """Position of the largest element along the last axis, or of the smallest; of equal ones, the first.
+
+    x int8 [.., C]  ->  y int8 [..], scale 1, zero point -128.  C is at most 256.
+    """
+
+    smallest: bool = False
+
+    quantization = fixed_qparams(1.0, LOWEST)
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        (x,) = operands
+        if x.rank == 0 or x.channels > MOST_POSITIONS or x.dtype is not DType.INT8:
+            raise InternalError(f"{self} of {x} does not give an int8 position.")
+        return TensorType(x.shape[:-1], DType.INT8, QParams.per_tensor(1.0, LOWEST))
+
+    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
+        last = len(permutation) - 1
+        return (self, permutation[:-1]) if permutation[-1] == last else None
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        find = np.argmin if self.smallest else np.argmax
+        return np.asarray(find(x.data, axis=-1) + LOWEST).astype(np.int8)
+
+    @from_aten("argmax.default", "argmin.default")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        rank = len(x.shape)
+        given = node.value("dim")
+        if given is None or rank == 0:
+            x, axis, rank = reshaped(node, x, (math.prod(x.shape),)), 0, 1
+        else:
+            axis = int(given) % rank
+        if x.shape[axis] > MOST_POSITIONS:
+            raise UnsupportedError(
+                f"`{node.overload}` among {x.shape[axis]} elements is not imported; at most {MOST_POSITIONS} are.",
+                hint="leave it to the application",
+            )
+        if axis != rank - 1:
+            x = transposed(node, x, (*(i for i in range(rank) if i != axis), axis))
+        return reshaped(node, node.emit(cls(node.overload.startswith("argmin")), x), node.shape)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x = emit.input(0)
+        if self.smallest:  # TOSA finds the largest only, which is the smallest in reverse order
+            x = emit.table(x, np.arange(127, -129, -1))
+        return emit.result(emit.arg_max(x))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        """LiteRT finds an int32 position, which is moved to where an int8 one begins."""
+        integers = TensorType(emit.output_type.shape, DType.INT32)
+        found, moved = emit.intermediate(integers), emit.intermediate(integers)
+        axis = emit.constant(emit.input_type(0).rank - 1, TensorType((), DType.INT32))
+        name = "ARG_MIN" if self.smallest else "ARG_MAX"
+        options = "ArgMinOptions" if self.smallest else "ArgMaxOptions"
+        emit.add(name, options=options, fields={"outputType": emit.code(DType.INT32)}, inputs=[0, axis], outputs=[found])
+        emit.add("ADD", options="AddOptions", inputs=[found, emit.int32([LOWEST])], outputs=[moved])
+        emit.add("CAST", options="CastOptions", inputs=[moved])
