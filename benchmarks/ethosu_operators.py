@@ -30,11 +30,11 @@ from torch.fx import Interpreter, Node
 from micronpu.ethosu.vela import compile_flatbuffer
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.quantizer import EthosUQuantizer
-from micronpu.ethosu.rules import Judge
+from micronpu.ethosu.target import ethosu_partition
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
-from micronpu.partition.partition import Group, Partitioning, partition
+from micronpu.partition.partition import Group, Partitioning
 from micronpu.quantize.calibrate import graph_module, quantize
 
 BATCHES = 4
@@ -102,10 +102,16 @@ def largest_difference(view: ProgramView, group: Group, module: Any, inputs: tup
 
 
 def _cyc(graph, spec):
+    reference = graph.clone()
     from micronpu.emit.tosa import to_tosa
     from micronpu.emit.litert import to_litert
     from micronpu.passes import run_passes
+    from micronpu.ethosu.cures import cure_graph
+    from micronpu.ethosu.rules import judge_of
+    cure_graph(graph, judge_of(spec))
     run_passes(graph)
+    r=np.random.default_rng(0); ins=[r.integers(-128,128,t.shape).astype(np.int8) if t.type.dtype.value=='int8' else np.zeros(t.shape,np.int32) for t in reference.inputs]
+    for a,b in zip(interpret(reference,ins),interpret(graph,ins)): assert a.shape==b.shape and (a==b).all(), 'cure differs'
     try:
         return compile_flatbuffer(to_tosa(graph).data, spec).cycles
     except Exception as e:
@@ -129,7 +135,7 @@ def sweep(path: Path, target: str, only: str) -> Iterator[dict[str, Any]]:
             exported = torch.export.export(module.eval(), inputs)
             quantized = quantize(graph_module(exported), batches, EthosUQuantizer(spec))
             view = ProgramView(quantized)
-            partitioning = partition(view, target, Judge(spec))
+            partitioning = ethosu_partition(view, spec)
             computing, casts = on_host(partitioning)
             cycles = steps = 0
             for group in partitioning.groups:

@@ -200,7 +200,8 @@ std::vector<Scale> channel_scales(const Tensor& multipliers, const Tensor& shift
   std::vector<Scale> scales;
   scales.reserve(channels);
   for (int64_t i = 0; i < channels; ++i) {
-    scales.push_back(scale_of(multipliers.const_data_ptr<int32_t>()[i], shifts.const_data_ptr<int32_t>()[i], "a channel"));
+    scales.push_back(
+        scale_of(multipliers.const_data_ptr<int32_t>()[i], shifts.const_data_ptr<int32_t>()[i], "a channel"));
   }
   return scales;
 }

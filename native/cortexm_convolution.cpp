@@ -65,6 +65,23 @@ Image output_image(const Image& in, const Window& window, int64_t channels) {
       channels};
 }
 
+// Refuses less scratch memory than CMSIS-NN's kernel writes to on any core: what a core needs depends on its instruction
+// set, which a program does not name, so the checks ask for the least.
+void require_scratch(const Tensor& scratch, int64_t bytes, const char* name) {
+  const int64_t given = static_cast<int64_t>(scratch.nbytes());
+  if (given < bytes) {
+    refuse(
+        std::string(name) + " has " + std::to_string(given) + " bytes, but CMSIS-NN needs at least " +
+            std::to_string(bytes) + ".",
+        "sizes from executorch.backends.cortex_m.library.cmsis_nn for the core that the program is for");
+  }
+}
+
+// Of arm_convolve_s8: two columns of int16, unless the kernel is a single element.
+int64_t convolution_scratch(int64_t taps, int64_t channels) {
+  return taps == 1 ? 0 : 2 * 2 * taps * channels;
+}
+
 // Calls `place(index of the kernel position, input pixel or -1)` for every kernel position of one output pixel.
 template <typename Place>
 void for_each_tap(const Image& in, const Window& window, int64_t image, int64_t row, int64_t column, Place place) {
@@ -83,7 +100,7 @@ void for_each_tap(const Image& in, const Window& window, int64_t image, int64_t 
 void convolve(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, Layout layout, Tensor& out) {
+    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Layout layout, Tensor& out) {
   const Image in = image_of(input, layout, "the input");
   require_weight(weight);
   const int64_t outputs = weight.size(0);
@@ -104,6 +121,7 @@ void convolve(
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
   const int64_t length = taps * group_size;
+  require_scratch(scratch, convolution_scratch(taps, group_size), "scratch");
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
   // The input numbers that one output pixel sees, ordered like the weights; those in the padding count as 0.
@@ -203,7 +221,8 @@ void convolve_depthwise(
 void convolve_transposed(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, Layout layout, Tensor& out) {
+    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
+    const Tensor& output_scratch, Layout layout, Tensor& out) {
   const Image in = image_of(input, layout, "the input");
   require_weight(weight);
   const int64_t outputs = weight.size(0);
@@ -236,6 +255,18 @@ void convolve_transposed(
   prepare_image(out, layout, result);
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
+  // arm_transpose_conv_wrapper_s8 turns many channels into a convolution with the kernel reversed.
+  constexpr int64_t reversed_above_channels = 16;
+  if (in.channels > reversed_above_channels) {
+    require_scratch(scratch, convolution_scratch(taps, in.channels), "scratch");
+    require_scratch(output_scratch, weight.numel(), "output_scratch");
+  } else {
+    const int64_t width =
+        (in.width - 1) * window.stride.horizontal + std::max(window.kernel.horizontal, window.stride.horizontal);
+    const int64_t height = std::max(window.kernel.vertical, window.stride.vertical);
+    require_scratch(scratch, 4 * width * height * outputs, "scratch");
+  }
+
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
   std::vector<int16_t> numbers(in.channels);
@@ -276,19 +307,19 @@ void convolve_transposed(
 void quantized_conv2d(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, const Tensor&, Tensor& out) {
+    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out) {
   convolve(
       input, weight, bias, stride, padding, dilation, input_offset, output_offset, multipliers, shifts, activation_min,
-      activation_max, Layout::channels_second, out);
+      activation_max, scratch, Layout::channels_second, out);
 }
 
 void quantized_conv2d_nhwc(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, const Tensor&, Tensor& out) {
+    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out) {
   convolve(
       input, weight, bias, stride, padding, dilation, input_offset, output_offset, multipliers, shifts, activation_min,
-      activation_max, Layout::channels_last, out);
+      activation_max, scratch, Layout::channels_last, out);
 }
 
 void quantized_depthwise_conv2d(
@@ -312,19 +343,21 @@ void quantized_depthwise_conv2d_nhwc(
 void quantized_transpose_conv2d(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor&, const Tensor&, Tensor& out) {
+    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
+    const Tensor& output_scratch, Tensor& out) {
   convolve_transposed(
       input, weight, bias, stride, padding, output_padding, dilation, input_offset, output_offset, multipliers, shifts,
-      activation_min, activation_max, Layout::channels_second, out);
+      activation_min, activation_max, scratch, output_scratch, Layout::channels_second, out);
 }
 
 void quantized_transpose_conv2d_nhwc(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor&, const Tensor&, Tensor& out) {
+    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
+    const Tensor& output_scratch, Tensor& out) {
   convolve_transposed(
       input, weight, bias, stride, padding, output_padding, dilation, input_offset, output_offset, multipliers, shifts,
-      activation_min, activation_max, Layout::channels_last, out);
+      activation_min, activation_max, scratch, output_scratch, Layout::channels_last, out);
 }
 
 } // namespace micronpu::cortexm

@@ -2,7 +2,7 @@
 //
 // Each function has its schema's name and arguments (executorch.backends.cortex_m.ops.operators). It throws a Refusal
 // for arguments that the device's kernel refuses, or for which it would compute something else than the operator means.
-// Scratch tensors are for the device: the host needs none.
+// The host needs no scratch memory, but refuses less than the device's kernels write to where that is known.
 #pragma once
 
 #include "cortexm_common.h"

@@ -12,7 +12,9 @@ struct Pool {
 int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode) {
   const int64_t room = size + 2 * padding - kernel;
   if (room < 0) {
-    refuse("a window of " + std::to_string(kernel) + " is larger than the padded image of " + std::to_string(size + 2 * padding) + ".");
+    refuse(
+        "a window of " + std::to_string(kernel) + " is larger than the padded image of " +
+        std::to_string(size + 2 * padding) + ".");
   }
   int64_t count = room / stride + 1;
   if (ceil_mode && room % stride != 0 && count * stride < size + padding) {

@@ -61,7 +61,15 @@ class Bias:
     largest: int = 500
 
 
-Operand = TensorType | Constant | Bias
+@dataclass(frozen=True)
+class Index:
+    """An int32 operand whose elements are from 0 to ``count - 1``."""
+
+    type: TensorType
+    count: int
+
+
+Operand = TensorType | Constant | Bias | Index
 
 
 def i8(*shape: int, scale: float = 0.05, zero: int = 0) -> TensorType:
@@ -72,6 +80,11 @@ def i8(*shape: int, scale: float = 0.05, zero: int = 0) -> TensorType:
 def i16(*shape: int, scale: float = 0.0003) -> TensorType:
     """An int16 activation; its zero point is 0."""
     return TensorType(shape, DType.INT16, QParams.per_tensor(scale, 0))
+
+
+def index(*shape: int, count: int) -> Index:
+    """Numbers of ``count`` things."""
+    return Index(TensorType(shape, DType.INT32), count)
 
 
 def q(scale: float, zero: int = 0) -> QParams:
@@ -137,8 +150,8 @@ class Case:
         builder = GraphBuilder()
         tensors: list[Tensor] = []
         for operand in self._operands():
-            if isinstance(operand, TensorType):
-                tensors.append(builder.input(operand))
+            if isinstance(operand, (TensorType, Index)):
+                tensors.append(builder.input(operand if isinstance(operand, TensorType) else operand.type))
             elif isinstance(operand, Constant):
                 tensors.append(builder.constant(operand.data(random), operand.type))
             else:
@@ -156,7 +169,7 @@ class Case:
             if given is None:
                 assert name == "bias", f"the row of {self.op} has no operand {name}"
                 yield Bias()
-            elif isinstance(given, (TensorType, Constant, Bias)):
+            elif isinstance(given, (TensorType, Constant, Bias, Index)):
                 yield given
             else:
                 yield from given
@@ -173,8 +186,8 @@ class Case:
     def samples(self) -> list[list[Array]]:
         """`SAMPLES` lists of inputs, always the same."""
         random = np.random.default_rng(zlib.crc32(self.name.encode()) + 1)
-        types = [o for o in self._operands() if isinstance(o, TensorType)]
-        return [[_sample(number, type, random) for type in types] for number in range(SAMPLES)]
+        given = [o for o in self._operands() if isinstance(o, (TensorType, Index))]
+        return [[_sample(number, operand, random) for operand in given] for number in range(SAMPLES)]
 
     def __str__(self) -> str:
         operands = ", ".join(
@@ -183,8 +196,11 @@ class Case:
         return f"{self.op}({operands})" + (f" -> {self.out}" if self.out else "")
 
 
-def _sample(number: int, type: TensorType, random: np.random.Generator) -> Array:
-    low, high = type.dtype.limits
+def _sample(number: int, operand: TensorType | Index, random: np.random.Generator) -> Array:
+    if isinstance(operand, Index):
+        type, low, high = operand.type, 0, operand.count - 1
+    else:
+        type, (low, high) = operand, operand.dtype.limits
     if number < 2:
         values: Any = np.full(type.shape, (low, high)[number])
     elif number == 2:  # every value, as far as there is room

@@ -18,13 +18,13 @@ class IntegerInterpreter(fx.Interpreter):
     """Executes a module; ExecuTorch's own eager form of some `cortex_m::*` operators computes in floating point."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        operator = getattr(target, "_op", target)
-        name = getattr(operator, "_schema", None) and operator._schema.name
-        if not name or not name.startswith("cortex_m::"):
+        overload = target._op if type(target).__name__ == "EdgeOpOverload" else target
+        name = overload._schema.name if isinstance(overload, torch._ops.OpOverload) else ""
+        if not name.startswith("cortex_m::"):
             return super().call_function(target, args, kwargs)
         arrays = [a.numpy() if isinstance(a, torch.Tensor) else _dtype(a) for a in args]
         result = REFERENCES[name.removeprefix("cortex_m::")](*arrays, **kwargs)
-        return torch.from_numpy(np.ascontiguousarray(result))
+        return torch.from_numpy(np.array(result, order="C"))
 
 
 def _dtype(argument: Any) -> Any:
@@ -34,5 +34,5 @@ def _dtype(argument: Any) -> Any:
 
 def run_emitted(module: fx.GraphModule, inputs: Sequence[Array]) -> list[Array]:
     """Outputs of an emitted module."""
-    results = IntegerInterpreter(module).run(*(torch.from_numpy(np.ascontiguousarray(x)) for x in inputs))
+    results = IntegerInterpreter(module).run(*(torch.from_numpy(np.array(x, order="C")) for x in inputs))
     return [r.numpy() for r in results]

@@ -388,6 +388,11 @@ LIMITS = [
         case(Conv2d(), x=i8(1, 3, 3, 4), weight=w8(4, 3, 3, 2), out=OUT),
     ),
     (
+        "depthwise_keeps_channels",
+        case(DepthwiseConv2d(), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
+        case(DepthwiseConv2d(), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 16), out=OUT),
+    ),
+    (
         "average_window_is_small",
         case(AvgPool2d((4096, 1)), x=i8(1, 4096, 1, 1)),
         case(AvgPool2d((4097, 1)), x=i8(1, 4097, 1, 1)),

@@ -52,7 +52,7 @@ def test_payload_and_estimates(target: str) -> None:
     assert payload.scratch_size >= 16 * 16 * 3 + 16 * 16 * 8
     assert compiled.program.cycles > 0
     assert any(layer.macs == 16 * 16 * 8 * 27 for layer in compiled.program.layers)
-    assert {layer.source for layer in compiled.program.layers} <= set(range(len(compiled.litert.nodes)))
+    assert {layer.source for layer in compiled.program.layers} <= set(range(len(compiled.form.model.nodes)))
 
 
 def test_same_graph_same_bytes() -> None:

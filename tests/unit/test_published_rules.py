@@ -73,11 +73,6 @@ LIMITS = [
         case(DepthwiseConv2d(), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
         case(DepthwiseConv2d(dilation=(2, 1)), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
     ),
-    (
-        "depthwise_keeps_channels",
-        case(DepthwiseConv2d(), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
-        case(DepthwiseConv2d(), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 16), out=OUT),
-    ),
     ("max_pool_fills_lanes", case(MaxPool2d((2, 2)), x=i8(1, 4, 4, 16)), case(MaxPool2d((2, 2)), x=i8(1, 4, 4, 15))),
     ("max_pool_batch_is_one", case(MaxPool2d((2, 2)), x=i8(1, 4, 4, 8)), case(MaxPool2d((2, 2)), x=i8(2, 4, 4, 8))),
     (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.console import Listener
-from micronpu.cli.files import load_arrays
-from micronpu.errors import FileError, ModelError
+from micronpu.cli.files import load_arrays, read_program
+from micronpu.errors import ModelError
 from micronpu.files import check_folder, write_file
 from micronpu.report.rows import plural
 
@@ -85,11 +85,7 @@ def _check_program(path: Path) -> None:
     """Refuses what is no program, before torch is loaded."""
     from micronpu.runtime import read_pte
 
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.", hint="check the path") from error
-    read_pte(data, name=str(path))
+    read_pte(read_program(path), name=str(path))
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

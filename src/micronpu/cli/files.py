@@ -340,3 +340,15 @@ def load_arrays(text: str) -> dict[str, Array]:
 def _native(array: Array) -> Array:
     """The array in this machine's byte order, which torch demands."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def read_program(path: Path) -> bytes:
+    """The bytes of a `.pte`.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}.", hint="check the path") from error

@@ -121,6 +121,8 @@ def compile_command(
     # The program comes last: it is there only if everything went well.
     _write_reports(program.report, report_html, report_json)
     program.save(destination)
+    for name in program.data_files:
+        out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
 
 
@@ -220,12 +222,33 @@ def run(
 
 @app.command()
 @console.guarded
+def inspect(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
+    from micronpu.cli.files import read_program
+    from micronpu.report.inspection import inspect_pte
+
+    found = inspect_pte(read_program(program), str(program))
+    out = console.output()
+    if json:
+        import json as json_module
+
+        out.print_json(json_module.dumps(found.to_dict()))
+    else:
+        out.print(found)
+
+
+@app.command()
+@console.guarded
 def targets(debug: Debug = False) -> None:
     """List what can be compiled for."""
     from rich import box
     from rich.table import Table
 
-    from micronpu.soc import all_targets
+    from micronpu.soc import all_chips, all_targets
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("target", style="cyan", no_wrap=True)
@@ -237,7 +260,13 @@ def targets(debug: Debug = False) -> None:
         else:
             npu = f"{target.family} {target.chip.npu.variant}"
             table.add_row(name, ", ".join(target.entry.aliases), target.chip.title, target.chip.core, npu)
-    console.output().print(table)
+    chips = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("chip", "core", "NPU", "memories"):
+        chips.add_column(column)
+    for chip in all_chips():
+        core, npu = f"{chip.core_clock_mhz:g} MHz", f"{chip.npu.clock_mhz:g} MHz"
+        chips.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
+    console.output().print(table, "", chips)
 
 
 @app.command()

@@ -19,8 +19,10 @@ from micronpu.compiler.checks import check_evaluation_mode, check_examples, chec
 from micronpu.compiler.devices import Options, device_for
 from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
+from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError
-from micronpu.frontend.program import ProgramView, is_channels_last, leaves_channels_last, static_shape
+from micronpu.frontend.program import ProgramView, is_channels_last, is_index, leaves_channels_last, static_shape
+from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import Device
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.report import Operation
@@ -91,19 +93,23 @@ def compile_model(
         partitioning, compiled = device.compile_all(view, partitioning, progress=progress)
         specs = device.specs()
         calls = [
-            delegate(device.backend, part, specs, *_border(group))
+            delegate(device.backend, part, specs, *_border(group, view))
             for part, group in zip(compiled, partitioning.groups, strict=True)
         ]
     with clock.step("lower"), quiet():
-        program = lower(outline(quantized, partitioning.groups, calls), examples)
+        leftovers = device.leftovers(view, partitioning)
+        host = outline(quantized, partitioning.groups, calls, images=view.images)
+        program = _lowered(host, examples, device.core if leftovers is not None and leftovers.groups else None)
         buffer = bytes(program.buffer)
+    partitioning = _with_leftovers(partitioning, leftovers)
     report = replace(
         partitioning.report,
         notes=(*partitioning.report.notes, *device.notes(compiled), *_kernel_notes(program)),
         operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
         program_bytes=len(buffer),
     )
-    return CompiledProgram(buffer, report, tuple(compiled), quantized, clock.seconds)
+    data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
+    return CompiledProgram(buffer, report, tuple(compiled), quantized, clock.seconds, data_files)
 
 
 def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
@@ -115,14 +121,34 @@ def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
     )
 
 
-def _border(group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) -> Partitioning:
+    """The partitioning whose verdicts say what the core computes in int8."""
+    if leftovers is None:
+        return partitioning
+    from micronpu.cortexm.partition import with_core
+
+    return with_core(partitioning, leftovers)
+
+
+def _lowered(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None) -> ExecutorchProgramManager:
+    """The host part, lowered for the core where one computes in int8."""
+    if core is None:
+        return lower(module, examples)
+    from micronpu.cortexm.lower import lower_host  # the operators of CMSIS-NN take a second to import
+
+    return lower_host(module, examples, core)
+
+
+def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors with the types of a group's inputs and outputs."""
 
     def empty(node: Node, channels_last: bool) -> torch.Tensor:
         shape = static_shape(node)
         assert shape is not None
+        if node in view.images:
+            shape, channels_last = tuple(shape[i] for i in TO_CHANNELS_LAST), False
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        return torch.zeros(shape, dtype=torch.int8).to(memory_format=layout)
+        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else torch.int8).to(memory_format=layout)
 
     inputs = [empty(n, is_channels_last(n)) for n in group.inputs]
     return inputs, [empty(n, leaves_channels_last(n)) for n in group.outputs]
@@ -147,7 +173,9 @@ def check_model(
     quantized, _ = quantized_module(
         model, examples, device, calibration=[examples] if calibration is None else calibration, clock=clock
     )
-    return device.partition(ProgramView(quantized))
+    view = ProgramView(quantized)
+    partitioning = device.partition(view)
+    return _with_leftovers(partitioning, device.leftovers(view, partitioning))
 
 
 def quantized_module(

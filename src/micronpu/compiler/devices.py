@@ -27,8 +27,8 @@ def device_for(target: str, options: Options | None = None) -> Device:
     """
     chosen = find_target(target)
     if chosen.family == ETHOS_U:
-        return EthosUDevice(_ethosu_options(chosen, options), chosen.name)
-    return NeutronDevice(_neutron_options(chosen, options), chosen.name)
+        return EthosUDevice(_ethosu_options(chosen, options), chosen.name, core=chosen.core)
+    return NeutronDevice(_neutron_options(chosen, options), chosen.name, core=chosen.core)
 
 
 def _neutron_options(target: Target, options: Options | None) -> NeutronCompileOptions:

@@ -9,18 +9,25 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import resources
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+)
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.errors import InternalError
+from micronpu.frontend.program import arguments, leaves_channels_last, mark_image, static_shape, value_of
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.entry import named_data
 from micronpu.partition.partition import Group
@@ -65,8 +72,20 @@ def delegate(
     return module
 
 
-def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[LoweredBackendModule]) -> GraphModule:
-    """A new module in which each group is one call; weights that only groups read are not in it."""
+def outline(
+    module: GraphModule,
+    groups: Sequence[Group],
+    calls: Sequence[nn.Module],
+    name: str = "delegate",
+    images: Collection[Node] = (),
+) -> GraphModule:
+    """A new module in which each group is one call; weights that only groups read are not in it.
+
+    Args:
+        calls: what computes each group: integers in, a tuple of integers out.
+        name: of the calls, up to a number; different from that of calls which are in the module already.
+        images: see `ProgramView`.
+    """
     graph = Graph()
     root = nn.Module()
     copies: dict[Node, Node] = {}
@@ -81,9 +100,11 @@ def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[Lowere
             return graph.node_copy(node, copies.__getitem__)
         number, index = home[node]
         if number not in called:
-            call = graph.call_module(f"delegate_{number}", tuple(copies[n] for n in groups[number].inputs))
+            call = graph.call_module(f"{name}_{number}", tuple(copies[n] for n in groups[number].inputs))
             called[number] = call
-        return graph.call_function(operator.getitem, (called[number], index))
+        result = graph.call_function(operator.getitem, (called[number], index))
+        result.meta["val"] = _integers(node)
+        return result
 
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -97,6 +118,8 @@ def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[Lowere
             continue
         if ready:
             copies[node] = copy(node)
+            if node in images:
+                mark_image(copies[node])
         else:
             if node in waiting:
                 raise InternalError(f"A partition waits for its own result `{node.name}`.")
@@ -108,9 +131,21 @@ def outline(module: GraphModule, groups: Sequence[Group], calls: Sequence[Lowere
     for node in graph.nodes:
         if node.op == "get_attr":
             _share(module, root, str(node.target))
+        elif node.op == "call_module" and node not in called.values():
+            root.add_module(str(node.target), module.get_submodule(str(node.target)))
     for number, call in enumerate(calls):
-        root.add_module(f"delegate_{number}", call)
+        root.add_module(f"{name}_{number}", call)
     return GraphModule(root, graph)
+
+
+def _integers(quantize: Node) -> torch.Tensor:
+    """A tensor of the type that a call hands on in the place of a quantize."""
+    shape = static_shape(quantize)
+    assert shape is not None
+    layout = torch.channels_last if leaves_channels_last(quantize) else torch.contiguous_format
+    value: torch.Tensor = value_of(quantize)
+    dtype = value.dtype if value.dtype in (torch.int8, torch.int16) else arguments(quantize)["dtype"]
+    return torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout)
 
 
 def _share(source: nn.Module, target: nn.Module, name: str) -> None:
@@ -131,15 +166,23 @@ def _share(source: nn.Module, target: nn.Module, name: str) -> None:
         setattr(target, last, value)
 
 
-def lower(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExecutorchProgramManager:
-    """Export and ExecuTorch's lowering of the host part."""
+def lower(
+    module: nn.Module,
+    examples: tuple[torch.Tensor, ...],
+    finish: Callable[[EdgeProgramManager], None] | None = None,
+) -> ExecutorchProgramManager:
+    """Export and ExecuTorch's lowering of the host part.
+
+    Args:
+        finish: changes the program between the two.
+    """
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
-    exported = torch.export.export(module, examples)
+    edge = to_edge(torch.export.export(module, examples), compile_config=_EDGE)
+    if finish is not None:
+        finish(edge)
     # Delegate payloads stay inside the program, where device runtimes can read them in place.
-    return to_edge(exported, compile_config=_EDGE).to_executorch(
-        config=ExecutorchBackendConfig(extract_delegate_segments=False)
-    )
+    return edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False))
 
 
 _PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense")

@@ -27,6 +27,7 @@ class CompiledProgram:
         buffer: the bytes of the ``.pte``.
         report: what runs where and why.
         partitions: the delegated parts with their graphs.
+        data_files: what else a device needs, by file name: blocks that the options place outside of the program.
         quantized: the quantized model, to be compared with; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
     """
@@ -36,10 +37,13 @@ class CompiledProgram:
     partitions: tuple[CompiledPartition, ...]
     quantized: torch.nn.Module
     seconds: dict[str, float] = field(default_factory=dict)
+    data_files: dict[str, bytes] = field(default_factory=dict)
     _host: dict[bool, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the ``.pte``; an existing file is replaced only when the new one is complete."""
+        """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete."""
+        for name, data in self.data_files.items():
+            write_file(Path(path).parent / name, data)
         return write_file(path, self.buffer)
 
     def run(self, *inputs: Any, fast: bool = False) -> Any:

@@ -28,7 +28,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import Pad, Reshape, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
@@ -74,12 +74,28 @@ class Emitter:
 
     def module(self) -> fx.GraphModule:
         for index, tensor in enumerate(self.graph.inputs):
-            self._values[tensor] = self._calls.placeholder(f"input_{index}")
+            given = self._calls.placeholder(f"input_{index}")
+            self._values[tensor] = self._to_graph(given, tensor) if index in self.graph.channels_last_inputs else given
         for node in self.graph.nodes:
             self._values[node.output] = self._lowered(node)
-        self._calls.output(tuple(self.value(t) for t in self.graph.outputs))
+        results = [
+            self._to_program(self.value(t), t) if i in self.graph.channels_last_outputs else self.value(t)
+            for i, t in enumerate(self.graph.outputs)
+        ]
+        self._calls.output(tuple(results))
         self._calls.eliminate_dead_code()
         return fx.GraphModule(self._root, self._calls)
+
+    def _to_graph(self, given: fx.Node, tensor: Tensor) -> fx.Node:
+        """The [N, H, W, C] of an image that the program has as [N, C, H, W] in channels-last order."""
+        shape = [tensor.shape[i] for i in TO_CHANNELS_FIRST]
+        plain = self.call(_aten.clone.default, given, memory_format=torch.contiguous_format)
+        return self.transpose(plain, shape, TO_CHANNELS_LAST)
+
+    def _to_program(self, value: fx.Node, tensor: Tensor) -> fx.Node:
+        """The reverse of `_to_graph`."""
+        plain = self.transpose(value, tensor.shape, TO_CHANNELS_FIRST)
+        return self.call(_aten.clone.default, plain, memory_format=torch.channels_last)
 
     def _lowered(self, node: Node) -> fx.Node:
         operand = table_operand(node)

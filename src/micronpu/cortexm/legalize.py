@@ -117,7 +117,11 @@ def mirrored(type: TensorType) -> QParams:
 
 def _sub(site: _Site) -> Tensor:
     x, z = site.inputs
-    return site.emit(Add(site.op.activation), x, site.emit(Neg(), z, qparams=mirrored(z.type)))
+    if z.data is None:
+        opposite = site.emit(Neg(), z, qparams=mirrored(z.type))
+    else:
+        opposite = Tensor(z.name, z.type.with_qparams(mirrored(z.type)), ~z.data)
+    return site.emit(Add(site.op.activation), x, opposite)
 
 
 def _mul(site: _Site) -> Tensor | None:

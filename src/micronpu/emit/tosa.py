@@ -214,6 +214,10 @@ class TosaEmitter:
             return self._shared(x.data.reshape(tuple(shape)), x.dtype)
         return self.add("RESHAPE", (x, self.sizes(shape)), shape, x.dtype)
 
+    def image(self, x: TosaTensor) -> TosaTensor:
+        """x as [1, 1, rows, channels]; channels are the last axis."""
+        return self.reshape(x, (1, 1, math.prod(x.shape[:-1]), x.shape[-1]))
+
     def transpose(self, x: TosaTensor, permutation: Sequence[int]) -> TosaTensor:
         return self.add("TRANSPOSE", (x,), [x.shape[i] for i in permutation], x.dtype, list(permutation))
 
@@ -248,8 +252,14 @@ class TosaEmitter:
         return self.add("CLAMP", (x,), x.shape, x.dtype, *bounds, self.IGNORE_NAN)
 
     def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
-        """The entry of a table for every int8 element, entry i for the element i - 128."""
-        entries = self.constant(np.asarray(values), "INT8")
+        """The entry of a table for every int8 element, entry i for the element i - 128.
+
+        For int16 elements it has 513 entries, with straight lines between (`micronpu.ops.arithmetic.wide_lookup`).
+        """
+        entries = self.constant(np.asarray(values), x.dtype)
+        if x.dtype == "INT16" and entries.shape == (513,):
+            fine = self.add("TABLE", (x, entries), x.shape, "INT32")
+            return self.rescale(fine, "INT16", [1 << 30], [37], rounding="SINGLE_ROUND")  # 7 fraction bits
         if x.dtype != "INT8" or entries.shape != (256,):
             raise InternalError(f"A TOSA table of {entries.shape} entries does not fit elements of type {x.dtype}.")
         return self.add("TABLE", (x, entries), x.shape, "INT8")
@@ -264,7 +274,7 @@ class TosaEmitter:
 
     def arg_max(self, x: TosaTensor) -> TosaTensor:
         """Position of the largest element along the last axis, as int32."""
-        return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, _IGNORE, attribute="ArgMax")
+        return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, self.IGNORE_NAN, attribute="ArgMax")
 
     # -- windows
 
@@ -285,19 +295,31 @@ class TosaEmitter:
             shape: of the result.
             padding: top, bottom, left, right.
         """
-        sums = accumulator(x.dtype)
-        zeros = (self.number(self.input_type(0).zero_point, x.dtype), self.number(0, weight.dtype))
-        arguments = (list(padding), list(stride), list(dilation), False, dtype_word(sums))
-        return self.add(name, (x, weight, self.bias(2, sums), *zeros), shape, sums, *arguments)
+        bias = self.bias(2, accumulator(x.dtype))
+        zero = self.input_type(0).zero_point
+        return self._convolution(name, (x, weight, bias), shape, zero, padding, stride, dilation)
 
-    def transpose_convolution(self, stride: Size2d, padding: Sequence[int]) -> TosaTensor:
-        """TRANSPOSE_CONV2D of the current node's operands; ``padding`` is added to the result."""
-        x, weight = self.input(0), self.input(1)
-        sums = accumulator(x.dtype)
-        zeros = (self.number(self.input_type(0).zero_point, x.dtype), self.number(0, weight.dtype))
-        arguments = (list(padding), list(stride), False, dtype_word(sums))
-        operands = (x, weight, self.bias(2, sums), *zeros)
-        return self.add("TRANSPOSE_CONV2D", operands, self.output_type.shape, sums, *arguments)
+    def plain_convolution(
+        self, x: TosaTensor, weight: TosaTensor, shape: Sequence[int], zero: int, name: str = "CONV2D"
+    ) -> TosaTensor:
+        """A convolution without bias, padding and stride; ``zero`` is the zero point of x."""
+        bias = self.number(0, accumulator(x.dtype))
+        return self._convolution(name, (x, weight, bias), shape, zero, (0, 0, 0, 0), (1, 1), (1, 1))
+
+    def _convolution(
+        self,
+        name: str,
+        operands: tuple[TosaTensor, TosaTensor, TosaTensor],
+        shape: Sequence[int],
+        zero: int,
+        padding: Sequence[int],
+        stride: Sequence[int],
+        dilation: Sequence[int],
+    ) -> TosaTensor:
+        x, weight, bias = operands
+        zeros = (self.number(zero, x.dtype), self.number(0, weight.dtype))
+        arguments = (list(padding), list(stride), list(dilation), False, dtype_word(bias.dtype))
+        return self.add(name, (*operands, *zeros), shape, bias.dtype, *arguments)
 
     def matmul(self) -> TosaTensor:
         """Product [B, M, K] x [B, K, N] of the current node's operands, without their zero points."""
@@ -305,6 +327,26 @@ class TosaEmitter:
         zeros = [self.number(self.input_type(i).zero_point, t.dtype) for i, t in enumerate((x, z))]
         shape = (x.shape[0], x.shape[1], z.shape[2])
         return self.add("MATMUL", (x, z, *zeros), shape, accumulator(x.dtype), attribute="MatMul")
+
+    def resize(
+        self,
+        x: TosaTensor,
+        size: Sequence[int],
+        scales: Sequence[int],
+        offsets: Sequence[int],
+        borders: Sequence[int],
+        mode: str,
+    ) -> TosaTensor:
+        """RESIZE of [N, H, W, C]; "BILINEAR" gives sums in units of the product of both scales.
+
+        Args:
+            size: height and width of the result.
+            scales: elements of the result and of x that the same distance holds, of height, then of width.
+        """
+        dtype = x.dtype if mode == "NEAREST" else {"INT8": "INT32", "INT16": "INT48"}[x.dtype]
+        operands = (x, self.sizes(scales), self.sizes(offsets), self.sizes(borders))
+        shape = (x.shape[0], *size, x.shape[3])
+        return self.add("RESIZE", operands, shape, dtype, _Word("ResizeMode", mode))
 
     def bias(self, index: int, dtype: str) -> TosaTensor:
         """The bias of the current node in the type of its sums; one number for all channels where all are equal."""
@@ -362,12 +404,13 @@ class TosaEmitter:
         )
         return self.add("RESCALE", operands, x.shape, dtype, wide, _Rounding(rounding), per_channel, False, False)
 
-    def centered(self, index: int, left_shift: int = 0) -> TosaTensor:
-        """An operand without its zero point, times ``2**left_shift``, as int32."""
-        x = self.input_type(index)
-        return self.rescale(
-            self.input(index), "INT32", [1 << 30], [30 - left_shift], zeros=(x.zero_point, 0), rounding="SINGLE_ROUND"
-        )
+    def centered(self, index: int) -> TosaTensor:
+        """An operand without its zero point, as int32."""
+        return self.wide(self.input(index), self.input_type(index).zero_point)
+
+    def wide(self, x: TosaTensor, zero: int) -> TosaTensor:
+        """x without its zero point, as int32."""
+        return self.rescale(x, "INT32", [1 << 30], [30], zeros=(zero, 0), rounding="SINGLE_ROUND")
 
     def scaled(self, x: TosaTensor, factor: float) -> TosaTensor:
         """int32 numbers times a real one, as LiteRT rounds it."""
@@ -394,6 +437,8 @@ class TosaEmitter:
     ) -> TosaTensor:
         """As `requantize`, by what `quantize_multiplier` gives."""
         y = self.output_type
+        if x.dtype == "INT48":
+            return self.clamp(self._shortened(x, multipliers, shifts), *limits)
         # A number other than zero saturates as soon as the factor exceeds the range of the type, and TOSA wants the
         # factor to leave the number in int32.
         most = 8 * y.dtype.size + 1
@@ -402,13 +447,28 @@ class TosaEmitter:
         made = self.rescale(x, _NAMES[y.dtype], [m for m, _ in bounded], right, zeros=(zero, y.zero_point))
         return self.clamp(made, *limits)
 
+    def _shortened(self, x: TosaTensor, multipliers: Sequence[int], shifts: Sequence[int]) -> TosaTensor:
+        """An accumulator of 48 bits on the grid of the result: `multiply_wide` bit for bit."""
+        y = self.output_type
+        # 0x7FFF is what LiteRT cuts the multipliers to that would round up to 2**15.
+        short = [min((m + (1 << 15)) >> 16, 0x7FFF) for m in multipliers]
+        right = [15 - s for s in shifts]
+        # TOSA's factors begin at 2**-62; there every number of 48 bits is zero.
+        short, right = [m if s <= 62 else 0 for m, s in zip(short, right, strict=True)], [min(s, 62) for s in right]
+        return self.rescale(
+            x, _NAMES[y.dtype], short, right, zeros=(0, y.zero_point), rounding="SINGLE_ROUND"
+        )
+
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
         """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.
 
         A multiplier above the real factor by less than 2**-30 of it moves exact ties away from zero and nothing else,
-        as far as the distance of a result from a tie is more than that.
+        as far as the distance of a result from a tie is more than that.  An accumulator of 48 bits takes a multiplier
+        of 15, so that an int16 result is off by one at most.
         """
         y = self.output_type
+        if x.dtype == "INT48":
+            return self.requantize(x, factors, limits)
         multipliers, shifts = [], []
         for factor in factors:
             fraction, shift = math.frexp(factor)
@@ -523,11 +583,6 @@ def _Rounding(value: str) -> _Word:  # noqa: N802  (reads as the enumeration tha
 def dtype_word(name: str) -> _Word:
     """An element type as an argument of an attribute."""
     return _Word("DType", name)
-
-
-def resize_mode(name: str) -> _Word:
-    """A mode of RESIZE as an argument of its attribute."""
-    return _Word("ResizeMode", name)
 
 
 def accumulator(dtype: str) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.emit.tosa import TosaModel, to_tosa
+from micronpu.errors import UnsupportedError
+from micronpu.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.payload import pack
-from micronpu.ethosu.rules import RULE, SENTENCE
-from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.ethosu.rules import RULE, SENTENCE, judge_of
+from micronpu.ethosu.vela import VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph
-from micronpu.neutron.converter import ConverterOptions, ReferenceConverter
+from micronpu.neutron.converter import reference_artifacts
 from micronpu.neutron.payload import PayloadLayout, TensorSlot
 from micronpu.neutron.payload import pack as pack_reference
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError
@@ -24,18 +29,40 @@ from micronpu.passes import run_passes
 KEY = "micronpu_graph_"
 
 
+_EMITTERS: dict[str, Callable[[Graph], LiteRtModel | TosaModel]] = {"litert": to_litert, "tosa": to_tosa}
+"""The formats that Vela takes, the preferred one first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A graph in a format that Vela takes, and what Vela makes of it.
+
+    Attributes:
+        via: "litert" or "tosa".
+        model: the flatbuffer; for each of its operators the node of the graph.
+    """
+
+    via: str
+    model: LiteRtModel | TosaModel
+    program: VelaProgram
+
+
 @dataclass(frozen=True, kw_only=True)
 class EthosUPartition(CompiledPartition):
     """A partition for Ethos-U after compilation.
 
     Attributes:
-        litert: the LiteRT model of the graph, which the host runs; its operators are the identifiers of the debug
-            handles.
-        program: what Vela made of it, with its estimates.
+        form: what was chosen.  The host runs its model, and its operators are the identifiers of the debug handles.
+        others: what the other format would have cost in cycles, by its name; None where Vela refuses it.
     """
 
-    litert: LiteRtModel
-    program: VelaProgram
+    form: Form
+    others: Mapping[str, int | None]
+
+    @property
+    def program(self) -> VelaProgram:
+        """What Vela made of the chosen form, with its estimates."""
+        return self.form.program
 
 
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
@@ -48,37 +75,61 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     name = graph.first_operator()
     files = Intermediates(spec.intermediates_dir, name)
     files.write("graph_before.txt", lambda: f"{graph}\n")
+    cure_graph(graph, judge_of(spec))
     run_passes(graph)
+    if FlattenSlices().run(graph):
+        graph.rename()
     files.write("graph_after.txt", lambda: f"{graph}\n")
-    litert = to_litert(graph)
-    files.write("model.tflite", lambda: litert.data)
-    try:
-        program = compile_flatbuffer(litert.data, spec)
-    except VelaError as error:
-        raise _refused(graph, spec, error) from error
-    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
-    external = _external(program, spec)
-    payload = pack(program, {block: key for block, (key, _) in external.items()})
+    forms, objections = _forms(graph, spec)
+    for form in forms:
+        suffix = "tflite" if form.via == "litert" else "tosa"
+        files.write(f"model.{suffix}", functools.partial(bytes, form.model.data))
+    if not forms:
+        raise _refused(graph, spec, next(iter(objections.values())))
+    chosen = min(forms, key=lambda form: form.program.cycles)
+    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(chosen.model.nodes)}
+    external = _external(chosen.program, spec)
+    payload = pack(chosen.program, {block: key for block, (key, _) in external.items()})
     named = dict(external.values())
     if spec.host_runnable:
-        named[host_graph_key(payload)] = NamedData(_host_graph(graph, litert))
+        named[host_graph_key(payload)] = NamedData(_host_graph(graph, chosen.model))
     files.write("payload.bin", lambda: payload)
-    files.write("report.json", lambda: _describe(program))
+    files.write("report.json", lambda: _describe(chosen.program))
+    others: dict[str, int | None] = {form.via: form.program.cycles for form in forms if form is not chosen}
     return EthosUPartition(
-        payload=payload, graph=graph, debug_handles=handles, named_data=named, name=name, litert=litert, program=program
+        payload=payload,
+        graph=graph,
+        debug_handles=handles,
+        named_data=named,
+        name=name,
+        form=chosen,
+        others=others | dict.fromkeys(objections),
     )
 
 
-def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> RefusedError:
+def _forms(graph: Graph, spec: EthosUCompileSpec) -> tuple[list[Form], dict[str, str]]:
+    """The forms that Vela takes, and its objections to the others by name of the format."""
+    forms: list[Form] = []
+    objections: dict[str, str] = {}
+    for via in _EMITTERS if spec.via == "auto" else (spec.via,):
+        try:
+            model = _EMITTERS[via](graph)
+            forms.append(Form(via=via, model=model, program=compile_flatbuffer(model.data, spec)))
+        except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
+            objections[via] = error.what
+    return forms, objections
+
+
+def _refused(graph: Graph, spec: EthosUCompileSpec, what: str) -> RefusedError:
     """Who is to blame: the operator that the shortest refused beginning of the graph ends with."""
-    taken, refused, what = 0, len(graph.nodes), error.what
+    taken, refused = 0, len(graph.nodes)
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        try:
-            compile_flatbuffer(to_litert(_beginning(graph, middle)).data, spec)
+        forms, objections = _forms(_beginning(graph, middle), spec)
+        if forms:
             taken = middle
-        except VelaError as found:
-            refused, what = middle, found.what
+        else:
+            refused, what = middle, next(iter(objections.values()))
     origin = graph.nodes[refused - 1].origin
     hint = "another Ethos-U, or another form of the model"
     return RefusedError(what, {n: Reason(RULE, SENTENCE, what, n, origin.source, hint) for n in origin.nodes})
@@ -98,14 +149,16 @@ def host_graph_key(payload: bytes) -> str:
     return f"{KEY}{zlib.crc32(payload):08x}_{len(payload):x}"
 
 
-def _host_graph(graph: Graph, litert: LiteRtModel) -> bytes:
+def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
     """The integer graph in the open container that the plug-in runs."""
     layout = PayloadLayout(
         inputs=tuple(TensorSlot(i, False) for i in range(len(graph.inputs))),
         outputs=tuple(TensorSlot(i, False) for i in range(len(graph.outputs))),
         num_arguments=len(graph.inputs),
     )
-    return pack_reference(layout, ReferenceConverter().convert(litert.data, ConverterOptions("host")))
+    return pack_reference(
+        layout, reference_artifacts(model.data, len(graph.inputs), len(graph.outputs), len(model.nodes))
+    )
 
 
 def _external(program: VelaProgram, spec: EthosUCompileSpec) -> dict[str, tuple[str, NamedData]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from micronpu.cortexm.core import Core
 from micronpu.ethosu.compile import EthosUPartition, compile_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.target import ethosu_partition
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
     from micronpu.ethosu.quantizer import EthosUQuantizer
 
-HOST_NOTE = (
-    "On this machine the program runs its integer graph, bit for bit as LiteRT's reference kernels; the device runs "
-    "the command stream that Vela made of it."
-)
+_ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
 
 
 class EthosUDevice(Device):
@@ -37,16 +35,22 @@ class EthosUDevice(Device):
         spec: accelerator and options.
         target: name in reports; the accelerator's unless given.
         additional_checks: the user's own; what one of them refuses stays on the host.
+        core: computes in int8 what the Ethos-U does not take.
     """
 
     backend = "EthosUBackend"
 
     def __init__(
-        self, spec: EthosUCompileSpec, target: str = "", additional_checks: Sequence[OperatorSupportBase] = ()
+        self,
+        spec: EthosUCompileSpec,
+        target: str = "",
+        additional_checks: Sequence[OperatorSupportBase] = (),
+        core: Core | None = None,
     ) -> None:
         self.spec = spec
         self.target = target or spec.target
         self.additional_checks = tuple(additional_checks)
+        self.core = core
 
     def quantizer(self, *, per_channel: bool, is_qat: bool) -> EthosUQuantizer:
         from micronpu.ethosu.quantizer import EthosUQuantizer
@@ -79,7 +83,14 @@ class EthosUDevice(Device):
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         if not own:
             return ()
-        notes = [HOST_NOTE] if self.spec.host_runnable else []
+        notes = []
+        if self.spec.host_runnable:
+            arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.form.via] for p in own))
+            notes.append(
+                f"On this machine the program runs its integer graph, bit for bit as {arithmetic}; the device runs the "
+                "command stream that Vela made of it."
+            )
+        notes += dict.fromkeys(_choice(p) for p in own if p.others)
         cycles = sum(p.program.cycles for p in own)
         milliseconds = sum(p.program.milliseconds for p in own)
         notes.append(
@@ -89,3 +100,13 @@ class EthosUDevice(Device):
         scratch = max(p.program.scratch_size for p in own)
         notes.append(f"The NPU needs {scratch:,} bytes of memory for inputs, outputs and what lies between.")
         return tuple(notes)
+
+
+def _choice(part: EthosUPartition) -> str:
+    """Which format was chosen and by how much."""
+    cycles = part.program.cycles
+    others = ", ".join(
+        f"Vela refuses {via}" if other is None else f"{via} would cost {other:,} ({(other - cycles) / cycles:+.1%})"
+        for via, other in part.others.items()
+    )
+    return f"`{part.name}` goes to Vela as {part.form.via}, {cycles:,} cycles; {others}."

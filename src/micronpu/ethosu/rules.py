@@ -6,6 +6,7 @@ it, alone and in the form in which it would be emitted.  Equal operators are jud
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from micronpu.emit.litert import to_litert
@@ -13,9 +14,9 @@ from micronpu.emit.tosa import to_tosa
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.partition.verdict import Reason
 from micronpu.passes import run_passes
 
@@ -54,9 +55,13 @@ class Judge:
 
     def _ask(self, node: Node) -> str:
         """Vela's objection, or ""."""
-        inputs = [Tensor(t.name, t.type, t.data) for t in node.inputs]
-        output = Tensor(node.output.name, node.output.type)
-        graph = Graph([t for t in inputs if not t.is_constant], [output], [Node(node.op, inputs, [output])])
+        objection = self._tried(_alone(node, channels_last=False))
+        if objection and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
+            # In a network its operands mostly come channels last, and their transposes move behind it.
+            return self._tried(_alone(node, channels_last=True)) and objection
+        return objection
+
+    def _tried(self, graph: Graph) -> str:
         legal = run_passes(graph)
         objections = []
         for form in _EMITTERS if self.spec.via == "auto" else (self.spec.via,):
@@ -68,6 +73,37 @@ class Judge:
             except (InternalError, UnsupportedError) as error:
                 objections.append(f"it cannot be emitted: {error.what}")
         return objections[0]
+
+
+def _alone(node: Node, *, channels_last: bool) -> Graph:
+    """A graph of one operator.
+
+    Args:
+        channels_last: images come as [N, H, W, C] and are transposed to the form that the operator reads.
+    """
+    builder = GraphBuilder()
+    operands = []
+    for tensor in node.inputs:
+        if tensor.is_constant:
+            operands.append(Tensor(tensor.name, tensor.type, tensor.data))
+        elif channels_last and len(tensor.shape) == 4:
+            shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
+            operands.append(builder.emit(Transpose(TO_CHANNELS_FIRST), builder.input(tensor.type.with_shape(shape))))
+        else:
+            operands.append(builder.input(tensor.type))
+    output = Tensor(node.output.name, node.output.type)
+    builder.graph.nodes.append(Node(node.op, operands, [output]))
+    return builder.finish(output)
+
+
+def judge_of(spec: EthosUCompileSpec) -> Judge:
+    """The judge of an accelerator and its options, who remembers what it was asked."""
+    return _judge(spec, spec.ini)
+
+
+@functools.lru_cache(maxsize=8)
+def _judge(spec: EthosUCompileSpec, ini: str) -> Judge:
+    return Judge(spec)
 
 
 def _kind(tensor: Tensor) -> object:

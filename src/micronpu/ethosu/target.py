@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from micronpu.ethosu.cures import cure_name
 from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.rules import Judge
+from micronpu.ethosu.rules import judge_of
 from micronpu.frontend.program import ProgramView, is_compute, origin_of
 from micronpu.ops.movement import Reshape
 from micronpu.partition.partition import Partitioning, partition
@@ -31,6 +32,7 @@ def ethosu_partition(
         additional_checks: the user's own; what one of them refuses stays on the host.
     """
 
+    judge = judge_of(spec)
     modules = dict(view.program.named_modules()) if isinstance(view.program, GraphModule) else {}
 
     def exclude(node: Node) -> Reason | None:
@@ -50,9 +52,11 @@ def ethosu_partition(
     return partition(
         view,
         name or spec.target,
-        Judge(spec),
+        judge,
         exclude,
+        cure=lambda node: cure_name(node, judge),
         shared=shared,
+        refused=refused,
         allow_no_op_partitions=True,
         free=(Reshape,),
     )

@@ -25,6 +25,7 @@ from micronpu.frontend.program import (
     is_dequantize_channel,
     is_float_cast,
     is_getitem,
+    is_index,
     is_quantize,
     leaves_channels_last,
     origin_of,
@@ -139,6 +140,9 @@ class QuantizedNode(NodeArguments):
             )
         return tensor
 
+    def integers(self, operand: str) -> Tensor:
+        return self._importer.integers(self._given(operand), self.node)
+
     def has(self, operand: str) -> bool:
         return self._given(operand) is not None
 
@@ -198,6 +202,14 @@ class Importer:
         else:
             self.values[integers] = self.builder.input(type)
         return self.values[integers]
+
+    def integers(self, source: Any, reader: Node) -> Tensor:
+        """An int32 operand that is no activation."""
+        if not isinstance(source, Node) or not is_index(source):
+            raise UnsupportedError(f"`{reader.name}` takes indices that are not int32.", hint="indices.int()")
+        if source not in self.values:
+            self.values[source] = self.builder.input(_index_type(source))
+        return self.values[source]
 
     def constant_behind(self, source: Any) -> Node | None:
         """The constant that a float operand is made from, through dequantize and transposes, or None."""
@@ -326,6 +338,13 @@ class Importer:
         return edge
 
 
+def _index_type(node: Node) -> TensorType:
+    shape = static_shape(node)
+    if shape is None:
+        raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
+    return TensorType(shape, DType.INT32)
+
+
 def import_of(node: Node) -> AtenImport:
     """How a compute node is imported; raises `UnsupportedError` where no operator does."""
     entry = ATEN_IMPORTS.get(overload_name(node))
@@ -369,9 +388,11 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
                 raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
             types.setdefault(source, TensorType(shape, edge.dtype, edge.qparams))
     for node in inputs:
+        if node not in types and is_index(node):
+            types[node] = _index_type(node)
         if node not in types:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        importer.values[node] = _input(builder, types[node], is_channels_last(node))
+        importer.values[node] = _input(builder, types[node], node in view.images or is_channels_last(node))
     for node in chosen:
         importer.add(node)
     missing = [n.name for n in outputs if n not in importer.values]
@@ -379,13 +400,14 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
         raise InternalError(f"The group does not compute its outputs {missing}.")
     results = [
         builder.emit(Transpose(TO_CHANNELS_LAST), importer.values[n], origin=origin_of(n))
-        if leaves_channels_last(n)
+        if n in view.images or leaves_channels_last(n)
         else importer.values[n]
         for n in outputs
     ]
     graph = builder.finish(*results)
-    graph.channels_last_inputs = {i for i, n in enumerate(inputs) if is_channels_last(n)}
-    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if leaves_channels_last(n)}
+    taken, left = ([n not in view.images for n in border] for border in (inputs, outputs))
+    graph.channels_last_inputs = {i for i, n in enumerate(inputs) if taken[i] and is_channels_last(n)}
+    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if left[i] and leaves_channels_last(n)}
     graph.nodes = _in_order_of_need(graph)
     if len(graph.inputs) != len(inputs):
         raise InternalError("The group reads a value from outside that is not among its inputs.")

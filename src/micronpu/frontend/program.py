@@ -93,6 +93,11 @@ def is_float_cast(node: Node) -> bool:
     return own is torch.float32 and isinstance(source, torch.dtype) and not source.is_floating_point and computed
 
 
+def is_index(node: Node) -> bool:
+    """Whether the node's result is an int32 tensor, which an NPU can take as it is."""
+    return getattr(value_of(node), "dtype", None) is torch.int32
+
+
 def is_compute(node: Node) -> bool:
     """Whether the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
     return (
@@ -140,6 +145,14 @@ def is_channels_last(node: Node) -> bool:
         and value.is_contiguous(memory_format=torch.channels_last)
         and not value.is_contiguous()
     )
+
+
+_IMAGE = "micronpu_image"
+
+
+def mark_image(node: Node) -> None:
+    """Makes every view of the program count a value among its images."""
+    node.meta[_IMAGE] = True
 
 
 def leaves_channels_last(node: Node) -> bool:
@@ -190,7 +203,12 @@ class Edge:
 
 
 class ProgramView:
-    """A program's graph together with the constants that it reads."""
+    """A program's graph together with the constants that it reads.
+
+    Attributes:
+        images: integer nodes whose [N, C, H, W] the finished program holds as a contiguous [N, H, W, C].  Whoever
+            computes and reads them must know: they stand between partitions that are compiled together.
+    """
 
     def __init__(self, program: ExportedProgram | GraphModule) -> None:
         self.program = program
@@ -198,6 +216,7 @@ class ProgramView:
         self._constants: dict[Node, torch.Tensor] = {}
         self._edges: dict[Node, Edge | None] = {}
         self.inputs: list[Node] = []
+        self.images = {n for n in self.graph.nodes if n.meta.get(_IMAGE)}
         if isinstance(program, ExportedProgram):
             self._read_exported(program)
         else:

@@ -185,26 +185,34 @@ class ReferenceConverter:
         Raises:
             ModelError: not a LiteRT flatbuffer with exactly one subgraph.
         """
-        num_inputs, num_outputs, num_operators = _counts(litert_model)
-        head = struct.pack(
-            "<8I",
-            REFERENCE_MAGIC,
-            CONTAINER_VERSION,
-            num_inputs,
-            num_outputs,
-            zlib.crc32(litert_model),
-            num_operators,
-            RECORD_SIZE,
-            len(litert_model),
-        )
-        record = (head + struct.pack("<I", zlib.crc32(head))).ljust(RECORD_SIZE, b"\0")
-        return NeutronArtifacts(
-            microcode=record,
-            weights=bytes(litert_model),
-            kernels=b"",
-            kind="reference",
-            versions={"reference container": str(CONTAINER_VERSION)},
-        )
+        return reference_artifacts(litert_model, *_counts(litert_model))
+
+
+def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_operators: int) -> NeutronArtifacts:
+    """A model of the host's simulator in the open container, as sections of a payload.
+
+    Args:
+        model: LiteRT or TOSA flatbuffer with the numbers of inputs, outputs and operators given.
+    """
+    head = struct.pack(
+        "<8I",
+        REFERENCE_MAGIC,
+        CONTAINER_VERSION,
+        num_inputs,
+        num_outputs,
+        zlib.crc32(model),
+        num_operators,
+        RECORD_SIZE,
+        len(model),
+    )
+    record = (head + struct.pack("<I", zlib.crc32(head))).ljust(RECORD_SIZE, b"\0")
+    return NeutronArtifacts(
+        microcode=record,
+        weights=bytes(model),
+        kernels=b"",
+        kind="reference",
+        versions={"reference container": str(CONTAINER_VERSION)},
+    )
 
 
 def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:

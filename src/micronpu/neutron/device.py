@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
+from micronpu.cortexm.core import Core
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.neutron.compile import NeutronPartition, compile_graph
@@ -34,16 +35,22 @@ class NeutronDevice(Device):
         options: chip, rule set, converter and more.
         target: name in reports; made of the chip's unless given.
         delegation: how bold to delegate; defensive unless given.
+        core: computes in int8 what the Neutron does not take.
     """
 
     backend = "NeutronBackend"
 
     def __init__(
-        self, options: NeutronCompileOptions, target: str = "", delegation: CustomDelegationOptions | None = None
+        self,
+        options: NeutronCompileOptions,
+        target: str = "",
+        delegation: CustomDelegationOptions | None = None,
+        core: Core | None = None,
     ) -> None:
         self.options = options
         self.target = target or f"{options.config}-neutron"
         self.delegation = delegation
+        self.core = core
 
     def quantizer(self, *, per_channel: bool, is_qat: bool) -> NeutronQuantizer:
         from micronpu.neutron.quantizer import NeutronQuantizer

@@ -56,9 +56,15 @@ class Elementwise(Op):
 
 
 def tabulated(op: Op, emit: TosaEmitter) -> TosaTensor:
-    """An operator of one int8 activation, and of constants, as the table of all its results."""
+    """An operator of one int8 activation, and of constants, as the table of all its results.
+
+    An int16 one as a table with straight lines between, if the operator has one.
+    """
     x, y = emit.input_type(0), emit.output_type
     low, high = DType.INT8.limits
+    wide_table = getattr(op, "wide_table", None)
+    if x.dtype is DType.INT16 and wide_table is not None:
+        return emit.table(emit.input(0), wide_table(x, y))
     if x.dtype is not DType.INT8:
         raise UnsupportedError(f"`{op.name}` of {x.dtype.value} has no TOSA form.", hint="quantize it to int8")
     count = high - low + 1
@@ -264,14 +270,15 @@ class Prelu(Op):
         x, slope, y = emit.input_type(0), emit.input_type(1), emit.output_type
         if slope.size == 1:
             return tabulated(self, emit)
-        centered, zero = emit.centered(0), emit.number(0, "INT32")
-        above = emit.elementwise("MAXIMUM", centered, zero, "INT32", emit.IGNORE_NAN)
-        below = emit.elementwise("MINIMUM", centered, zero, "INT32", emit.IGNORE_NAN)
-        products = emit.multiply(below, emit.centered(1))
-        parts = [
-            emit.scaled(above, float32_quotient(y.scale, x.scale)),
-            emit.scaled(products, float32_quotient(y.scale, x.scale, slope.scale)),
-        ]
+        # One of the two parts is zero everywhere, so that their sum is exact on the grid of the result.
+        above = emit.requantize(
+            emit.input(0), [float32_quotient(y.scale, x.scale)], (y.zero_point, y.dtype.limits[1]), x.zero_point
+        )
+        negative = emit.image(emit.clamp(emit.input(0), x.dtype.limits[0], x.zero_point))
+        weight = emit.constant(emit.constant_input(1).reshape(1, 1, -1, 1))
+        products = emit.plain_convolution(negative, weight, negative.shape, x.zero_point, "DEPTHWISE_CONV2D")
+        below = emit.requantize(products, [float32_quotient(y.scale, x.scale, slope.scale)], y.dtype.limits)
+        parts = [emit.wide(above, y.zero_point), emit.wide(emit.reshape(below, y.shape), y.zero_point)]
         return emit.result(emit.elementwise("ADD", parts[0], parts[1], "INT32"))
 
 
@@ -371,6 +378,12 @@ class Table(Elementwise):
         return np.asarray(self.table(x.type, y)[x.data.astype(np.int64) + 128])
 
 
+def sampled(op: Op, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+    """Every 128th result of an operator on int16 numbers, as the entries of a table with straight lines between."""
+    numbers = np.append(np.arange(-(2**15), 2**15, 128), 2**15 - 1).astype(np.int16)
+    return op.reference(y.with_shape(numbers.shape), Value(numbers, x.with_shape(numbers.shape)))
+
+
 def wide_sigmoid(
     x: npt.NDArray[Any], scale: float, bits: int, exact_shifts: tuple[int, ...]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -413,7 +426,7 @@ class Sigmoid(Table):
     x int8 [any]  ->  y int8 [same], scale 1/256, zero point -128, as LiteRT demands; int16 has scale 2**-15.
     """
 
-    quantization = fixed_qparams(1 / 256, -128)
+    quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -426,6 +439,9 @@ class Sigmoid(Table):
         value, positive = wide_sigmoid(x.data, x.scale, 9, (0,))
         # Rounded to 15 fraction bits; the sigmoid of a negative number is what is missing to one.
         return np.asarray((np.where(positive, value, (1 << 25) - 1 - value) + (1 << 9) >> 10).astype(np.int16))
+
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        return sampled(self, x, y)
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
@@ -446,7 +462,7 @@ class Tanh(Table):
     x int8 [any]  ->  y int8 [same], scale 1/128, zero point 0, as LiteRT demands; int16 has scale 2**-15.
     """
 
-    quantization = fixed_qparams(1 / 128, 0)
+    quantization = fixed_qparams(1 / 128, 0, int16_scale=2.0**-15)
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -461,6 +477,9 @@ class Tanh(Table):
         middle = 1 << 23
         result = np.where(positive, value - middle, middle - 1 - value) + (1 << 7) >> 8
         return np.asarray(result.astype(np.int16))
+
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        return sampled(self, x, y)
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))

@@ -56,6 +56,9 @@ class AtenNode(AtenArguments, Protocol):
     def is_constant(self, operand: str) -> bool:
         """Whether the operand's value is known at compile time."""
 
+    def integers(self, operand: str) -> Tensor:
+        """An int32 operand, such as an index."""
+
     def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
         """A quantized int8 constant, with parameters per tensor or per channel."""
 

@@ -65,9 +65,6 @@ class Work:
     constant_bytes: int = 0
 
 
-FIXED_INT16 = QParams.per_tensor(2.0**-15, 0)
-
-
 class OutputQuantization(Enum):
     """Where the quantization parameters of a result come from."""
 
@@ -83,7 +80,8 @@ class Quantization:
     Attributes:
         activations: operands that carry an activation's observer; a list operand counts as all of its elements.
         output: own observer, shared with the first activation, or fixed.
-        fixed: the fixed parameters of an int8 result; int16 ones, which hold [-1, 1], are the same for every operator.
+        fixed: the fixed parameters of an int8 result.
+        fixed_int16: those of an int16 result, where they differ.
         weight: operand that holds the weights, or "".
         weight_axis: axis of the output channels in the weights.
         bias: operand that holds the bias, or "".
@@ -93,14 +91,15 @@ class Quantization:
     activations: tuple[str, ...] = ("x",)
     output: OutputQuantization = OutputQuantization.OWN
     fixed: QParams | None = None
+    fixed_int16: QParams | None = None
     weight: str = ""
     weight_axis: int = 0
     bias: str = ""
     symmetric: bool = False
 
     def fixed_for(self, dtype: DType) -> QParams | None:
-        """The fixed parameters of a result of an element type, as LiteRT demands them."""
-        return FIXED_INT16 if self.fixed is not None and dtype is DType.INT16 else self.fixed
+        """The fixed parameters of a result of an element type."""
+        return self.fixed_int16 or self.fixed if dtype is DType.INT16 else self.fixed
 
 
 def own_qparams(*activations: str) -> Quantization:
@@ -118,9 +117,15 @@ def shares_qparams(of: str = "x") -> Quantization:
     return Quantization((of,), OutputQuantization.SHARED)
 
 
-def fixed_qparams(scale: float, zero_point: int) -> Quantization:
-    """The range of the result is known beforehand."""
-    return Quantization(output=OutputQuantization.FIXED, fixed=QParams.per_tensor(scale, zero_point))
+def fixed_qparams(scale: float, zero_point: int, *, int16_scale: float | None = None) -> Quantization:
+    """The range of the result is known beforehand.
+
+    Args:
+        int16_scale: of an int16 result, whose zero point is 0; ``scale`` unless given.
+    """
+    wide = None if int16_scale is None else QParams.per_tensor(int16_scale, 0)
+    fixed = QParams.per_tensor(scale, zero_point)
+    return Quantization(output=OutputQuantization.FIXED, fixed=fixed, fixed_int16=wide)
 
 
 def weighted(axis: int = 0) -> Quantization:

@@ -23,7 +23,7 @@ from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
-from micronpu.ops.tosa_windows import fitted, requantized
+from micronpu.ops.tosa_windows import fitted, requantized, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,12 +103,18 @@ class _Convolution(Op):
             "fusedActivationFunction": emit.activation(self.activation),
         }
 
-    def tosa_form(self, emit: TosaEmitter, name: str, weight: TosaTensor) -> TosaTensor:
-        """The convolution under TOSA's name for it."""
-        kernel, scales = self.kernel(emit.input_type(1)), emit.input_type(1).qparams
+    def tosa_form(self, emit: TosaEmitter, name: str, weight: TosaTensor, axes: Size2d) -> TosaTensor:
+        """The convolution under TOSA's name for it.
+
+        Args:
+            axes: where height and width of the kernel are in ``weight``.
+        """
+        x, y, scales = emit.input_type(0), emit.output_type, emit.input_type(1).qparams
         assert scales is not None
-        x, padding = fitted(emit, emit.input(0), kernel, self.stride, self.padding, self.dilation)
-        sums = emit.convolution(name, x, weight, emit.output_type.shape, padding, self.stride, self.dilation)
+        weight, dilation = spread(emit, weight, self.dilation, axes)
+        kernel = (weight.shape[axes[0]], weight.shape[axes[1]])
+        w = fitted(emit, emit.input(0), kernel, self.stride, self.padding, dilation, fill=x.zero_point)
+        sums = emit.convolution(name, w.x, weight, y.shape, w.padding, w.stride, dilation)
         return requantized(emit, sums, scales.scale, self.activation)
 
 
@@ -159,7 +165,7 @@ class Conv2d(_Convolution):
                 f"TOSA has no convolution in groups, as of {x.channels} channels with a kernel of {weight.shape[3]}.",
                 hint="one convolution per group, as the importer makes them",
             )
-        return self.tosa_form(emit, "CONV2D", emit.input(1))
+        return self.tosa_form(emit, "CONV2D", emit.input(1), (1, 2))
 
 
 @operator("depthwise_conv2d")
@@ -194,7 +200,7 @@ class DepthwiseConv2d(_Convolution):
         channels, (rows, columns) = emit.input_type(0).channels, self.kernel(emit.input_type(1))
         multiplier = emit.input_type(1).shape[3] // channels
         weight = emit.reshape(emit.input(1), (rows, columns, channels, multiplier))
-        return self.tosa_form(emit, "DEPTHWISE_CONV2D", weight)
+        return self.tosa_form(emit, "DEPTHWISE_CONV2D", weight, (0, 1))
 
 
 def build_convolution(node: AtenNode, spatial: int) -> Tensor:

@@ -49,15 +49,18 @@ def build_conv3d(node: AtenNode) -> Tensor:
     weight, qparams, bias = quantized_weights(node, x.type)
     stride, padding, dilation = (_triple(node, name) for name in ("stride", "padding", "dilation"))
     image = transposed(node, x, _CHANNELS_LAST)
-    if padding[0]:
-        sides = (0, padding[0], 0, 0, 0)
-        image = node.emit(Pad(sides, sides), image)
     count, depth, height, width, channels = image.shape
+    # Of rank 4: Vela 5.2 ends the process on slices of a padded tensor of rank 5.
+    rows = reshaped(node, image, (count, depth, height * width, channels))
+    if padding[0]:
+        sides = (0, padding[0], 0, 0)
+        rows = node.emit(Pad(sides, sides), rows)
+    depth = rows.shape[1]
     outputs, _, taps, high, wide = weight.shape
     reach = depth - dilation[0] * (taps - 1)
     parts = []
     for i in range(taps):
-        tap = strided(node, image, 1, i * dilation[0], i * dilation[0] + reach, stride[0])
+        tap = strided(node, rows, 1, i * dilation[0], i * dilation[0] + reach, stride[0])
         parts.append(reshaped(node, tap, (count * tap.shape[1], height, width, channels)))
     slices = node.emit(Concat(3), *parts) if len(parts) > 1 else parts[0]
     ordered = weight.transpose(0, 3, 4, 2, 1).reshape(outputs, high, wide, taps * channels)

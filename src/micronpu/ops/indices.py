@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
+from micronpu.ops.base import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
 from micronpu.ops.movement import reshaped, transposed
 
 if TYPE_CHECKING:
@@ -85,3 +85,41 @@ class ArgMax(Op):
         emit.add(name, options=options, fields={"outputType": emit.code(DType.INT32)}, inputs=[0, axis], outputs=[found])
         emit.add("ADD", options="AddOptions", inputs=[found, emit.int32([LOWEST])], outputs=[moved])
         emit.add("CAST", options="CastOptions", inputs=[moved])
+
+
+@operator("gather_rows")
+class GatherRows(Op):
+    """Rows of a constant table, by their numbers.
+
+    indices int32 [..], table int8 [V, E]  ->  y int8 [.., E], qparams of the table.  Indices are from 0 to V - 1.
+    """
+
+    operand_names = ("indices", "table")
+    quantization = Quantization(activations=())
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        indices, table = operands
+        if indices.dtype is not DType.INT32 or table.rank != 2:
+            raise InternalError(f"{indices} does not pick rows of {table}.")
+        return table.with_shape((*indices.shape, table.shape[1]))
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        indices, table = operands
+        return np.asarray(table.data[indices.data])
+
+    @from_aten("embedding.default", x="indices", table="weight")
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        rows, y = node.float_constant("table"), node.output
+        low, high = DType.INT8.limits
+        grid = np.clip(np.rint(rows.astype(np.float64) / y.scale[0]) + y.zero_point[0], low, high)
+        return node.emit(cls(), node.integers("x"), node.constant(grid, TensorType(rows.shape, DType.INT8, y)))
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        indices, table = emit.operands
+        count, (rows, width) = math.prod(indices.shape), table.shape
+        operands = (emit.reshape(table, (1, rows, width)), emit.reshape(indices, (1, count)))
+        return emit.reshape(emit.add("GATHER", operands, (1, count, width), table.dtype), (*indices.shape, width))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add("GATHER", options="GatherOptions", inputs=[1, 0], version=2)

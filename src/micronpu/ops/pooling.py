@@ -156,8 +156,9 @@ class MaxPool2d(_Pool):
         emit.add("MAX_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        x, padding = fitted(emit, emit.input(0), self.kernel, self.stride, self.padding)
-        return emit.max_pool(x, emit.output_type.shape, self.kernel, self.stride, padding)
+        lowest = emit.input_type(0).dtype.limits[0]
+        w = fitted(emit, emit.input(0), self.kernel, self.stride, self.padding, fill=lowest)
+        return emit.max_pool(w.x, emit.output_type.shape, self.kernel, w.stride, w.padding)
 
 
 @operator("avg_pool2d")
@@ -212,5 +213,5 @@ class AvgPool2d(_Pool):
         if p and self.count_padding:
             x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), emit.input_type(0).zero_point)
             p = NO_PADDING
-        x, padding = fitted(emit, x, self.kernel, self.stride, p)
-        return emit.average_pool(x, emit.output_type.shape, self.kernel, self.stride, padding)
+        w = fitted(emit, x, self.kernel, self.stride, p)
+        return emit.average_pool(w.x, emit.output_type.shape, self.kernel, w.stride, w.padding)

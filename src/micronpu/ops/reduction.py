@@ -27,6 +27,7 @@ from micronpu.ops.base import (
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
+from micronpu.ops.tosa_windows import MOST_INPUTS, pooled_mean, sum_of_last
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -117,9 +118,20 @@ class Mean(Reduction):
         return (multiplier << extra) // count, shift - extra
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """A convolution with ones over the last axes, an average pool over others, and else a sum.
+
+        The pool differs by at most 1 step: it divides with one rounding, where `reference` has two.
+        """
         x, y = emit.input_type(0), emit.output_type
+        count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = self._multiplier(x, y)
-        sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)
+        last = self.axes == tuple(range(x.rank - len(self.axes), x.rank))
+        if last and count <= MOST_INPUTS and x.dtype is DType.INT8:
+            sums = sum_of_last(emit, count)
+        elif x.qparams == y.qparams and (pooled := pooled_mean(emit, self.axes)) is not None:
+            return emit.reshape(pooled, y.shape)
+        else:
+            sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)
         return emit.reshape(emit.requantize_by([multiplier], [shift], sums, y.dtype.limits), y.shape)
 
     @from_aten("mean.dim", "mean.default")

@@ -13,9 +13,11 @@ from micronpu.ir.types import TensorType
 from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ops.fused import Size2d
 from micronpu.ops.movement import from_image, to_image
+from micronpu.ops.tosa_resize import bilinear, nearest
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -91,6 +93,10 @@ class ResizeNearest(_Resize):
         options, fields = "ResizeNearestNeighborOptions", self.litert_fields()
         emit.add("RESIZE_NEAREST_NEIGHBOR", options=options, fields=fields, inputs=[0, size], version=3)
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        sizes = zip(emit.input_type(0).shape[1:3], self.size, strict=True)
+        return nearest(emit, [self._sources(before, after) for before, after in sizes])
+
 
 @operator("resize_bilinear")
 class ResizeBilinear(_Resize):
@@ -147,6 +153,11 @@ class ResizeBilinear(_Resize):
         size = emit.int32(self.size)
         options, fields = "ResizeBilinearOptions", self.litert_fields()
         emit.add("RESIZE_BILINEAR", options=options, fields=fields, inputs=[0, size], version=3)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """Differs by 1 step at exact ties of negative numbers, which go up here and away from zero in `reference`."""
+        grids = [self._grid(n, m) for n, m in zip(emit.input_type(0).shape[1:3], self.size, strict=True)]
+        return bilinear(emit, self.size, [step for step, _ in grids], [offset for _, offset in grids])
 
 
 def _import(

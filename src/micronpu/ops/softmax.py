@@ -74,7 +74,7 @@ class Softmax(Op):
     x int8 [..., C]  ->  y int8 [..., C], scale 1/256, zero point -128, as LiteRT demands; int16 has scale 2**-15.
     """
 
-    quantization = fixed_qparams(1 / 256, -128)
+    quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))

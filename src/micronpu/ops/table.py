@@ -1,7 +1,9 @@
-"""Unary functions as tables of 256 int8 results, for chips that look results up.
+"""Unary functions as tables, for chips that look results up: of 256 int8 results, or of 513 int16 ones.
 
 A function is written down once: by the ATen overloads that compute it, with its definition over real numbers.  The
 importer evaluates it at the 256 numbers of the operand's grid, so that the NPU computes it in one step, whatever it is.
+Of an int16 operand it is evaluated at every 128th, and straight lines stand for it between; functions with steps, for
+which that would be wrong, are built of other operators (`micronpu.ops.steps`).
 Functions with an operator of their own (sigmoid, exp, ..) are not here.
 """
 
@@ -17,8 +19,10 @@ import numpy.typing as npt
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, sigmoid
+from micronpu.ops.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ops.base import AtenImport, Quantization, Value, add_import, fixed_qparams, operator, own_qparams
 from micronpu.ops.elementwise import Sub, emit_binary
+from micronpu.ops.steps import refusal, rounded, staircase
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 Reals = npt.NDArray[Any]
 RealFunction = Callable[[Reals], Reals]
 
-ENTRIES = 256
+ENTRIES = {DType.INT8: 256, DType.INT16: 513}
 
 
 def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
@@ -46,11 +50,24 @@ def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[in
     return tuple(int(v) for v in np.clip(np.rint(finite) + y.zero_point[0], low, high))
 
 
+def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
+    """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767."""
+    largest = 2.0 * y.scale[0] * 2**15
+
+    def finite(reals: Reals) -> Reals:
+        with np.errstate(all="ignore"):
+            results = np.asarray(function(reals), np.float64)
+        return np.nan_to_num(results, nan=0.0, posinf=largest, neginf=-largest).clip(-largest, largest)
+
+    return tuple(int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0))
+
+
 @operator("table")
 class LookupTable(Elementwise):
-    """Any function of one element: y[i] = entries[x[i] + 128].
+    """Any function of one element.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], qparams of its own:    y[i] = entries[x[i] + 128].
+    x int16 [any]  ->  y int16 [same], qparams of its own:  straight lines between 513 entries, every 128th result.
     """
 
     entries: tuple[int, ...]
@@ -59,59 +76,86 @@ class LookupTable(Elementwise):
 
     def infer(self, *operands: TensorType) -> TensorType:
         (x,) = operands
-        if len(self.entries) != ENTRIES or x.dtype is not DType.INT8:
-            raise InternalError(f"A table of {len(self.entries)} entries for {x.dtype.value}; int8 takes {ENTRIES}.")
+        if len(self.entries) != ENTRIES.get(x.dtype):
+            raise InternalError(f"A table of {len(self.entries)} entries does not fit {x.dtype.value}.")
         return x.with_qparams(None)
 
     @property
-    def array(self) -> npt.NDArray[np.int8]:
-        """The entries as int8 [256]."""
-        return np.array(self.entries, np.int8)
+    def array(self) -> npt.NDArray[Any]:
+        """The entries as int8 [256] or int16 [513]."""
+        return np.array(self.entries, np.int8 if len(self.entries) == ENTRIES[DType.INT8] else np.int16)
+
+    def every_result(self, x: DType) -> npt.NDArray[Any]:
+        """The results for all elements of a type, from the lowest to the highest."""
+        low, high = x.limits
+        if x is DType.INT8:
+            return self.array
+        return wide_lookup(self.array, np.arange(low, high + 1)).astype(np.int16)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        return np.asarray(self.array[x.data.astype(np.int64) + 128])
+        dtype = x.type.dtype
+        return np.asarray(self.every_result(dtype)[x.data.astype(np.int64) - dtype.limits[0]])
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         return emit.table(emit.input(0), self.array)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        """LiteRT has no table: the elements are made indices, and the entries gathered."""
+        """LiteRT has no table: the elements are made indices, and the results gathered."""
         x, y = emit.input_type(0), emit.output_type
         integers = TensorType(x.shape, DType.INT32)
         wide, indices = emit.intermediate(integers), emit.intermediate(integers)
         emit.add("CAST", options="CastOptions", outputs=[wide])
-        emit.add("ADD", options="AddOptions", inputs=[wide, emit.int32([128])], outputs=[indices])
-        entries = emit.constant(self.array, y.with_shape((ENTRIES,)))
+        emit.add("ADD", options="AddOptions", inputs=[wide, emit.int32([-x.dtype.limits[0]])], outputs=[indices])
+        results = self.every_result(x.dtype)
+        entries = emit.constant(results, y.with_shape(results.shape))
         emit.add("GATHER", options="GatherOptions", inputs=[entries, indices], version=2)
 
 
 def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
     """A function of every element of x."""
-    if x.type.dtype is not DType.INT8:
-        raise UnsupportedError(
-            f"`{node.overload}` of {x.type.dtype.value} is not imported; a table has an entry for every int8 number.",
-            hint="quantize the operator to int8",
-        )
-    return node.emit(LookupTable(table_entries(function, x.type, y)), x, qparams=y)
+    entries = table_entries if x.type.dtype is DType.INT8 else wide_table_entries
+    return node.emit(LookupTable(entries(function, x.type, y)), x, qparams=y)
 
 
 # ---------------------------------------------------------------- the functions
 
+Steps = Callable[["AtenNode", "Tensor", RealFunction], "Tensor"]
+
+
+def _staircase(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return staircase(node, x, function, node.output)
+
+
+def _rounded(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return rounded(node, x, node.output)
+
+
+def _looked_up(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return look_up(node, x, function, node.output)
+
+
+def _refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    raise refusal(node, "has steps")
+
 
 def unary(
-    *overloads: str, quantization: Quantization | None = None, **names: str
+    *overloads: str, quantization: Quantization | None = None, steps: Steps | None = None, **names: str
 ) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
     """Registers a real function under ATen overloads; what is decorated returns it for the arguments of a call.
 
     Args:
         quantization: annotation rule; an observer of its own unless given.
+        steps: makes the operators for an int16 operand, where the function has steps.
         names: operand name = schema argument name, where the operand is not ``self``.
     """
 
     def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
         def build(node: AtenNode) -> Tensor:
-            return look_up(node, node.tensor("x"), definition(node), node.output)
+            x = node.tensor("x")
+            if steps is not None and x.type.dtype is DType.INT16:
+                return steps(node, x, definition(node))
+            return look_up(node, x, definition(node), node.output)
 
         for overload in overloads:
             arguments = tuple(({"x": "self"} | names).items())
@@ -171,15 +215,18 @@ _PLAIN: dict[str, RealFunction] = {
 }
 
 
+_STEPS: dict[str, Steps] = dict.fromkeys(("floor", "ceil", "round"), _rounded) | dict.fromkeys(("trunc", "frac"), _refused)
+
+
 def _register_plain(name: str, function: RealFunction) -> None:
-    unary(*_places(name))(lambda node: function)
+    unary(*_places(name), steps=_STEPS.get(name))(lambda node: function)
 
 
 for _name, _function in _PLAIN.items():
     _register_plain(_name, _function)
 
 
-@unary(*_places("sign"), *_places("sgn"), quantization=fixed_qparams(1.0, 0))
+@unary(*_places("sign"), *_places("sgn"), quantization=fixed_qparams(1.0, 0), steps=_staircase)
 def _sign(node: AtenArguments) -> RealFunction:
     return np.sign
 
@@ -227,13 +274,17 @@ def _power_of_number(node: AtenArguments) -> RealFunction:
     return lambda x: np.power(base, x)
 
 
-@unary("threshold.default", "threshold_.default")
+@unary("threshold.default", "threshold_.default", steps=_refused)
 def _threshold(node: AtenArguments) -> RealFunction:
     threshold, value = float(node.value("threshold")), float(node.value("value"))
     return lambda x: np.where(x > threshold, x, value)
 
 
-@unary("hardshrink.default", "softshrink.default")
+def _shrunk(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return (_refused if node.overload.startswith("hard") else _looked_up)(node, x, function)
+
+
+@unary("hardshrink.default", "softshrink.default", steps=_shrunk)
 def _shrink(node: AtenArguments) -> RealFunction:
     width = float(node.value("lambd"))
     if node.overload.startswith("hard"):
@@ -241,7 +292,7 @@ def _shrink(node: AtenArguments) -> RealFunction:
     return lambda x: np.sign(x) * np.maximum(np.abs(x) - width, 0.0)
 
 
-@unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar")
+@unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar", steps=_refused)
 def _remainder(node: AtenArguments) -> RealFunction:
     divisor = float(node.value("other"))
     return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
@@ -277,11 +328,12 @@ def _compare_tensors(node: AtenNode) -> Tensor:
     scale = x.type.scale if x.type.qparams == z.type.qparams else min(x.type.scale, z.type.scale) / _FINER
     difference = emit_binary(node, Sub(), x, z, QParams.per_tensor(scale, 0))
     compare = _COMPARISONS[node.overload.split(".")[0]]
-    return look_up(node, difference, lambda d: compare(d, 0.0), node.output)
+    decide = _staircase if x.type.dtype is DType.INT16 else _looked_up
+    return decide(node, difference, lambda d: compare(d, 0.0))
 
 
 _PAIR = Quantization(("x", "z"), MASK.output, MASK.fixed)
-unary(*(f"{_name}.Scalar" for _name in _COMPARISONS), quantization=MASK)(_compare_number)
+unary(*(f"{_name}.Scalar" for _name in _COMPARISONS), quantization=MASK, steps=_staircase)(_compare_number)
 for _name in _COMPARISONS:
     _names = (("x", "self"), ("z", "other"))
     add_import(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))

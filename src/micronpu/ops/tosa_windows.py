@@ -1,40 +1,201 @@
 """What the TOSA forms of window operators share.
 
 TOSA has windows only where the last one ends exactly at the end of the padded operand, so elements that no window
-reaches are cut off first.
+reaches are cut off first.  Where there is a choice, the form is the one for which Vela needs fewer cycles.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
-from micronpu.ops.fused import Activation, Padding2d, Size2d, windows
+import numpy as np
+
+from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, windows
 
 if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
+_LONGEST_STRIDE = 3
+"""Longest stride that every Ethos-U has for windows with padding."""
+_LONGEST_DILATION = 2
+"""Largest dilation that the kernels of an Ethos-U have."""
+_LARGEST_KERNEL = 64
+"""Height of the largest kernel of a convolution; its area is at most the square."""
+
+
+MOST_INPUTS = 65536
+"""Input channels of the largest convolution."""
+
+
+class Window(NamedTuple):
+    """An operand and the geometry of the windows over it, as TOSA wants them; padding is top, bottom, left, right."""
+
+    x: TosaTensor
+    stride: Size2d
+    padding: tuple[int, int, int, int]
+
 
 def fitted(
-    emit: TosaEmitter, x: TosaTensor, kernel: Size2d, stride: Size2d, padding: Padding2d, dilation: Size2d = (1, 1)
-) -> tuple[TosaTensor, list[int]]:
-    """x [N, H, W, C] without the elements that no window reaches, and TOSA's padding (top, bottom, left, right)."""
-    size, sides = list(x.shape), []
+    emit: TosaEmitter,
+    x: TosaTensor,
+    kernel: Size2d,
+    stride: Size2d,
+    padding: Padding2d,
+    dilation: Size2d = (1, 1),
+    *,
+    fill: int | None = None,
+) -> Window:
+    """x [N, H, W, C] without the elements that no window reaches.
+
+    Args:
+        fill: what padding counts as, where long strides may have it written out; None where padding does not count.
+    """
+    if padding and max(stride) > _LONGEST_STRIDE and fill is not None:
+        p = padding
+        x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), fill)
+        padding = NO_PADDING
+    size, sides, strides = list(x.shape), [], []
     for axis, (before, after) in ((1, padding.rows), (2, padding.columns)):
         k, s, d = kernel[axis - 1], stride[axis - 1], dilation[axis - 1]
         count = windows(size[axis], k, s, (before, after), d)
+        s = s if count > 1 else 1
         unread = size[axis] + before + after - ((count - 1) * s + (k - 1) * d + 1)
         size[axis] -= max(unread - after, 0)
         sides += [before, max(after - unread, 0)]
-    return emit.slice(x, (0, 0, 0, 0), size), sides
+        strides.append(s)
+    top, bottom, left, right = sides
+    return Window(
+        emit.slice(x, (0, 0, 0, 0), size),
+        (strides[0], strides[1]),
+        (top, bottom, left, right),
+    )
+
+
+def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d) -> tuple[TosaTensor, Size2d]:
+    """Constant weights with zeros between their elements, and the dilation that is left.
+
+    A kernel has a dilation of at most 2; for a larger one Vela would split the operand, which takes longer.
+
+    Args:
+        axes: where height and width of the kernel are in ``weight``.
+    """
+    factors = [d // _LONGEST_DILATION if d % _LONGEST_DILATION == 0 else d for d in dilation]
+    shape = list(weight.shape)
+    for axis, factor in zip(axes, factors, strict=True):
+        shape[axis] = (shape[axis] - 1) * factor + 1
+    high, wide = (shape[axis] for axis in axes)
+    if weight.data is None or factors == [1, 1] or high > _LARGEST_KERNEL or high * wide > _LARGEST_KERNEL**2:
+        return weight, dilation
+    apart = np.zeros(shape, weight.data.dtype)
+    every = [slice(None)] * len(shape)
+    for axis, factor in zip(axes, factors, strict=True):
+        every[axis] = slice(None, None, factor)
+    apart[tuple(every)] = weight.data
+    left = [d // factor for d, factor in zip(dilation, factors, strict=True)]
+    return emit.constant(apart, weight.dtype), (left[0], left[1])
 
 
 def requantized(
     emit: TosaEmitter, accumulators: TosaTensor, scales: tuple[float, ...], activation: Activation
 ) -> TosaTensor:
-    """int32 accumulators of x and weights with the given scales on the grid of the result, with the fused clamp.
+    """Accumulators of x and weights with the given scales on the grid of the result, with the fused clamp.
 
     Bit for bit as `requantize_accumulators`.
     """
     x, y = emit.input_type(0), emit.output_type
     factors = [x.scale * scale / y.scale for scale in scales]
     return emit.requantize(accumulators, factors, activation.limits(y))
+
+
+def transposed(
+    emit: TosaEmitter, stride: Size2d, crop: Padding2d, scales: tuple[float, ...], activation: Activation
+) -> TosaTensor:
+    """A transposed convolution of the current node: one convolution for each offset of a result from a stride.
+
+    Result ``stride * q + r`` reads the weights ``p, p + stride, ..`` for ``p = (r + crop) % stride``, in reverse order.
+
+        x -> conv2d(w[::2]) ┐
+          -> conv2d(w[1::2])┴ concat over channels -> reshape [.., width, 2 * channels] to [.., 2 * width, channels]
+    """
+    weight = emit.constant_input(1)
+    _, rows, columns, channels = emit.output_type.shape
+    sides = ((1, rows, stride[0], crop.top), (2, columns, stride[1], crop.left))
+    high, wide = ([_Phase.of(emit, axis, n, s, c, r) for r in range(s)] for axis, n, s, c in sides)
+    bands = []
+    for down in high:
+        parts = []
+        for across in wide:
+            taps = weight[:, down.first :: stride[0], across.first :: stride[1]][:, ::-1, ::-1]
+            if 0 in taps.shape:  # no weight reaches these elements: they are the bias
+                taps = np.zeros((weight.shape[0], max(taps.shape[1], 1), max(taps.shape[2], 1), weight.shape[3]))
+            x = emit.input(0)
+            begin = (0, down.begin, across.begin, 0)
+            x = emit.slice(x, begin, (x.shape[0], down.end - down.begin, across.end - across.begin, x.shape[3]))
+            shape = (x.shape[0], down.count, across.count, channels)
+            kernel = emit.constant(taps)
+            sums = emit.convolution("CONV2D", x, kernel, shape, (*down.padding, *across.padding), (1, 1), (1, 1))
+            parts.append(requantized(emit, sums, scales, activation))
+        band = emit.concat(parts, 3)
+        bands.append(emit.reshape(band, (band.shape[0], high[0].count, 1, band.shape[2] * band.shape[3])))
+    joined = emit.concat(bands, 3)
+    count = joined.shape[0]
+    image = emit.reshape(joined, (count, high[0].count * stride[0], wide[0].count * stride[1], channels))
+    return emit.slice(image, (0, 0, 0, 0), (count, rows, columns, channels))
+
+
+class _Phase(NamedTuple):
+    """The results at one offset from a stride along one axis.
+
+    Attributes:
+        first: the first weight that they read.
+        begin, end: the part of the operand that they read.
+        padding: before and behind it.
+        count: how many there are.
+    """
+
+    first: int
+    begin: int
+    end: int
+    padding: Size2d
+    count: int
+
+    @classmethod
+    def of(cls, emit: TosaEmitter, axis: int, results: int, stride: int, crop: int, offset: int) -> _Phase:
+        size, kernel = emit.input(0).shape[axis], emit.input(1).shape[axis]
+        first, ahead = (offset + crop) % stride, (offset + crop) // stride
+        taps = max(-(-(kernel - first) // stride), 1)
+        count = -(-results // stride)
+        before, behind = taps - 1 - ahead, count + ahead - size
+        return cls(first, max(-before, 0), size - max(-behind, 0), (max(before, 0), max(behind, 0)), count)
+
+
+_LARGEST_POOL = 65536
+"""Elements of the largest window of a pool."""
+_LONGEST_POOL = 256
+"""Height of the largest window of a pool, where it can be chosen."""
+
+
+def pooled_mean(emit: TosaEmitter, axes: tuple[int, ...]) -> TosaTensor | None:
+    """The mean over neighbouring axes as an average pool [N, 1, 1, C], or None where no window fits them."""
+    x = emit.input(0)
+    reduced = [i for i in range(x.rank) if i in axes and x.shape[i] > 1]
+    if not reduced or any(x.shape[i] > 1 for i in range(reduced[0], reduced[-1]) if i not in reduced):
+        return None
+    sizes = [x.shape[i] for i in reduced]
+    count, outer = math.prod(sizes), math.prod(x.shape[: reduced[0]])
+    inner = x.shape[reduced[-1] + 1 :]
+    high = sizes[0] if len(sizes) == 2 else max(n for n in range(1, _LONGEST_POOL + 1) if count % n == 0)
+    if count > _LARGEST_POOL or count // high > _LARGEST_POOL // _LONGEST_POOL * 32:
+        return None
+    image = emit.reshape(x, (outer, high, count // high, math.prod(inner)))
+    shape = (outer, 1, 1, math.prod(inner))
+    return emit.average_pool(image, shape, (high, count // high), (1, 1), (0, 0, 0, 0))
+
+
+def sum_of_last(emit: TosaEmitter, count: int) -> TosaTensor:
+    """Sums [rows] over the last elements of the operand without its zero point: a convolution with ones."""
+    x = emit.input(0)
+    rows = math.prod(x.shape) // count
+    image, ones = emit.reshape(x, (1, 1, rows, count)), emit.constant(np.ones((1, 1, 1, count)))
+    return emit.plain_convolution(image, ones, (1, 1, rows, 1), emit.input_type(0).zero_point)

@@ -16,7 +16,7 @@ from micronpu.ops.convolution import build_convolution, in_groups, requantize_ac
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Slice
-from micronpu.ops.tosa_windows import requantized
+from micronpu.ops.tosa_windows import transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -135,9 +135,7 @@ class TransposeConv2d(Op):
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         scales = emit.input_type(1).qparams
         assert scales is not None
-        crop = (self.crop.top, self.crop.bottom, self.crop.left, self.crop.right)
-        sums = emit.transpose_convolution(self.stride, [-n for n in crop])
-        return requantized(emit, sums, scales.scale, self.activation)
+        return transposed(emit, self.stride, self.crop, scales.scale, self.activation)
 
 
 def build_transposed(node: AtenNode, spatial: int) -> Tensor:

@@ -29,6 +29,7 @@ from micronpu.ops.elementwise import any_scale, scaled_sum
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -58,6 +59,13 @@ class Abs(Elementwise):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("ABS", options="AbsOptions", version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        magnitude = emit.add("ABS", [emit.centered(0)], x.shape, "INT32")
+        if x.scale == y.scale:
+            return emit.result(magnitude)
+        return emit.requantize(magnitude, [float32_quotient(y.scale, x.scale)], y.dtype.limits)
 
 
 @operator("neg")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from micronpu.cortexm.core import Core
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import import_nodes
 from micronpu.ir.graph import Graph
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from micronpu.frontend.program import ProgramView
-    from micronpu.quantize.quantizer import Int8Quantizer
+    from micronpu.quantize.quantizer import StaticQuantizer
 
 
 class RefusedError(UnsupportedError):
@@ -71,13 +72,15 @@ class Device(ABC):
     Attributes:
         target: name in reports.
         backend: name by which the runtime looks up the delegate.
+        core: computes in int8 what the NPU does not take; None where portable kernels do in float.
     """
 
     target: str
     backend: str
+    core: Core | None = None
 
     @abstractmethod
-    def quantizer(self, *, per_channel: bool, is_qat: bool) -> Int8Quantizer:
+    def quantizer(self, *, per_channel: bool, is_qat: bool) -> StaticQuantizer:
         """The quantizer for a float model."""
 
     @abstractmethod
@@ -115,6 +118,7 @@ class Device(ABC):
         """
         refused: dict[str, Reason] = {}
         while True:
+            self._agree_on_images(view, partitioning)
             parts: list[CompiledPartition] = []
             try:
                 for group in partitioning.groups:
@@ -128,6 +132,23 @@ class Device(ABC):
                     raise
                 refused |= error.reasons
                 partitioning = self.partition(view, shared, refused)
+
+    def leftovers(self, view: ProgramView, partitioning: Partitioning) -> Partitioning | None:
+        """What the core computes in int8 beside the NPU's partitions; None without such a core."""
+        if self.core is None:
+            return None
+        from micronpu.cortexm.partition import core_partition
+
+        return core_partition(view, self.core, partitioning.groups)
+
+    def _agree_on_images(self, view: ProgramView, partitioning: Partitioning) -> None:
+        """Decides what the NPU and the core hand each other as [N, H, W, C]."""
+        leftovers = self.leftovers(view, partitioning)
+        if leftovers is None:
+            return
+        from micronpu.cortexm.layout import images_between
+
+        view.images = images_between(view, (*partitioning.groups, *leftovers.groups)) if leftovers.groups else set()
 
     @abstractmethod
     def specs(self) -> list[CompileSpec]:

@@ -8,7 +8,7 @@ cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,6 +23,7 @@ from micronpu.frontend.program import (
     is_dequantize_channel,
     is_float_cast,
     is_getitem,
+    is_index,
     is_quantize,
     origin_of,
     overload_name,
@@ -114,6 +115,7 @@ def partition(
     *,
     cure: FindCure | None = None,
     allow_no_op_partitions: bool = False,
+    allow_empty: bool = False,
     shared: Collection[FxNode] = (),
     refused: Mapping[str, Reason] | None = None,
     free: tuple[type[Op], ...] = (),
@@ -126,7 +128,8 @@ def partition(
         check: the target's rules for one operator of the graph.
         exclude: a reason why the user does not want a node delegated, or None.
         cure: finds a rewrite for an operator that breaks a rule.
-        allow_no_op_partitions: also make partitions that only move values; never one with nothing to run at all.
+        allow_no_op_partitions: also make partitions that only move values.
+        allow_empty: also make partitions with nothing to run at all.
         shared: dequantizes that no partition may read, because something else reads them as well.
         refused: by name of the node, why the compiler could not take it when it was tried.
         free: operators that leave nothing to run, such as a reshape where that moves no byte.
@@ -146,7 +149,8 @@ def partition(
     order = {node: i for i, node in enumerate(view.graph.nodes)}
     for members in chosen:
         joined = [u for v in members if (u := vertices[v].unit) is not None]
-        if not any(u.operations for u in joined) or (not allow_no_op_partitions and all(u.moves_only for u in joined)):
+        empty = not allow_empty and not any(u.operations for u in joined)
+        if empty or (not allow_no_op_partitions and all(u.moves_only for u in joined)):
             for unit in joined:
                 unit.reasons.append(
                     _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values")
@@ -279,6 +283,8 @@ def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
         else:
             unit.constants.append(operand)
             _add_operand(view, unit, source)
+    elif is_index(operand):
+        unit.reads.append(operand)
 
 
 def _judge(

@@ -93,6 +93,8 @@ class Verdict:
         macs: multiply-accumulate operations; 0 where they are not known because no operator imports it.
         shape: sizes of the result, or () where it is no tensor.
         rewrites: names of the rewrites without which it would stay on the host.
+        core: where it is computed in integers although it is not delegated, such as "Cortex-M33 (CMSIS-NN)"; "" where
+            it is delegated or computed in float.
     """
 
     operator: str
@@ -102,6 +104,7 @@ class Verdict:
     macs: int = 0
     shape: tuple[int, ...] = ()
     rewrites: tuple[str, ...] = ()
+    core: str = ""
 
     @property
     def node(self) -> str:

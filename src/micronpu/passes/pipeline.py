@@ -97,7 +97,8 @@ def _until_stable(graph: Graph, steps: Sequence[Pass], after: Callable[[Pass, Gr
 
 def switchable_passes() -> tuple[str, ...]:
     """Names of the passes and of the rewrites of single operators that may be left out."""
-    return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH, *REWRITES))
+    passes = tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
+    return (*passes, *(rewrite.name for rewrite in REWRITES))
 
 
 def check_disabled(disabled: Sequence[str], others: Collection[str] = ()) -> None:

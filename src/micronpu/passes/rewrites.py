@@ -5,66 +5,44 @@ A pass improves every graph; a rewrite costs something, and is applied only wher
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from typing import ClassVar
-
-from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.graph import Node
 from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.base import Op
 from micronpu.ops.elementwise import Mul
-from micronpu.ops.movement import Pad, Reshape
+from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
-
-
-class Rewrite(ABC):
-    """Replaces one node by several; its doc-string shows both and says what it costs."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
-        """Nodes that compute the node's result in its stead, or None where the rewrite has nothing to offer.
-
-        Args:
-            lanes: number of which the chip wants multiples.
-        """
-
-
-class Chain:
-    """Nodes one after the other, each marked as made by the rewrite."""
-
-    def __init__(self, name: str, node: Node) -> None:
-        self.nodes: list[Node] = []
-        self._origin = node.origin.through(name)
-
-    def add(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
-        type = op.infer(*(t.type for t in inputs))
-        if type.qparams is None:
-            type = type.with_qparams(qparams)
-        self.nodes.append(Node(op, list(inputs), [Tensor(op.name, type)], self._origin))
-        return self.nodes[-1].output
-
-    def widened(self, x: Tensor, lanes: int) -> Tensor:
-        """x with its last axis filled up to a multiple of ``lanes`` with its lowest value.
-
-        Chips that pad only height and width see a picture of one channel with the channels as its width.
-        """
-        *outer, channels = x.shape
-        rows, missing = math.prod(outer), -channels % lanes
-        picture = self.add(Reshape((1, 1, rows, channels)), x)
-        padded = self.add(Pad((0, 0, 0, 0), (0, 0, 0, missing), -math.inf), picture)
-        return self.add(Reshape((*outer, channels + missing)), padded)
-
-    def finish(self, op: Op, x: Tensor, result: Tensor) -> list[Node]:
-        """The last operator computes the tensor that the replaced node computed."""
-        self.nodes.append(Node(op, [x], [result], self._origin))
-        return self.nodes
-
+from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.passes.rewrites_arithmetic import (
+    AddNegative,
+    ExpandByProduct,
+    ExpandOperand,
+    FillMatrices,
+    ShiftAndBack,
+)
+from micronpu.passes.rewrites_views import (
+    AddParts,
+    AddRow,
+    FlattenRows,
+    HalveRows,
+    JoinRows,
+    MaximumOfWindows,
+    MeanOfRows,
+    PadAsPicture,
+    PreluAsPicture,
+    ReflectBySlices,
+)
+from micronpu.passes.rewrites_windows import (
+    DenseDepthwise,
+    DenseKernel,
+    PadBeforePool,
+    PickRows,
+    PoolOneByOne,
+    RepeatElements,
+    SplitMultiplier,
+)
 
 _NOTHING = 8.0
 """exp(-8) is a third of a thousandth, less than a tenth of a step of softmax's result."""
@@ -133,4 +111,30 @@ class FillProduct(Rewrite):
         return chain.finish(Reshape(y.shape), flat, y)
 
 
-REWRITES: tuple[Rewrite, ...] = (PadChannels(), FillProduct())
+REWRITES: tuple[Rewrite, ...] = (
+    PadChannels(),
+    FillProduct(),
+    ExpandOperand(),
+    ExpandByProduct(),
+    AddNegative(),
+    ShiftAndBack(),
+    FillMatrices(),
+    FlattenRows(),
+    PadAsPicture(),
+    ReflectBySlices(),
+    JoinRows(),
+    AddParts(),
+    MeanOfRows(),
+    MaximumOfWindows(),
+    AddRow(),
+    HalveRows(),
+    PreluAsPicture(),
+    DenseKernel(),
+    SplitMultiplier(),
+    DenseDepthwise(),
+    PadBeforePool(),
+    PoolOneByOne(),
+    PickRows(),
+    RepeatElements(),
+)
+"""Which of them is taken does not depend on the order: the cheapest of those that serve."""

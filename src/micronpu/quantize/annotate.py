@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import (
-    FixedQParamsQuantizationSpec,
     QuantizationAnnotation,
     QuantizationSpec,
     QuantizationSpecBase,
@@ -42,6 +41,8 @@ def annotate(
         io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
     """
     constants = constant_nodes(model)
+    if io is not None:
+        _annotate_border(model, io)
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
@@ -50,6 +51,16 @@ def annotate(
             config = config_of(node)
             if config is not None:
                 _annotate_node(node, entry, config, config_of, constants)
+
+
+def _annotate_border(model: GraphModule, io: QuantizationConfig) -> None:
+    """Quantizes every float that goes into the program or comes out of it, whoever reads or makes it."""
+    for node in model.graph.nodes:
+        if node.op == "placeholder" and _is_float(node):
+            node.meta[KEY] = QuantizationAnnotation(output_qspec=io.border_activation, _annotated=True)
+        elif node.op == "output":
+            results: dict[Node, QuantizationSpecBase] = {n: io.border_activation for n in node.all_input_nodes if _is_float(n)}
+            node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results, _annotated=True)
 
 
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
@@ -72,9 +83,9 @@ def _annotate_node(
         operand = given.get(names.get(name, name))
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
     number = node if _is_float(node) else _cast_behind(node)
-    if not operands or not all(isinstance(o, Node) and _is_float(o) for o in operands) or number is None:
+    if (rule.activations and not operands) or not all(isinstance(o, Node) and _is_float(o) for o in operands) or number is None:
         return
-    if all(isinstance(o, Node) and o in constants for o in operands):
+    if operands and all(isinstance(o, Node) and o in constants for o in operands):
         return  # such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, QuantizationSpecBase] = {}
     if rule.weight:
@@ -88,7 +99,7 @@ def _annotate_node(
         for operand in operands:
             _make_symmetric(operand, config)
             inputs[operand] = config.symmetric_activation
-    output = _inputs_and_output(node, operands, rule, activation, inputs)
+    output = _inputs_and_output(node, operands, rule, config, activation, inputs)
     last = batch_norm_behind(node) or number
     clamp = _clamp_behind(last, entry)
     if clamp is not None and config_of(clamp) is not None:
@@ -106,6 +117,7 @@ def _inputs_and_output(
     node: Node,
     operands: list[Node],
     rule: Quantization,
+    config: QuantizationConfig,
     activation: QuantizationSpec,
     inputs: dict[Node, QuantizationSpecBase],
 ) -> QuantizationSpecBase:
@@ -130,15 +142,7 @@ def _inputs_and_output(
     for operand in operands:
         inputs.setdefault(operand, activation)
     if rule.output is OutputQuantization.FIXED:
-        assert rule.fixed is not None
-        return FixedQParamsQuantizationSpec(
-            dtype=torch.int8,
-            scale=rule.fixed.scale[0],
-            zero_point=rule.fixed.zero_point[0],
-            quant_min=-128,
-            quant_max=127,
-            qscheme=torch.per_tensor_affine,
-        )
+        return config.fixed_activation(rule)
     return activation
 
 
@@ -166,7 +170,8 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
     while len(node.users) == 1 and (annotation := node.meta.get(KEY)) is not None:
         spec = annotation.output_qspec
         if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
-            if isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine:
+            affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
+            if affine and spec.dtype is config.dtype:
                 annotation.output_qspec = config.symmetric_activation
             return
         node = spec.edge_or_node

@@ -119,7 +119,7 @@ def decompose(model: GraphModule, disabled: Collection[str] = (), *, tables: boo
 
     Args:
         disabled: names of rewrites to leave out.
-        tables: keep functions that are tables, see `Int8Quantizer.tables`, and make numbers of truth values.
+        tables: keep functions that are tables, see `StaticQuantizer.tables`, and make numbers of truth values.
     """
     # These modules register their rewrites; they use this one.
     import micronpu.quantize.attention

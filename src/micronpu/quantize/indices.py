@@ -15,6 +15,15 @@ from micronpu.quantize.transforms import attribute
 aten = torch.ops.aten
 
 
+@rewrites("embedding.default")
+def _rows_by_int32(write: Writer, node: Node, given: dict[str, Any]) -> Any:
+    """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows count them in int32."""
+    index = given["indices"]
+    if not write.tables or index.meta["val"].dtype != torch.int64:
+        return None
+    return write(aten.embedding.default, given["weight"], write(aten.to.dtype, index, torch.int32))
+
+
 @rewrites("gather.default", "take_along_dim.default")
 def _gather(write: Writer, node: Node, given: dict[str, Any]) -> Any:
     """gather(x, dim, [[5, 6, 9]]) -> slices of x in one row -> cat -> reshape, for constant indices.

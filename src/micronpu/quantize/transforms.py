@@ -92,7 +92,7 @@ def prepare_for_annotation(
 
     Args:
         disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
-        tables: keep functions that are tables, see `Int8Quantizer.tables`.
+        tables: keep functions that are tables, see `StaticQuantizer.tables`.
     """
     from micronpu.quantize.decompose import decompose
 

@@ -71,11 +71,13 @@ class PteSummary:
     Attributes:
         methods: by name.
         payloads: (delegate name, blob) of each delegate of each method, in program order.
+        named_data: what delegates look up by name, by key.
         program_size, segment_size: bytes of the flatbuffer and of the segments.
     """
 
     methods: dict[str, MethodSummary]
     payloads: tuple[tuple[str, bytes], ...]
+    named_data: dict[str, bytes]
     program_size: int
     segment_size: int
 
@@ -135,7 +137,7 @@ def _extended_header(data: bytes, name: str) -> tuple[int, int, int]:
 def _summary(
     data: bytes, program: _flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
 ) -> PteSummary:
-    # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4.
+    # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4, named_data 7.
     inline = program.vector(3)
     segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
     # A program without header may list an empty segment for constants.
@@ -148,6 +150,15 @@ def _summary(
                 f"but it has {len(data)} bytes.",
                 hint=_COPY_AGAIN,
             )
+
+    def segment(index: int) -> bytes:
+        if index >= len(segments):
+            raise _flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
+        start = base + segments[index][0]
+        return data[start : start + segments[index][1]]
+
+    # NamedData: key 0, segment_index 1.
+    named_data = {entry.string(0): segment(entry.integer(1, "<I")) for entry in program.vector(7).tables()}
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
     for plan in program.vector(1).tables():
@@ -161,17 +172,13 @@ def _summary(
             location = where.integer(0, "<b") if where else 0
             index = where.integer(1, "<I") if where else 0
             if location == _SEGMENT:
-                if index >= len(segments):
-                    raise _flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
-                start = base + segments[index][0]
-                payloads.append((delegates[-1], data[start : start + segments[index][1]]))
+                payloads.append((delegates[-1], segment(index)))
             else:
                 blob = inline.table(index).vector(0)
                 payloads.append((delegates[-1], bytes(blob.data[blob.start : blob.start + blob.length])))
         operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
-        recorded = _recorded_bytes(plan, values) + sum(
-            litert_output_bytes(blob) for _, blob in payloads[len(payloads) - len(delegates) :]
-        )
+        graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
+        recorded = _recorded_bytes(plan, values) + sum(map(litert_output_bytes, [*graphs, *named_data.values()]))
         methods[plan.string(0)] = MethodSummary(
             name=plan.string(0),
             inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
@@ -180,7 +187,7 @@ def _summary(
             delegates=tuple(delegates),
             recorded_bytes=recorded,
         )
-    return PteSummary(methods, tuple(payloads), program_size, segment_size)
+    return PteSummary(methods, tuple(payloads), named_data, program_size, segment_size)
 
 
 def _tensor(value: _flatbuffer.Table) -> TensorValue | None:
@@ -225,7 +232,7 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
 
 
 def litert_output_bytes(blob: bytes) -> int:
-    """Bytes that a traced run of a Neutron reference payload records; 0 for any other delegate's blob."""
+    """Bytes that a traced run of a LiteRT graph in an open container records; 0 for any other blob."""
     start = blob.find(_LITERT)  # not parsed: a damaged payload is the plug-in's to report
     if start < 4:
         return 0

@@ -1,6 +1,7 @@
 """Chips as data: core, NPU, memories and the targets that they offer.  Nothing here imports torch."""
 
 from micronpu.soc.chip import (
+    CMSIS_NN,
     ETHOS_U,
     NEUTRON,
     Chip,
@@ -15,6 +16,7 @@ from micronpu.soc.chip import (
 from micronpu.soc.targets import Target, all_chips, all_targets, find_target
 
 __all__ = [
+    "CMSIS_NN",
     "ETHOS_U",
     "NEUTRON",
     "Chip",

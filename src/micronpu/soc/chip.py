@@ -6,11 +6,12 @@ import functools
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from micronpu.cortexm.core import is_cortex_m
 from micronpu.errors import OptionError
 
 if sys.version_info >= (3, 11):
@@ -21,6 +22,9 @@ else:
 
 NEUTRON = "neutron"
 ETHOS_U = "ethos-u"
+CMSIS_NN = "cmsis-nn"
+
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +80,40 @@ class EthosUNpu(Npu):
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory of a chip; size in bytes."""
+    """A memory of a chip.
+
+    Attributes:
+        name: such as "sram".
+        bytes: size.
+        bandwidth: bytes per second that the NPU can read; None where that is not known.
+    """
 
     name: str
     bytes: int
+    bandwidth: float | None = None
+
+    def __str__(self) -> str:
+        """``sram 7.5 MB, 4 GB/s``."""
+        size = next((f"{self.bytes / s:.4g} {u}" for s, u in _UNITS if self.bytes >= s), f"{self.bytes} bytes")
+        return f"{self.name} {size}" + (f", {self.bandwidth / 1e9:.3g} GB/s" if self.bandwidth is not None else "")
 
 
 @dataclass(frozen=True)
 class TargetEntry:
-    """A way to use a chip that `micronpu.compile` accepts."""
+    """A way to use a chip that `micronpu.compile` accepts.
+
+    Attributes:
+        name: of the target.
+        title: what it is, for people.
+        aliases: other names.
+        leftovers: what computes the operators that the NPU does not take: `CMSIS_NN` in int8 on the core, or "" for
+            portable kernels in float.
+    """
 
     name: str
     title: str
     aliases: tuple[str, ...] = ()
+    leftovers: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,15 +205,38 @@ def parse_chip(text: str, where: str) -> Chip:
         core=_field(core, "name", str, where),
         core_clock_mhz=float(_field(core, "clock_mhz", number, where)),
         npu=_npu(_field(data, "npu", dict, where), where),
-        memories=tuple(
-            Memory(_field(m, "name", str, where), _field(m, "bytes", int, where))
-            for m in (_tables(data, "memory", where) if "memory" in data else ())
-        ),
-        targets=tuple(
-            TargetEntry(_field(t, "name", str, where), _field(t, "title", str, where), _texts(t, "aliases", where))
-            for t in _tables(data, "target", where)
-        ),
+        memories=tuple(_memory(m, where) for m in (_tables(data, "memory", where) if "memory" in data else ())),
+        targets=tuple(_target(t, _field(core, "name", str, where), where) for t in _tables(data, "target", where)),
     )
+
+
+def _memory(table: Mapping[str, Any], where: str) -> Memory:
+    name = _field(table, "name", str, where)
+    known = [f.name for f in fields(Memory)]
+    for key in table:
+        if key not in known:
+            raise OptionError(
+                f"The memory {name} in the chip file {where} has the field `{key}`, which there is not.",
+                hint=f"one of {', '.join(known)}",
+            )
+    bandwidth = float(_field(table, "bandwidth", (int, float), where)) if "bandwidth" in table else None
+    return Memory(name, _field(table, "bytes", int, where), bandwidth)
+
+
+def _target(table: Mapping[str, Any], core: str, where: str) -> TargetEntry:
+    name, leftovers = _field(table, "name", str, where), _text(table, "leftovers", where)
+    if leftovers not in ("", CMSIS_NN):
+        raise OptionError(
+            f"`leftovers` of the target {name} in the chip file {where} is {leftovers!r}.",
+            hint=f'"{CMSIS_NN}", or none',
+        )
+    if leftovers and not is_cortex_m(core):
+        raise OptionError(
+            f"The target {name} in the chip file {where} computes with CMSIS-NN, which does not run on the core "
+            f"{core!r}.",
+            hint="leave out `leftovers`",
+        )
+    return TargetEntry(name, _field(table, "title", str, where), _texts(table, "aliases", where), leftovers)
 
 
 def load_chip(path: str | Path) -> Chip:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from micronpu.cortexm.core import Core, find_core
 from micronpu.errors import OptionError
 from micronpu.ethosu.devices import accelerators, find_accelerator
 from micronpu.soc.chip import ETHOS_U, Chip, EthosUNpu, TargetEntry, load_chip, load_chips
@@ -33,6 +34,11 @@ class Target:
     @property
     def name(self) -> str:
         return self.entry.name
+
+    @property
+    def core(self) -> Core | None:
+        """The core that computes in int8 what the NPU does not take, or None where portable kernels do in float."""
+        return find_core(self.chip.core) if self.chip is not None and self.entry.leftovers else None
 
     def defaults(self) -> dict[str, Any]:
         """Options of the family that the chip decides, by name."""

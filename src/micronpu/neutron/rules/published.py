@@ -118,13 +118,6 @@ def convolution_is_dense(op: Conv2d, target: NeutronTargetSpec, *operands: Tenso
     return found(f"dilation {list(op.dilation)}", _NEWER) if max(op.dilation) > 1 else None
 
 
-@limits(DepthwiseConv2d, flavors=PUBLISHED_FLAVORS)
-def depthwise_keeps_channels(op: DepthwiseConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
-    """A depthwise convolution has as many results as input channels."""
-    channels, results = operands[0].channels, operands[1].channels
-    return found(f"{channels} channels to {results}", _NEWER) if channels != results else None
-
-
 @limits(MaxPool2d, flavors=PUBLISHED_FLAVORS)
 def max_pool_fills_lanes(op: MaxPool2d, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
     """The channels of a max pool are a multiple of 8."""

@@ -49,6 +49,17 @@ def groups_are_one_or_depthwise(op: Conv2d, target: NeutronTargetSpec, *operands
     return found(f"{groups} groups", "split the convolution by hand") if groups > 1 else None
 
 
+@limits(DepthwiseConv2d)
+def depthwise_keeps_channels(op: DepthwiseConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
+    """A depthwise convolution has as many results as input channels."""
+    channels, results = operands[0].channels, operands[1].channels
+    if channels == results:
+        return None
+    return found(
+        f"{channels} channels to {results}", "the rewrites `split_multiplier` and `dense_depthwise`, on by default"
+    )
+
+
 @limits(TransposeConv2d)
 def transposed_kernel_is_small(op: TransposeConv2d, target: NeutronTargetSpec, *operands: TensorType) -> Finding | None:
     """The kernel of a transposed convolution is at most 4096."""

@@ -1,0 +1,63 @@
+"""Order of axes of what the NPU and the core hand each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node as FxNode
+
+from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.program import ProgramView, is_dequantize, static_shape
+from micronpu.ir.graph import Graph, Node
+from micronpu.ops.base import Permutation
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.partition.partition import Group
+from micronpu.passes import run_passes
+
+
+def images_between(view: ProgramView, groups: Sequence[Group]) -> set[FxNode]:
+    """What one group computes and others read, and one of them holds as [N, H, W, C] anyway: see `ProgramView.images`.
+
+    npu: conv2d -> transpose ─► core: transpose -> avg_pool2d        npu: conv2d ─► core: avg_pool2d
+
+    Args:
+        groups: of the NPU and of the core.
+    """
+    found = set()
+    computed = {n for g in groups for n in g.outputs}
+    inside = {n for g in groups for n in g.nodes}
+    for node in _borders_in_order(view, groups):
+        shape = static_shape(node)
+        handed = node in computed and all(is_dequantize(d) and inside.issuperset(d.users) for d in node.users)
+        if handed and shape is not None and len(shape) == len(TO_CHANNELS_LAST):
+            found.add(node)
+    return found
+
+
+def _borders_in_order(view: ProgramView, groups: Sequence[Group]) -> list[FxNode]:
+    """Values at the border of a group that the group itself holds as [N, H, W, C]."""
+    found: dict[FxNode, None] = {}
+    for group in groups:
+        graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+        taken = [n for i, n in enumerate(group.inputs) if i in graph.channels_last_inputs]
+        run_passes(graph)
+        found |= dict.fromkeys((*taken, *_turned(graph, group)))
+    return list(found)
+
+
+def _turned(graph: Graph, group: Group) -> list[FxNode]:
+    """Inputs that the graph first brings to [N, H, W, C], and outputs that it last brings back."""
+    users, producer = graph.users(), graph.producers()
+    found = [
+        node
+        for node, tensor in zip(group.inputs, graph.inputs, strict=True)
+        if tensor in users and all(_is(reader, TO_CHANNELS_LAST) for reader in users[tensor])
+    ]
+    for node, tensor in zip(group.outputs, graph.outputs, strict=True):
+        if tensor in producer and _is(producer[tensor], TO_CHANNELS_FIRST):
+            found.append(node)
+    return found
+
+
+def _is(node: Node, permutation: Permutation) -> bool:
+    return isinstance(node.op, Transpose) and node.op.permutation == permutation

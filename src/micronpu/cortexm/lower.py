@@ -1,0 +1,63 @@
+"""The host part of a program, with everything that a Cortex-M core computes in int8 as calls of CMSIS-NN's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch import exir
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir.dialects._ops import ops as exir_ops
+from torch.fx import GraphModule
+
+from micronpu.compiler.outline import lower, outline
+from micronpu.cortexm.core import Core
+from micronpu.cortexm.emit import emit
+from micronpu.cortexm.legalize import legalize
+from micronpu.cortexm.partition import core_partition
+from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.program import ProgramView
+from micronpu.ir.graph import Graph
+
+
+def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, ...]]:
+    """Puts int8 kernels in the place of the quantized operators that a core computes.
+
+    Args:
+        module: a quantized module, or what `micronpu.compiler.outline` left of it.
+
+    Returns:
+        The module with the kernels, and the graphs that they compute, which define the numbers.
+    """
+    view = ProgramView(module)
+    groups = core_partition(view, core).groups
+    graphs, calls = [], []
+    for group in groups:
+        graph = legalize(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)))
+        graphs.append(graph)
+        calls.append(emit(graph, core))
+    return outline(module, groups, calls, "core", view.images), tuple(graphs)
+
+
+def lower_host(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core) -> ExecutorchProgramManager:
+    """Export and ExecuTorch's lowering of what `on_core` made.
+
+    Args:
+        module: the host part round its delegate calls.
+        examples: inputs that fix shapes and the order of axes in memory.
+    """
+    return lower(on_core(module, core)[0], examples, plan_scratch)
+
+
+def plan_scratch(edge: EdgeProgramManager) -> None:
+    """Makes memory that ExecuTorch plans, and fills with nothing, of the scratch tensors of kernels."""
+    program = edge.exported_program()
+    empty: Any = exir_ops.edge.dim_order_ops._empty_dim_order.default
+    for node in program.graph.find_nodes(op="call_function", target=empty, sort=False):
+        value = node.meta["val"]
+        with program.graph.inserting_before(node):
+            made = program.graph.call_function(exir.memory.alloc, (((tuple(value.shape), value.dtype)),))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        program.graph.erase_node(node)
+    program.graph_module.recompile()

@@ -1,0 +1,113 @@
+"""What a rewrite of one operator is, and the chain of operators that it makes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.types import QParams, TensorType
+from micronpu.ops.base import Op
+from micronpu.ops.movement import Pad, Reshape
+from micronpu.ops.slicing import Slice
+
+
+class Rewrite(ABC):
+    """Replaces one node by several; its doc-string shows both and says what it costs."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        """Nodes that compute the node's result in its stead, or None where the rewrite has nothing to offer.
+
+        Args:
+            lanes: number of which the chip wants multiples.
+        """
+
+
+class Chain:
+    """Nodes one after the other, each marked as made by the rewrite."""
+
+    def __init__(self, name: str, node: Node) -> None:
+        self.nodes: list[Node] = []
+        self._origin = node.origin.through(name)
+
+    def add(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
+        type = op.infer(*(t.type for t in inputs))
+        if type.qparams is None:
+            type = type.with_qparams(qparams)
+        self.nodes.append(Node(op, list(inputs), [Tensor(op.name, type)], self._origin))
+        return self.nodes[-1].output
+
+    def constant(self, data: npt.NDArray[np.generic], type: TensorType) -> Tensor:
+        """A constant operand."""
+        return Tensor("constant", type, np.ascontiguousarray(data.astype(type.dtype.numpy).reshape(type.shape)))
+
+    def reshape(self, x: Tensor, *shape: int) -> Tensor:
+        """x in another shape; x itself where it has that shape."""
+        if x.shape == shape:
+            return x
+        if x.data is not None:
+            return Tensor(x.name, x.type.with_shape(shape), x.data.reshape(shape))
+        return self.add(Reshape(shape), x)
+
+    def widened(self, x: Tensor, lanes: int) -> Tensor:
+        """x with its last axis filled up to a multiple of ``lanes`` with its lowest value."""
+        missing = -x.type.channels % lanes
+        return self.padded(x, x.type.rank - 1, 0, missing, -math.inf) if missing else x
+
+    def padded(self, x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
+        """x with elements added along one axis.
+
+        Chips that pad only height and width see a picture of one channel, whose width is the axis and all behind it.
+        """
+        outer, size, inner = block(x.shape, axis)
+        shape = (*x.shape[:axis], before + size + after, *x.shape[axis + 1 :])
+        if x.data is not None:
+            widths = [(before, after) if i == axis else (0, 0) for i in range(len(x.shape))]
+            filling = Pad((0,), (0,), value).integer(x.type)
+            return Tensor(x.name, x.type.with_shape(shape), np.pad(x.data, widths, constant_values=filling))
+        picture = self.reshape(x, 1, 1, outer, size * inner)
+        pad = Pad((0, 0, 0, before * inner), (0, 0, 0, after * inner), value)
+        return self.reshape(self.add(pad, picture), *shape)
+
+    def cut(self, x: Tensor, axis: int, begin: int, size: int) -> Tensor:
+        """Some elements of an axis; x itself where that is all of them."""
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        begins = tuple(begin if i == axis else 0 for i in range(len(shape)))
+        return x if shape == x.shape else self.add(Slice(begins, shape), x)
+
+    def finish(self, op: Op, x: Tensor, result: Tensor) -> list[Node]:
+        """The last operator computes the tensor that the replaced node computed."""
+        self.nodes.append(Node(op, [x], [result], self._origin))
+        return self.nodes
+
+    def result(self, y: Tensor, result: Tensor) -> list[Node]:
+        """The nodes, of which the last one, which made y, makes the tensor that the replaced node computed."""
+        if y.shape != result.shape or not self.nodes or self.nodes[-1].output is not y:
+            return self.finish(Reshape(result.shape), y, result)
+        self.nodes[-1].outputs = [result]
+        return self.nodes
+
+
+def block(shape: tuple[int, ...], first: int, last: int | None = None) -> tuple[int, int, int]:
+    """Number of elements before, along, and behind the axes from ``first`` to ``last``."""
+    last = first if last is None else last
+    return math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :])
+
+
+def run(axes: tuple[int, ...]) -> tuple[int, int] | None:
+    """First and last of axes that follow each other, or None where they do not."""
+    if not axes or tuple(axes) != tuple(range(axes[0], axes[-1] + 1)):
+        return None
+    return axes[0], axes[-1]
+
+
+def mirrored(grid: QParams) -> QParams:
+    """The grid on which the opposite of every value is ``-1 - q`` where the value is q."""
+    return QParams.per_tensor(grid.scale[0], -1 - grid.zero_point[0])

@@ -1,0 +1,191 @@
+"""Rewrites of operators on several tensors, and of clamps.  All are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.types import QParams
+from micronpu.ops.activation import Clamp
+from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
+from micronpu.ops.elementwise import Add, Binary, Mul, Sub
+from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.quantization import Requantize
+from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.unary import Neg
+from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
+
+
+def copies(chain: Chain, x: Tensor, outer: int, count: int, inner: int) -> Tensor:
+    """x of outer * inner elements as [outer, count, inner], each block of ``inner`` elements repeated.
+
+    A pixel that is resized by 2 or 4 in both directions is 4 or 16 pixels, in any order.  Blocks of one element are
+    repeated as a whole, and their copies brought together by a transpose.
+    """
+    if inner == 1 and outer > 1:
+        whole = copies(chain, x, 1, count, outer)
+        return chain.reshape(chain.add(Transpose((0, 2, 1)), whole), outer, count, 1)
+    made = 1
+    while made < count:
+        factor = 2 if count <= 4 * made else 4
+        x = chain.add(ResizeNearest((factor, factor)), chain.reshape(x, outer * made, 1, 1, inner))
+        made *= factor * factor
+    return chain.cut(chain.reshape(x, outer, made, inner), 1, 0, count)
+
+
+def _repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of axes along which a shape has to be repeated to be ``whole``."""
+    for differs, axes in groupby(range(len(whole)), lambda i: shape[i] != whole[i]):
+        if differs:
+            run = list(axes)
+            yield run[0], run[-1]
+
+
+class ExpandOperand(Rewrite):
+    """An operand that is smaller than the result is repeated first.  Exact; a constant is repeated in memory.
+
+    x[1,8,4,4] + z[1,8,1,1] -> y        z -> reshape [8,1,1,1] -> resize [8,4,4,1] -> reshape [1,8,4,4] -> x + z' -> y
+    """
+
+    name = "expand_operand"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        y = node.output
+        if not isinstance(node.op, Binary) or all(t.shape == y.shape for t in node.inputs):
+            return None
+        chain = Chain(self.name, node)
+        operands = [self._expanded(chain, t, y.shape) for t in node.inputs]
+        chain.add(node.op, *operands, qparams=y.type.qparams)
+        chain.nodes[-1].outputs = [y]
+        return chain.nodes
+
+    @staticmethod
+    def _expanded(chain: Chain, x: Tensor, whole: tuple[int, ...]) -> Tensor:
+        if x.data is not None:
+            return chain.constant(np.broadcast_to(x.data, whole), x.type.with_shape(whole))
+        x = chain.reshape(x, *((1,) * (len(whole) - x.type.rank)), *x.shape)
+        for first, last in _repeated(x.shape, whole):
+            shape = (*x.shape[:first], *whole[first : last + 1], *x.shape[last + 1 :])
+            x = chain.reshape(copies(chain, x, *block(shape, first, last)), *shape)
+        return x
+
+
+class ExpandByProduct(Rewrite):
+    """An operand that is smaller than the result is multiplied by ones, where a product may broadcast.  Exact.
+
+    x[1,8,4,4] + z[1,8,1,1] -> y        z * ones[1,8,4,4] -> z';  x + z' -> y
+
+    The ones take as many bytes of the program as the result has elements.
+    """
+
+    name = "expand_by_product"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        y = node.output
+        smaller = [t for t in node.inputs if t.shape != y.shape and not t.is_constant]
+        if not isinstance(node.op, Binary) or not smaller or (isinstance(node.op, Mul) and len(smaller) < 2):
+            return None
+        chain = Chain(self.name, node)
+        operands = []
+        for x in node.inputs:
+            if x in smaller:
+                grid = x.type.with_shape(y.shape).with_qparams(QParams.per_tensor(1.0, 0))
+                ones = chain.constant(np.ones(y.shape), grid)
+                x = chain.add(Mul(), x, ones, qparams=x.type.qparams)
+            operands.append(x)
+        chain.add(node.op, *operands, qparams=y.type.qparams)
+        chain.nodes[-1].outputs = [y]
+        return chain.nodes
+
+
+class AddNegative(Rewrite):
+    """A difference as a sum with the opposite, on the grid where that is -1 - q.
+
+    x - z -> y        z -> neg (q -> -1 - q) -> x + z' -> y
+
+    Exact, and offered only where LiteRT rounds a number and its opposite alike for the scales at hand, which it does
+    but where a scaled number lies half way between two.
+    """
+
+    name = "add_negative"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        if not isinstance(node.op, Sub):
+            return None
+        x, z = node.inputs
+        grid = z.type.qparams
+        if grid is None or not self._is_odd(x, z):
+            return None
+        chain = Chain(self.name, node)
+        if z.data is not None:
+            z = chain.constant(-1 - z.data, z.type.with_qparams(mirrored(grid)))
+        else:
+            z = chain.add(Neg(), z, qparams=mirrored(grid))
+        y = node.output
+        chain.add(Add(node.op.activation), x, z, qparams=y.type.qparams)
+        chain.nodes[-1].outputs = [y]
+        return chain.nodes
+
+    @staticmethod
+    def _is_odd(x: Tensor, z: Tensor) -> bool:
+        """Whether the opposite of every value of z is scaled to the opposite of what the value is scaled to."""
+        values = (np.arange(-255, 256, dtype=np.int64)) << 20
+        scaled = multiply_by_quantized_multiplier(
+            values, *quantize_multiplier(z.type.scale / (2.0 * max(x.type.scale, z.type.scale)))
+        )
+        return bool((scaled == -scaled[::-1]).all())
+
+
+class ShiftAndBack(Rewrite):
+    """A clamp by the ends of int8: the tensor is moved until what exceeds a bound saturates, and moved back.  Exact.
+
+    x -> clamp(-1, 2) -> y        x -> requantize (zero point up) -> requantize (down) -> requantize (back) -> y
+    """
+
+    name = "shift_and_back"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        if not isinstance(node.op, Clamp):
+            return None
+        x, y = node.inputs[0], node.output
+        low, high = node.op.integer_limits(x.type)
+        lowest, highest = x.type.dtype.limits
+        zero = x.type.zero_point
+        if not low <= zero <= high or (low, high) == (lowest, highest):
+            return None
+        chain = Chain(self.name, node)
+        for shift in (highest - high, lowest - low, 0):
+            if shift or chain.nodes:
+                x = chain.add(Requantize(), x, qparams=QParams.per_tensor(x.type.scale, zero + shift))
+        chain.nodes[-1].outputs = [y]
+        return chain.nodes
+
+
+class FillMatrices(Rewrite):
+    """Fills up rows and columns of both matrices of a product with zeros, and cuts them off the result.  Exact.
+
+    x[2,5,7] @ z[2,7,3] -> y[2,5,3]        pad to [2,8,8], [2,8,8] -> product -> slice [2,5,3] -> y
+    """
+
+    name = "fill_matrices"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        if not isinstance(node.op, BatchMatmul):
+            return None
+        y = node.output
+        chain = Chain(self.name, node)
+        operands = []
+        for x in node.inputs:
+            for axis in (1, 2):
+                missing = -x.shape[axis] % lanes
+                x = chain.padded(x, axis, 0, missing) if missing else x
+            operands.append(x)
+        if all(a is b for a, b in zip(operands, node.inputs, strict=True)):
+            return None
+        product = chain.add(node.op, *operands, qparams=y.type.qparams)
+        part = chain.cut(chain.cut(product, 1, 0, y.shape[1]), 2, 0, y.shape[2])
+        return chain.finish(Reshape(y.shape), part, y)

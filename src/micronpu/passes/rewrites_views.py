@@ -1,0 +1,245 @@
+"""Rewrites that show a chip the same elements in a shape that it takes.  All are exact."""
+
+from __future__ import annotations
+
+import math
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ops.activation import Prelu
+from micronpu.ops.concat import Concat
+from micronpu.ops.elementwise import Add
+from micronpu.ops.linear import FullyConnected
+from micronpu.ops.movement import Pad, Reshape, Transpose
+from micronpu.ops.padding import ReflectPad
+from micronpu.ops.pooling import MaxPool2d
+from micronpu.ops.reduction import Amax, Amin, Mean
+from micronpu.ops.softmax import Softmax
+from micronpu.ops.unary import Neg
+from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
+
+_MOST_PARTS = 64
+_SWAP = Transpose((0, 2, 1))
+
+
+class FlattenRows(Rewrite):
+    """Joins the leading axes for a matrix product that takes only two.  Exact and free.
+
+    x[2,3,8] -> fully_connected -> y[2,3,4]        x -> reshape [6,8] -> fully_connected -> reshape [2,3,4] -> y
+    """
+
+    name = "flatten_rows"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        x, *constants = node.inputs
+        if not isinstance(node.op, FullyConnected) or x.type.rank == 2:
+            return None
+        chain = Chain(self.name, node)
+        rows = chain.reshape(x, x.type.size // x.type.channels, x.type.channels)
+        y = chain.add(node.op, rows, *constants, qparams=node.output.type.qparams)
+        return chain.finish(Reshape(node.output.shape), y, node.output)
+
+
+class AddRow(Rewrite):
+    """Gives a softmax of a vector a second axis.  Exact and free.
+
+    x[10] -> softmax -> y        x -> reshape [1,10] -> softmax -> reshape [10] -> y
+    """
+
+    name = "add_row"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        if not isinstance(node.op, Softmax) or node.output.type.rank != 1:
+            return None
+        chain = Chain(self.name, node)
+        y = chain.add(node.op, chain.reshape(node.inputs[0], 1, *node.output.shape))
+        return chain.finish(Reshape(node.output.shape), y, node.output)
+
+
+class HalveRows(Rewrite):
+    """A softmax of many rows as one of each half.  Exact.
+
+    x[8192,16] -> softmax -> y        x -> slice [4096,16] -> softmax ─┐
+                                      x -> slice [4096,16] -> softmax ─┴─ concat -> y
+    """
+
+    name = "halve_rows"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        y = node.output
+        rows = y.type.size // y.type.channels
+        if not isinstance(node.op, Softmax) or rows < 2:
+            return None
+        chain = Chain(self.name, node)
+        flat = chain.reshape(node.inputs[0], rows, y.type.channels)
+        half = rows // 2
+        halves = [chain.cut(flat, 0, first, size) for first, size in ((0, half), (half, rows - half))]
+        joined = chain.add(Concat(0), *(chain.add(node.op, part) for part in halves))
+        return chain.finish(Reshape(y.shape), joined, y)
+
+
+class PadAsPicture(Rewrite):
+    """Pads an axis as the width of a picture of one channel, axis by axis.  Exact.
+
+    x[1,5,4,4] -> pad(axis 1, 0/3) -> y        x -> reshape [1,1,1,80] -> pad(w 0/48) -> reshape [1,8,4,4] -> y
+    """
+
+    name = "pad_as_picture"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, x = node.op, node.inputs[0]
+        if not isinstance(op, Pad) or x.shape[:2] == (1, 1):
+            return None
+        chain = Chain(self.name, node)
+        for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
+            if before or after:
+                x = chain.padded(x, axis, before, after, op.value)
+        return chain.result(x, node.output)
+
+
+class ReflectBySlices(Rewrite):
+    """A mirrored border as slices of single rows, joined.  Exact.
+
+    x[1,8,5,8] -> reflect_pad(h 2/1) -> y        x -> slice 2, slice 1, x, slice 3 -> concat -> y
+    """
+
+    name = "reflect_by_slices"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, x = node.op, node.inputs[0]
+        if not isinstance(op, ReflectPad) or sum(op.before) + sum(op.after) > _MOST_PARTS:
+            return None
+        chain = Chain(self.name, node)
+        for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
+            size = x.shape[axis]
+            left = [chain.cut(x, axis, i, 1) for i in range(before, 0, -1)]
+            right = [chain.cut(x, axis, size - 2 - i, 1) for i in range(after)]
+            if left or right:
+                x = chain.add(Concat(axis), *left, x, *right)
+        return chain.result(x, node.output)
+
+
+class JoinRows(Rewrite):
+    """Joins tensors as rows of all that lies behind the axis.  Exact and free.
+
+    a[1,3,4,4], b[1,5,4,4] -> concat(axis 1) -> y        reshape both to [1,48], [1,80] -> concat -> reshape -> y
+    """
+
+    name = "join_rows"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, y = node.op, node.output
+        if not isinstance(op, Concat) or (y.type.rank == 2 and op.axis == 1):
+            return None
+        chain = Chain(self.name, node)
+        rows = [chain.reshape(t, *_row(t, op.axis)) for t in node.inputs]
+        return chain.finish(Reshape(y.shape), chain.add(Concat(1), *rows), y)
+
+
+def _row(x: Tensor, axis: int) -> tuple[int, int]:
+    outer, size, inner = block(x.shape, axis)
+    return outer, size * inner
+
+
+class AddParts(Rewrite):
+    """Each part with zeros where the others stand, and the sum of these.  Exact: a sum with zero on one grid is.
+
+    a[1,3], b[1,5] -> concat -> y        a -> pad(0/5) ─┐
+                                         b -> pad(3/0) ─┴─ add -> y
+    """
+
+    name = "add_parts"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, y = node.op, node.output
+        if (
+            not isinstance(op, Concat)
+            or len(node.inputs) > _MOST_PARTS
+            or len({t.type.qparams for t in node.inputs}) > 1
+        ):
+            return None
+        chain = Chain(self.name, node)
+        outer, width = _row(y, op.axis)
+        total, begin = None, 0
+        for part in node.inputs:
+            size = _row(part, op.axis)[1]
+            picture = chain.reshape(part, 1, 1, outer, size)
+            padded = chain.padded(picture, 3, begin, width - begin - size)
+            total = padded if total is None else chain.add(Add(), total, padded, qparams=y.type.qparams)
+            begin += size
+        assert total is not None
+        return chain.finish(Reshape(y.shape), total, y)
+
+
+class MeanOfRows(Rewrite):
+    """A mean over the height and width of a picture, whatever axes it is over.  Exact.
+
+    x[2,6,8] -> mean(axis 2) -> y        x -> reshape [1,12,1,8] -> mean(h, w) -> reshape [2,6] -> y
+    x[2,6,8] -> mean(axis 1) -> y        x -> transpose [2,8,6] -> reshape [1,16,1,6] -> mean(h, w) -> reshape -> y
+    """
+
+    name = "mean_of_rows"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        ends = run(op.axes) if isinstance(op, Mean) else None
+        if ends is None or (x.type.rank == 4 and ends == (2, 3)):
+            return None
+        chain = Chain(self.name, node)
+        outer, size, inner = block(x.shape, *ends)
+        if inner > 1 and size > 1:
+            x = chain.add(_SWAP, chain.reshape(x, outer, size, inner))
+        picture = chain.reshape(x, 1, outer * inner, 1, size)
+        return chain.finish(Reshape(y.shape), chain.add(Mean((2, 3)), picture), y)
+
+
+class MaximumOfWindows(Rewrite):
+    """The largest element along axes by a max pool, the smallest by one of the opposite values.  Exact.
+
+    x[4,6,8] -> amax(axis 1) -> y[4,8]        x -> reshape [1,4,6,8] -> max_pool2d{1x6} -> reshape -> y
+    x[4,6]   -> amax(axis 1) -> y[4]          x -> transpose [6,4] -> reshape [1,1,6,4] -> max_pool2d{1x6} -> y
+    x -> amin -> y                            x -> neg (q -> -1 - q) -> amax -> neg -> y
+    """
+
+    name = "maximum_of_windows"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        ends = run(op.axes) if isinstance(op, (Amax, Amin)) else None
+        if ends is None or x.type.qparams is None:
+            return None
+        chain = Chain(self.name, node)
+        grid = x.type.qparams
+        if isinstance(op, Amin):
+            x = chain.add(Neg(), x, qparams=mirrored(grid))
+        outer, size, inner = block(x.shape, *ends)
+        if inner == 1 and outer > 1:
+            x = chain.add(_SWAP, chain.reshape(x, 1, outer, size))
+            outer, inner = 1, outer
+        windows = chain.reshape(x, 1, outer, size, inner)
+        largest = chain.add(MaxPool2d((1, size), (1, size)), windows)
+        if isinstance(op, Amin):
+            largest = chain.add(Neg(), largest, qparams=grid)
+        return chain.finish(Reshape(y.shape), largest, y)
+
+
+class PreluAsPicture(Rewrite):
+    """A prelu of rows of channels, the channels filled up.  Exact.
+
+    x[6,10] -> prelu(slope[10]) -> y        x -> pad -> reshape [1,1,6,16] -> prelu(slope[16]) -> slice -> reshape -> y
+    """
+
+    name = "prelu_as_picture"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        if not isinstance(node.op, Prelu):
+            return None
+        (x, slope), y = node.inputs, node.output
+        channels = y.type.channels
+        if y.type.rank == 4 and channels % lanes == 0:
+            return None
+        chain = Chain(self.name, node)
+        wide = chain.widened(chain.reshape(x, 1, 1, math.prod(y.shape[:-1]), channels), lanes)
+        if slope.type.size > 1:
+            slope = chain.padded(slope, 0, 0, -channels % lanes)
+        z = chain.add(node.op, wide, slope, qparams=y.type.qparams)
+        return chain.finish(Reshape(y.shape), chain.cut(z, 3, 0, channels), y)

@@ -1,0 +1,180 @@
+"""Programs for Ethos-U in the ExecuTorch runtime of this machine, and what the device would read of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner
+from torch import nn
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+import micronpu
+from micronpu.compiler.program import CompiledProgram
+from micronpu.errors import MicroNpuError, OptionError, PayloadError
+from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
+from micronpu.ethosu.compile import EthosUPartition
+from micronpu.ethosu.payload import BLOCKS, blocks, parse
+from micronpu.ir import interpret
+from micronpu.report.inspection import inspect_pte
+from micronpu.runtime import HostProgram
+from micronpu.runtime.pte import read_pte
+
+TARGETS = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
+
+
+class Net(nn.Module):
+    """Two inputs, two outputs, one of them used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.classes = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a = torch.relu(self.first(x)) + y
+        b = torch.relu(self.second(a)) + a
+        return self.classes(b.mean((2, 3))), b
+
+
+def inputs(seed: int = 0) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, 3, 12, 12, generator=generator), torch.randn(1, 8, 12, 12, generator=generator)
+
+
+CALIBRATION = [inputs(seed) for seed in range(4)]
+
+
+def compiled(target: str = "ethos-u55-128", **options: object) -> CompiledProgram:
+    spec = EthosUCompileSpec(target, **options)  # type: ignore[arg-type]
+    return micronpu.compile(Net().eval(), inputs(), target=target, calibration=CALIBRATION, options=spec)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_program_runs_its_integer_graph(target: str) -> None:
+    program = compiled(target)
+    assert program.report.share == 1.0 and program.report.partitions == 1
+    (part,) = program.partitions
+    assert isinstance(part, EthosUPartition)
+    expected = program.quantized(*inputs(9))
+    results = program.run(*inputs(9))
+    for got, wanted in zip(results, expected, strict=True):
+        assert got.shape == wanted.shape
+        assert (got - wanted).abs().max() <= 3 * wanted.abs().max() / 127
+
+
+def test_host_is_the_interpreter() -> None:
+    """The whole integer path, element for element, on the integers that the program's own quantizes make."""
+    program = compiled()
+    (part,) = program.partitions
+    integers = []
+    for tensor, x in zip(part.graph.inputs, inputs(5), strict=True):
+        q = tensor.type.qparams
+        assert q is not None
+        scale, zero = torch.tensor(q.scale[0]), q.zero_point[0]
+        integers.append(torch.quantize_per_tensor(x, scale, torch.tensor(zero), torch.qint8).int_repr().numpy())
+    wanted = interpret(part.graph, [i.reshape(t.shape) for i, t in zip(integers, part.graph.inputs, strict=True)])
+    for got, integer, tensor in zip(program.run(*inputs(5)), wanted, part.graph.outputs, strict=True):
+        q = tensor.type.qparams
+        assert q is not None
+        real = (integer.astype(np.float32) - q.zero_point[0]) * np.float32(q.scale[0])
+        np.testing.assert_array_equal(got.numpy().reshape(real.shape), real)
+
+
+def test_both_entries_give_the_same_payload() -> None:
+    program = compiled()
+    spec = EthosUCompileSpec("ethos-u55-128")
+    quantized = calibrate_and_quantize(torch.export.export(Net().eval(), inputs()), CALIBRATION, EthosUQuantizer(spec))
+    buffer = lowered(quantized, EthosUPartitioner(spec))
+    assert read_pte(buffer).payloads == read_pte(program.buffer).payloads
+    with HostProgram(buffer) as other:
+        for got, wanted in zip(other.run(*inputs(3)), program.run(*inputs(3)), strict=True):
+            assert torch.equal(got, wanted)
+
+
+def lowered(quantized: torch.fx.GraphModule, partitioner: Partitioner) -> bytes:
+    edge = to_edge_transform_and_lower(torch.export.export(quantized, inputs()), partitioner=[partitioner])
+    config = ExecutorchBackendConfig(extract_delegate_segments=False)
+    return bytes(edge.to_executorch(config=config).buffer)
+
+
+def test_device_reads_the_same_without_the_hosts_graph() -> None:
+    with_graph, without = compiled(), compiled(host_runnable=False)
+    assert read_pte(with_graph.buffer).payloads == read_pte(without.buffer).payloads
+    assert len(without.buffer) < len(with_graph.buffer)
+    assert not read_pte(without.buffer).named_data
+    with pytest.raises(MicroNpuError, match=r"carries no integer graph.*host_runnable=True"):
+        without.run(*inputs())
+
+
+def test_blocks_stand_elsewhere(tmp_path: Path) -> None:
+    inside = compiled()
+    outside = compiled(external_commands="commands", external_weights="weights")
+    (blob,) = (data for _, data in read_pte(outside.buffer).payloads)
+    plain = parse(inside.partitions[0].payload)
+    external = {b.name: b.data for b in blocks(blob) if b.external}
+    assert set(external) == {"cmd_data", "weight_data"} and all(len(key) == 64 for key in external.values())
+    assert set(outside.data_files) == {"commands.ptd", "weights.ptd"}
+    assert plain.commands in outside.data_files["commands.ptd"]
+    assert plain.constants in outside.data_files["weights.ptd"]
+    outside.save(tmp_path / "net.pte")
+    assert {f.name for f in tmp_path.iterdir()} == {"net.pte", "commands.ptd", "weights.ptd"}
+    for got, wanted in zip(outside.run(*inputs(2)), inside.run(*inputs(2)), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_inspection() -> None:
+    found = inspect_pte(compiled("ethos-u85-256").buffer)
+    (delegate,) = found.delegates
+    assert delegate.backend == "EthosUBackend" and "Ethos-U85 with 256 MACs" in delegate.kind
+    assert tuple(s.name for s in delegate.sections) == BLOCKS
+    assert [t.shape[-3:] for t in delegate.tensors[:2]] == [(3, 12, 12), (8, 12, 12)]
+    assert [t.name for t in delegate.tensors] == ["input 0", "input 1", "output 0", "output 1"]
+    assert any("integer graph" in s.detail for s in found.named_data)
+    assert json.dumps(found.to_dict())
+
+
+def test_inspection_of_a_payload_that_the_device_would_refuse() -> None:
+    program = compiled(host_runnable=False)
+    found = inspect_pte(program.buffer.replace(b"scratch_size", b"scratch_sise"))
+    assert "unknown block 'scratch_sise'" in found.delegates[0].objection
+    with pytest.raises(PayloadError, match="is not an ExecuTorch program"):
+        inspect_pte(b"no program at all")
+
+
+class NoAdd(OperatorSupportBase):
+    def is_node_supported(self, submodules: object, node: torch.fx.Node) -> bool:
+        return "aten.add" not in str(node.target)
+
+
+def test_checks_of_the_user() -> None:
+    spec = EthosUCompileSpec("ethos-u55-128")
+    quantized = calibrate_and_quantize(torch.export.export(Net().eval(), inputs()), CALIBRATION, EthosUQuantizer(spec))
+    partitioner = EthosUPartitioner(spec, additional_checks=[NoAdd()])
+    buffer = lowered(quantized, partitioner)
+    assert partitioner.report is not None
+    assert {v.operator for v in partitioner.report.host} == {"add.Tensor"}
+    assert all("NoAdd refuses it" in v.reasons[0].detail for v in partitioner.report.host)
+    with HostProgram(buffer) as program:
+        for got, wanted in zip(program.run(*inputs(4)), quantized(*inputs(4)), strict=True):
+            assert (got - wanted).abs().max() <= 3 * wanted.abs().max() / 127
+
+
+def test_wrong_arguments_of_the_partitioner() -> None:
+    with pytest.raises(OptionError, match="`compile_spec` of EthosUPartitioner is a str"):
+        EthosUPartitioner("ethos-u55-128")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="which is no OperatorSupportBase"):
+        EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"), additional_checks=[print])  # type: ignore[list-item]
+
+
+def test_options_of_another_family() -> None:
+    with pytest.raises(OptionError, match="The target imxrt700-neutron has a Neutron, but the options are"):
+        micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUCompileSpec("ethos-u55-128"))
+    with pytest.raises(OptionError, match="The target is ethos-u85-256, but the options are for ethos-u55-128"):
+        micronpu.check(Net().eval(), inputs(), target="ethos-u85-256", options=EthosUCompileSpec("ethos-u55-128"))
