@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError
 from micronpu.frontend.program import ProgramView, is_channels_last, is_index, leaves_channels_last, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
-from micronpu.partition.device import Device
+from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Group, Partitioning
-from micronpu.partition.report import Operation
+from micronpu.partition.report import DelegationReport, Operation
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 
@@ -86,6 +86,35 @@ def compile_model(
     quantized, examples = quantized_module(
         model, example_inputs, device, calibration=calibration, train=train, per_channel=per_channel, clock=clock
     )
+    host = host_part(quantized, device, clock)
+    with clock.step("lower"), quiet():
+        program = _lowered(host.module, examples, host.core)
+        buffer = bytes(program.buffer)
+    notes = (*host.report.notes, *_kernel_notes(program))
+    report = replace(host.report, notes=notes, program_bytes=len(buffer))
+    data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
+    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files)
+
+
+@dataclass(frozen=True)
+class HostPart:
+    """A quantized program in which the NPU's parts are calls of finished payloads, not lowered yet.
+
+    Attributes:
+        core: computes in int8 what the calls leave; None where nothing does.
+        report: what runs where and why.
+        partitions: what is called, in the order of the partitions.
+    """
+
+    module: GraphModule
+    core: Core | None
+    report: DelegationReport
+    partitions: tuple[CompiledPartition, ...]
+
+
+def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = None) -> HostPart:
+    """Partitions a quantized module and compiles the partitions."""
+    clock = clock or _Clock(None)
     view = ProgramView(quantized)
     with clock.step("partition"):
         partitioning = device.partition(view)
@@ -96,20 +125,16 @@ def compile_model(
             delegate(device.backend, part, specs, *_border(group, view))
             for part, group in zip(compiled, partitioning.groups, strict=True)
         ]
-    with clock.step("lower"), quiet():
         leftovers = device.leftovers(view, partitioning)
-        host = outline(quantized, partitioning.groups, calls, images=view.images)
-        program = _lowered(host, examples, device.core if leftovers is not None and leftovers.groups else None)
-        buffer = bytes(program.buffer)
-    partitioning = _with_leftovers(partitioning, leftovers)
+        module = outline(quantized, partitioning.groups, calls, images=view.images)
+    found = _with_leftovers(partitioning, leftovers).report
     report = replace(
-        partitioning.report,
-        notes=(*partitioning.report.notes, *device.notes(compiled), *_kernel_notes(program)),
+        found,
+        notes=(*found.notes, *device.notes(compiled)),
         operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
-        program_bytes=len(buffer),
     )
-    data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-    return CompiledProgram(buffer, report, tuple(compiled), quantized, clock.seconds, data_files)
+    core = device.core if leftovers is not None and leftovers.groups else None
+    return HostPart(module, core, report, tuple(compiled))
 
 
 def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:

@@ -296,30 +296,35 @@ class TosaEmitter:
             padding: top, bottom, left, right.
         """
         bias = self.bias(2, accumulator(x.dtype))
-        zero = self.input_type(0).zero_point
-        return self._convolution(name, (x, weight, bias), shape, zero, padding, stride, dilation)
+        zeros = (self.input_type(0).zero_point, 0)
+        return self._convolution(name, (x, weight, bias), shape, zeros, padding, stride, dilation)
 
     def plain_convolution(
-        self, x: TosaTensor, weight: TosaTensor, shape: Sequence[int], zero: int, name: str = "CONV2D"
+        self,
+        x: TosaTensor,
+        weight: TosaTensor,
+        shape: Sequence[int],
+        zeros: tuple[int, int],
+        name: str = "CONV2D",
     ) -> TosaTensor:
-        """A convolution without bias, padding and stride; ``zero`` is the zero point of x."""
+        """A convolution without bias, padding and stride; ``zeros`` are the zero points of x and of the weights."""
         bias = self.number(0, accumulator(x.dtype))
-        return self._convolution(name, (x, weight, bias), shape, zero, (0, 0, 0, 0), (1, 1), (1, 1))
+        return self._convolution(name, (x, weight, bias), shape, zeros, (0, 0, 0, 0), (1, 1), (1, 1))
 
     def _convolution(
         self,
         name: str,
         operands: tuple[TosaTensor, TosaTensor, TosaTensor],
         shape: Sequence[int],
-        zero: int,
+        zeros: tuple[int, int],
         padding: Sequence[int],
         stride: Sequence[int],
         dilation: Sequence[int],
     ) -> TosaTensor:
         x, weight, bias = operands
-        zeros = (self.number(zero, x.dtype), self.number(0, weight.dtype))
+        numbers = (self.number(zeros[0], x.dtype), self.number(zeros[1], weight.dtype))
         arguments = (list(padding), list(stride), list(dilation), False, dtype_word(bias.dtype))
-        return self.add(name, (*operands, *zeros), shape, bias.dtype, *arguments)
+        return self.add(name, (*operands, *numbers), shape, bias.dtype, *arguments)
 
     def matmul(self) -> TosaTensor:
         """Product [B, M, K] x [B, K, N] of the current node's operands, without their zero points."""
@@ -455,9 +460,7 @@ class TosaEmitter:
         right = [15 - s for s in shifts]
         # TOSA's factors begin at 2**-62; there every number of 48 bits is zero.
         short, right = [m if s <= 62 else 0 for m, s in zip(short, right, strict=True)], [min(s, 62) for s in right]
-        return self.rescale(
-            x, _NAMES[y.dtype], short, right, zeros=(0, y.zero_point), rounding="SINGLE_ROUND"
-        )
+        return self.rescale(x, _NAMES[y.dtype], short, right, zeros=(0, y.zero_point), rounding="SINGLE_ROUND")
 
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
         """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.

@@ -1,9 +1,9 @@
 """Other forms of an operator that compute the same integers in fewer cycles of an Ethos-U.
 
-What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are taken
-in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A form moves elements between
-these axes, which costs nothing where it only reads the same bytes under another shape.  Whether a form pays is for
-`micronpu.ethosu.strategies` to measure; nothing here knows an accelerator.
+What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are
+taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A form moves elements
+between these axes, which costs nothing where it only reads the same bytes under another shape.  Whether a form pays is
+for `micronpu.ethosu.strategies` to measure; nothing here knows an accelerator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.base import Value
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Chain
@@ -31,6 +31,8 @@ _LANES = 8
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
 _TALLEST_POOL = 256
+_MOST_AVERAGED = 256
+_SUMS = 4096
 
 
 class Form(ABC):
@@ -331,7 +333,7 @@ def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -
 
 
 def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list[Node] | None:
-    """The convolution of pixels whose channels hold ``group`` of them and, behind these, zeros; None where it cannot be.
+    """The convolution of pixels whose channels hold ``group`` of them and zeros behind these, or None.
 
     The result at j is of the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.
     """
@@ -361,17 +363,18 @@ def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list
 
 
 def _agree(op: Mean, x: TensorType, y: TensorType) -> bool:
-    """Whether a mean and an average pool give the same element for every sum of int8 elements."""
+    """Whether a mean and an average pool give the same element for every sum that int8 elements can have."""
     count = x.shape[1] * x.shape[2]
     low, high = x.dtype.limits
-    steps = np.arange(count * (high - low) + 1)
-    # Elements with each of the sums: as many of the highest as fit, one between, and the lowest.
-    full, rest = steps // (high - low), steps % (high - low)
-    place = np.arange(count)[:, None]
-    values = low + np.where(place < full, high - low, np.where(place == full, rest, 0))
-    picture = x.with_shape((1, x.shape[1], x.shape[2], len(steps)))
-    data = values.astype(np.int8).reshape(picture.shape)
-    result = y.with_shape((1, 1, 1, len(steps)))
-    mean = replace(op, keep=True).reference(result, Value(data, picture))
-    pool = AvgPool2d((x.shape[1], x.shape[2])).reference(result, Value(data, picture))
-    return bool(np.array_equal(mean, pool))
+    if count > _MOST_AVERAGED:
+        return False
+    for begin in range(count * low, count * high + 1, _SUMS):
+        sums = np.arange(begin, min(begin + _SUMS, count * high + 1))
+        # One element stands for the sum, the others are zero.
+        data = np.full((1, *x.shape[1:3], len(sums)), x.zero_point)
+        data[0, 0, 0] = sums - (count - 1) * x.zero_point
+        picture, result = Value(data, x.with_shape(data.shape)), y.with_shape((1, 1, 1, len(sums)))
+        mean = replace(op, keep=True).reference(result, picture)
+        if not np.array_equal(mean, AvgPool2d((x.shape[1], x.shape[2])).reference(result, picture)):
+            return False
+    return True

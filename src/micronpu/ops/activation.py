@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import DType, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import (
     float32_quotient,
     lookup_table,
@@ -32,6 +32,7 @@ from micronpu.ops.base import (
     shares_qparams,
 )
 from micronpu.ops.constants import constant_like
+from micronpu.ops.elementwise import Add, Mul, emit_binary
 from micronpu.ops.fused import Activation
 from micronpu.ops.movement import inverse, transposed
 
@@ -214,8 +215,35 @@ class LeakyRelu(Elementwise):
     def build(cls, node: AtenNode) -> Tensor:
         return rectify(node, node.tensor("x"), np.array([float(node.value("negative_slope"))]))
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        if x.dtype is not DType.INT16:
+            return tabulated(self, emit)
+        factor = float32_quotient(y.scale, x.scale)
+        slope = float32_quotient(y.scale, x.scale, self.slope)
+        number = emit.centered(0)
+        above, below = emit.scaled(number, factor), emit.scaled(number, slope)
+        # Of two lines through zero, the steeper one is above for positive numbers and below for negative ones.
+        word = "MAXIMUM" if slope <= factor else "MINIMUM"
+        return emit.result(emit.elementwise(word, above, below, "INT32", emit.IGNORE_NAN))
+
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("LEAKY_RELU", options="LeakyReluOptions", fields={"alpha": self.slope}, version=2)
+
+
+def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
+    """A leaky rectifier of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
+
+    x -> clamp(0, ..) -> requantize ──┐
+      -> clamp(.., 0) -> mul(slope) ──┴ add -> y
+
+    Exact: one of the addends is zero everywhere.
+    """
+    above = node.emit(Relu(Activation.RELU), x, qparams=node.output)
+    below = node.emit(Clamp(None, 0.0), x)
+    return emit_binary(
+        node, Add(), above, emit_binary(node, Mul(), below, constant_like(node, slope, x.type), node.output), node.output
+    )
 
 
 def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
@@ -225,6 +253,8 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
             return node.emit(LeakyRelu(float(np.float32(slope.flat[0]))), x, qparams=node.output)
         slope = slope.reshape(-1)[:1]
     rank = len(x.shape)
+    if x.type.dtype is DType.INT16:
+        return _wide_rectifier(node, x, slope if slope.size == 1 else slope.reshape(-1, *(1,) * (rank - 2)))
     if slope.size == 1 or rank <= 2:
         return node.emit(Prelu(), x, constant_like(node, slope, x.type), qparams=node.output)
     # The slopes belong to the channels, which are last for the NPU.
@@ -276,7 +306,8 @@ class Prelu(Op):
         )
         negative = emit.image(emit.clamp(emit.input(0), x.dtype.limits[0], x.zero_point))
         weight = emit.constant(emit.constant_input(1).reshape(1, 1, -1, 1))
-        products = emit.plain_convolution(negative, weight, negative.shape, x.zero_point, "DEPTHWISE_CONV2D")
+        zeros = (x.zero_point, slope.zero_point)
+        products = emit.plain_convolution(negative, weight, negative.shape, zeros, "DEPTHWISE_CONV2D")
         below = emit.requantize(products, [float32_quotient(y.scale, x.scale, slope.scale)], y.dtype.limits)
         parts = [emit.wide(above, y.zero_point), emit.wide(emit.reshape(below, y.shape), y.zero_point)]
         return emit.result(emit.elementwise("ADD", parts[0], parts[1], "INT32"))
@@ -334,6 +365,10 @@ class HardSwish(Elementwise):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
+        if x.type.dtype is DType.INT16:  # LiteRT has HARD_SWISH for int8 only
+            from micronpu.ops.table import look_up
+
+            return look_up(node, x, lambda v: v * np.clip(v + 3.0, 0.0, 6.0) / 6.0, node.output)
         if cls.multipliers(x.type.scale, node.output.scale[0])[0][1] > 0:
             raise UnsupportedError(
                 f"`hardswish` has a result with a scale of {node.output.scale[0]:g}, more than 128 times finer than "
@@ -382,6 +417,21 @@ def sampled(op: Op, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
     """Every 128th result of an operator on int16 numbers, as the entries of a table with straight lines between."""
     numbers = np.append(np.arange(-(2**15), 2**15, 128), 2**15 - 1).astype(np.int16)
     return op.reference(y.with_shape(numbers.shape), Value(numbers, x.with_shape(numbers.shape)))
+
+
+def _saturating_table(op: Table, emit: TosaEmitter, coarsest: float) -> TosaTensor:
+    """An int16 function that is flat away from zero, as a table of an operand whose scale is at most ``coarsest``.
+
+    On a coarser grid few entries would be left for where it is not flat; the operand goes to this grid first, and
+    saturates.
+    """
+    x = emit.input_type(0)
+    if x.dtype is not DType.INT16 or x.scale <= coarsest:
+        return tabulated(op, emit)
+    fine = x.with_qparams(QParams.per_tensor(coarsest, 0))
+    multiplier, shift = quantize_multiplier(min(x.scale / coarsest, 2.0**16))
+    operand = emit.rescale(emit.input(0), "INT16", [multiplier], [31 - shift])
+    return emit.table(operand, sampled(op, fine, emit.output_type))
 
 
 def wide_sigmoid(
@@ -446,6 +496,10 @@ class Sigmoid(Table):
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """An int16 result differs by up to 14 steps: the lines between the entries are other ones than LiteRT's."""
+        return _saturating_table(self, emit, 2.0**-11)
+
     @from_aten("sigmoid.default", "sigmoid_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
@@ -483,6 +537,10 @@ class Tanh(Table):
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """An int16 result differs by up to 14 steps: the lines between the entries are other ones than LiteRT's."""
+        return _saturating_table(self, emit, 2.0**-12)
 
     @from_aten("tanh.default", "tanh_.default")
     @classmethod

@@ -105,14 +105,17 @@ class ResizeBilinear(_Resize):
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
 
-    def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
-        """For every element of y along an axis: lower and upper neighbour, and the weight of the upper one."""
+    def _grid(self, before: int, after: int) -> tuple[int, int]:
+        """Distance of two elements of y, and position of the first, in 1/1024 of an element of x."""
         scale = (_ONE * before + after // 2) // after
         if self.align_corners and after > 1:
             scale = (_ONE * (before - 1) + (after - 1) // 2) // (after - 1)
-        position = np.arange(after, dtype=np.int64) * scale
-        if self.half_pixel_centers:
-            position += scale // 2 - _ONE // 2
+        return scale, scale // 2 - _ONE // 2 if self.half_pixel_centers else 0
+
+    def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
+        """For every element of y along an axis: lower and upper neighbour, and the weight of the upper one."""
+        scale, offset = self._grid(before, after)
+        position = np.arange(after, dtype=np.int64) * scale + offset
         # Positions before the first element are cut to it by C++'s division towards zero and the maximum.
         lower = np.maximum(position // _ONE, 0)
         upper = np.minimum((np.maximum(position, 0) + _ONE - 1) // _ONE, before - 1)
@@ -168,6 +171,9 @@ def _import(
     x = to_image(node, node.tensor("x"), spatial)
     before, after = x.shape[1:3], (1, *node.shape[-spatial:])[-2:]
     for given, n, m in zip(_factors(node, spatial), before, after, strict=True):
+        # torch looks at no scale where nearest keeps or doubles a size; ExecuTorch's portable kernel does there, too.
+        if make is ResizeNearest and not half_pixel_centers and m in (n, 2 * n):
+            continue
         if given is not None and not align_corners and abs(given * n - m) > 1e-6 * m:
             # torch then samples at 1 / given, LiteRT at the ratio of the sizes.
             raise UnsupportedError(

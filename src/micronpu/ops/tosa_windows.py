@@ -198,4 +198,4 @@ def sum_of_last(emit: TosaEmitter, count: int) -> TosaTensor:
     x = emit.input(0)
     rows = math.prod(x.shape) // count
     image, ones = emit.reshape(x, (1, 1, rows, count)), emit.constant(np.ones((1, 1, 1, count)))
-    return emit.plain_convolution(image, ones, (1, 1, rows, 1), emit.input_type(0).zero_point)
+    return emit.plain_convolution(image, ones, (1, 1, rows, 1), (emit.input_type(0).zero_point, 0))

@@ -1,0 +1,333 @@
+"""The ways to compile a partition, and the one that costs the fewest cycles.
+
+Vela's own estimate decides, as it does inside Vela.  First every kind of operator that has other forms is compiled alone
+in each of them, which takes about a millisecond; then the program as it is and the program of the best forms are
+compiled whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from micronpu.emit.litert import to_litert
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ethosu.forms import FORMS, Form
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.types import DType
+from micronpu.ir.verify import Stage, verify
+from micronpu.ops.elementwise import Add
+from micronpu.ops.movement import Transpose
+from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
+from micronpu.passes.fusion import FoldPads
+from micronpu.passes.legalize import SplitPads
+
+_LEAST_GAIN = 0.03
+"""Part of an operator's cycles that a form must save: what is measured alone differs a little in the program."""
+_MOST_CONSTANT_BYTES = 128 * 1024
+"""Operators with more weights are bound by reading them, and take Vela long."""
+_SMALL_NODES = 24
+"""Programs of so few operators are also compiled by the strategies that rarely pay."""
+
+
+class Emitted(Protocol):
+    """A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def nodes(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to compile a partition.
+
+    Attributes:
+        name: what the report calls it.
+        via: format that Vela is given, "litert" or "tosa".
+        forms: whether operators are in the forms that cost the least.
+        flags: further flags of Vela.
+    """
+
+    name: str
+    via: str = "litert"
+    forms: bool = True
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a strategy would cost.
+
+    Attributes:
+        strategy: which one.
+        cycles: Vela's estimate, or None where Vela refuses the program.
+        memory: bytes of working memory, which is the scratch memory and the fast one.
+        fits: whether that is within the limit.
+        objection: why Vela refuses, or "".
+    """
+
+    strategy: Strategy
+    cycles: int | None
+    memory: int = 0
+    fits: bool = True
+    objection: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best way that was found.
+
+    Attributes:
+        graph: the legalised graph of that way.
+        emitted: the flatbuffer that Vela was given.
+        program: what Vela made of it.
+        outcome: its cost.
+        outcomes: the costs of all that were tried, the chosen one included.
+        forms: name of a form to the number of operators that have it in the graph.
+    """
+
+    graph: Graph
+    emitted: Emitted
+    program: VelaProgram
+    outcome: Outcome
+    outcomes: tuple[Outcome, ...]
+    forms: dict[str, int]
+
+    @property
+    def note(self) -> str:
+        """The choice as a sentence for the report, or "" where there was nothing to choose."""
+        plain = next((o for o in self.outcomes if not o.strategy.forms and o.cycles), None)
+        others = [o for o in self.outcomes if o is not self.outcome and o.cycles is not None]
+        if not others or self.outcome.cycles is None:
+            return ""
+        text = f"Chosen: {self.outcome.strategy.name}, {self.outcome.cycles:,} cycles"
+        if self.forms and self.outcome.strategy.forms:
+            text += " with " + ", ".join(f"{count} x {name}" for name, count in self.forms.items())
+        rest = "; ".join(f"{o.strategy.name} {o.cycles:,}" for o in others)
+        saved = (
+            f" ({1 - self.outcome.cycles / plain.cycles:.0%} less)"
+            if plain and plain.cycles and plain in others
+            else ""
+        )
+        return f"{text}{saved}. Others: {rest}."
+
+
+class MemoryLimitError(UnsupportedError):
+    """No way to compile the partition needs as little memory as there is."""
+
+
+Emit = Callable[[Graph], Emitted]
+
+
+class Bench:
+    """Cycles of operators alone, each kind compiled once; the best form of each kind, found once."""
+
+    def __init__(self, spec: EthosUCompileSpec, emit: Emit = to_litert) -> None:
+        self.spec = spec
+        self._emit = emit
+        self._cycles: dict[object, int | None] = {}
+        self._best: dict[object, tuple[Form, int] | None] = {}
+
+    def cycles(self, nodes: Sequence[Node]) -> int | None:
+        """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
+        key = tuple(_kind(n) for n in nodes)
+        if key not in self._cycles:
+            try:
+                emitted = self._emit(_alone(nodes))
+                self._cycles[key] = compile_flatbuffer(emitted.data, self.spec).cycles
+            except (VelaError, InternalError):
+                self._cycles[key] = None
+        return self._cycles[key]
+
+    def best(self, node: Node, before: Node | None, is_read_by_sum: bool) -> list[Node] | None:
+        """The form of a node that costs the least, or None where that is its own.
+
+        Args:
+            before: see `Form.offers`.
+            is_read_by_sum: an addition reads the result, which Vela does together with the node in its own form.
+        """
+        if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
+            return None
+        own = [*([before] if before is not None else []), node]
+        key = (tuple(_kind(n) for n in own), is_read_by_sum)
+        if key not in self._best:
+            self._best[key] = self._search(node, before, own, is_read_by_sum)
+        found = self._best[key]
+        return None if found is None else list(found[0].offers(node, before))[found[1]]
+
+    def _search(
+        self, node: Node, before: Node | None, own: list[Node], is_read_by_sum: bool
+    ) -> tuple[Form, int] | None:
+        offers = [(form, i, nodes) for form in FORMS for i, nodes in enumerate(form.offers(node, before))]
+        if is_read_by_sum:
+            offers = [o for o in offers if o[2][-1].op.name == node.op.name]
+        plain = self.cycles(own) if offers else None
+        if plain is None:
+            return None
+        found, least = None, plain * (1 - _LEAST_GAIN)
+        for form, index, nodes in offers:
+            reads_before = before is not None and nodes[0].inputs[0] is before.output
+            cost = self.cycles([before, *nodes] if before is not None and reads_before else nodes)
+            if cost is not None and cost < least:
+                found, least = (form, index), cost
+        return found
+
+
+def use_best_forms(graph: Graph, bench: Bench) -> dict[str, int]:
+    """Puts the operators of a legalised graph into their best forms; returns how many are in which."""
+    FoldPads().run(graph)
+    graph.remove_dead()
+    users, outputs, producers = graph.users(), set(graph.outputs), graph.producers()
+    replaced: dict[Node, list[Node]] = {}
+    gone: set[Node] = set()
+    # From the end, so that a convolution may take the transpose before it before the transpose is looked at.
+    for node in reversed(graph.nodes):
+        if node in gone or len(node.outputs) != 1:
+            continue
+        first = producers.get(node.inputs[0]) if node.inputs else None
+        alone = (
+            first is not None
+            and isinstance(first.op, Transpose)
+            and len(users[first.output]) == 1
+            and first.output not in outputs
+        )
+        before = first if alone else None
+        read_by_sum = any(isinstance(u.op, Add) for u in users.get(node.output, []))
+        nodes = bench.best(node, before, read_by_sum)
+        if nodes is None:
+            continue
+        replaced[node] = nodes
+        if before is not None and nodes[0].inputs[0] is not before.output:
+            gone.add(before)
+    used: dict[str, int] = {}
+    kept: list[Node] = []
+    for node in graph.nodes:
+        if node in gone:
+            continue
+        kept += replaced.get(node, [node])
+        if node in replaced:
+            name = replaced[node][0].origin.passes[-1]
+            used[name] = used.get(name, 0) + 1
+    graph.nodes = kept
+    for step in (MergeReshapes(), RemoveNoOps(), SplitPads()):
+        step.run(graph)
+        graph.remove_dead()
+    graph.rename()
+    verify(graph, Stage.LITERT)
+    return used
+
+
+def choose(
+    graph: Graph, spec: EthosUCompileSpec, *, memory_limit: int | None = None, emitters: dict[str, Emit] | None = None
+) -> Choice:
+    """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
+
+    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of working memory.
+
+    Args:
+        emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
+
+    Raises:
+        VelaError: Vela refuses every way.
+        MemoryLimitError: no way fits the memory.
+    """
+    known: dict[str, Emit] = emitters if emitters is not None else {"litert": to_litert}
+    formats = [via for via in known if spec.via in ("auto", via)]
+    if not formats:
+        raise InternalError(f"Nothing writes the format {spec.via!r}.")
+    graphs, used = {False: graph}, dict[str, int]()
+    formed = graph.clone()
+    used = use_best_forms(formed, Bench(spec, known[formats[0]]))
+    if used:
+        graphs[True] = formed
+    found: list[tuple[Outcome, Emitted, VelaProgram]] = []
+    refused: list[Outcome] = []
+    errors: list[VelaError] = []
+
+    def attempt(strategy: Strategy) -> None:
+        if any(strategy == outcome.strategy for outcome in (*(f[0] for f in found), *refused)):
+            return
+        chosen = replace(spec, extra_flags=(*spec.extra_flags, *strategy.flags))
+        try:
+            emitted = known[strategy.via](graphs[strategy.forms])
+            program = compile_flatbuffer(emitted.data, chosen)
+        except UnsupportedError as error:
+            refused.append(Outcome(strategy, None, objection=error.what))
+            errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
+            return
+        memory = program.scratch_size + program.fast_scratch_size
+        fits = memory_limit is None or memory <= memory_limit
+        found.append((Outcome(strategy, program.cycles, memory, fits), emitted, program))
+
+    for strategy in _strategies(formats, graphs, spec, len(graph.nodes)):
+        attempt(strategy)
+    if memory_limit is not None and found and not any(outcome.fits for outcome, _, _ in found):
+        for strategy in _smaller(formats[0], graphs, spec, memory_limit):
+            attempt(strategy)
+    if not found:
+        raise errors[0]
+    fitting = [entry for entry in found if entry[0].fits]
+    if not fitting:
+        least = min(found, key=lambda entry: entry[0].memory)[0]
+        raise MemoryLimitError(
+            f"The program needs {least.memory:,} bytes of working memory; there are {memory_limit:,}.",
+            hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
+            "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
+        )
+    outcome, emitted, program = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
+    outcomes = (*(entry[0] for entry in found), *refused)
+    forms = used if outcome.strategy.forms else {}
+    return Choice(graphs[outcome.strategy.forms], emitted, program, outcome, outcomes, forms)
+
+
+def _strategies(
+    formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUCompileSpec, size: int
+) -> Iterator[Strategy]:
+    """What is tried, the most promising first."""
+    best = max(graphs)
+    for forms in sorted(graphs, reverse=True):
+        yield Strategy(_name(formats[0], forms), formats[0], forms)
+    for via in formats[1:]:
+        yield Strategy(_name(via, best), via, best)
+    if size <= _SMALL_NODES and "--optimise" not in " ".join(spec.extra_flags):
+        yield Strategy(f"{_name(formats[0], best)}, optimised for size", formats[0], best, ("--optimise=Size",))
+
+
+def _smaller(via: str, graphs: dict[bool, Graph], spec: EthosUCompileSpec, limit: int) -> Iterator[Strategy]:
+    """What may need less memory, at the price of cycles."""
+    for forms in sorted(graphs, reverse=True):
+        yield Strategy(f"{_name(via, forms)}, within {limit:,} bytes", via, forms, (f"--arena-cache-size={limit}",))
+        yield Strategy(f"{_name(via, forms)}, optimised for size", via, forms, ("--optimise=Size",))
+
+
+def _name(via: str, forms: bool) -> str:
+    return f"{'LiteRT' if via == 'litert' else 'TOSA'}{' in the best forms' if forms else ''}"
+
+
+def _alone(nodes: Sequence[Node]) -> Graph:
+    """The nodes as a graph of their own; what they do not compute is an input."""
+    made = {t for n in nodes for t in n.outputs}
+    read = [t for n in nodes for t in n.inputs]
+    inputs = list(dict.fromkeys(t for t in read if t not in made and not t.is_constant))
+    last = [t for t in nodes[-1].outputs]
+    graph = Graph(inputs, last, [Node(n.op, list(n.inputs), list(n.outputs), n.origin) for n in nodes]).clone()
+    SplitPads().run(graph)
+    graph.rename()
+    return graph
+
+
+def _kind(node: Node) -> object:
+    """What the cycles of a node depend on: everything but the values of its constants."""
+
+    def kind(tensor: Tensor) -> object:
+        # Scales change a multiplier and a shift; one grid for another may change the operators (a fused clamp).
+        if tensor.is_constant and tensor.type.dtype in (DType.INT8, DType.INT32):
+            return tensor.shape, tensor.type.dtype
+        return tensor.type, tensor.is_constant
+
+    return node.op, tuple(kind(t) for t in node.inputs), tuple(kind(t) for t in node.outputs)

@@ -1,0 +1,282 @@
+"""Unary functions, comparisons, choices and positions on Ethos-U: from a torch module to the integer graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.compile.small import Small, find
+from torch.fx import GraphModule
+
+import micronpu
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.quantizer import EthosUQuantizer
+from micronpu.ethosu.target import ethosu_partition
+from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.program import ProgramView, overload_name
+from micronpu.ir import Graph, interpret
+from micronpu.neutron import calibrate_and_quantize
+from micronpu.ops import ATEN_IMPORTS
+
+SPEC = EthosUCompileSpec("ethos-u55-128")
+Function = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A function of inputs [2, 4, 8] that lie evenly between two numbers.
+
+    Attributes:
+        overload: ATen operator that it is traced to.
+    """
+
+    overload: str
+    function: Function
+    low: float = -3.0
+    high: float = 3.0
+    name: str = ""
+
+
+UNARY = [
+    Row("silu.default", F.silu),
+    Row("mish.default", F.mish),
+    Row("hardsigmoid.default", F.hardsigmoid, -5, 5),
+    Row("gelu.default", F.gelu),
+    Row("gelu.default", lambda x: F.gelu(x, approximate="tanh"), name="gelu tanh"),
+    Row("log_sigmoid.default", F.logsigmoid),
+    Row("softplus.default", F.softplus, -8, 8),
+    Row("softplus.default", lambda x: F.softplus(x, beta=3, threshold=2), name="softplus beta"),
+    Row("elu.default", lambda x: F.elu(x, 0.7)),
+    Row("celu.default", lambda x: F.celu(x, 0.7)),
+    Row("selu.default", F.selu),
+    Row("sqrt.default", torch.sqrt, 0.0, 5.0),
+    Row("reciprocal.default", torch.reciprocal, 0.5, 4.0),
+    Row("square.default", torch.square),
+    Row("expm1.default", torch.expm1),
+    Row("exp2.default", torch.exp2),
+    Row("log1p.default", torch.log1p, -0.5, 4.0),
+    Row("log2.default", torch.log2, 0.2, 4.0),
+    Row("log10.default", torch.log10, 0.2, 4.0),
+    Row("erf.default", torch.erf),
+    Row("erfc.default", torch.erfc),
+    Row("sin.default", torch.sin),
+    Row("cos.default", torch.cos),
+    Row("tan.default", torch.tan, -1.0, 1.0),
+    Row("asin.default", torch.asin, -0.9, 0.9),
+    Row("acos.default", torch.acos, -0.9, 0.9),
+    Row("atan.default", torch.atan),
+    Row("sinh.default", torch.sinh),
+    Row("cosh.default", torch.cosh),
+    Row("asinh.default", torch.asinh),
+    Row("acosh.default", torch.acosh, 1.5, 4.0),
+    Row("atanh.default", torch.atanh, -0.9, 0.9),
+    Row("floor.default", torch.floor),
+    Row("ceil.default", torch.ceil),
+    Row("round.default", torch.round),
+    Row("trunc.default", torch.trunc),
+    Row("frac.default", torch.frac),
+    Row("sign.default", torch.sign),
+    Row("sgn.default", torch.sgn),
+    Row("pow.Tensor_Scalar", lambda x: x**3),
+    Row("pow.Tensor_Scalar", lambda x: x**-1.5, 0.5, 4.0, name="pow -1.5"),
+    Row("pow.Scalar", lambda x: 2.5**x),
+    Row("threshold.default", lambda x: F.threshold(x, 0.4, -1.5)),
+    Row("hardshrink.default", F.hardshrink),
+    Row("softshrink.default", F.softshrink),
+    Row("remainder.Scalar", lambda x: torch.remainder(x, 0.7)),
+    Row("fmod.Scalar", lambda x: torch.fmod(x, 0.7)),
+    *(
+        Row(f"{name}.Scalar", lambda x, name=name: getattr(torch, name)(x, 0.5).float())
+        for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    ),
+]
+
+
+def spread(row: Row) -> torch.Tensor:
+    return torch.linspace(row.low, row.high, 64).reshape(2, 4, 8)
+
+
+def ethosu_quantized(function: Function, *inputs: torch.Tensor, quantizer: Any = None) -> GraphModule:
+    model = Small(lambda self, *given: function(*given))
+    exported = torch.export.export(model, inputs)
+    return calibrate_and_quantize(exported, [inputs], quantizer or EthosUQuantizer(SPEC))
+
+
+def only_graph(quantized: GraphModule, spec: EthosUCompileSpec = SPEC) -> tuple[ProgramView, Any, Graph]:
+    """The graph of a program that is one partition as a whole, apart from changes of the element type."""
+    view = ProgramView(quantized)
+    partitioning = ethosu_partition(view, spec)
+    left = [v for v in partitioning.report.host if v.operator != "to.dtype"]
+    assert not left, left
+    (group,) = partitioning.groups
+    return view, group, import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+
+
+class Values(torch.fx.Interpreter):
+    """Every value of a module."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.of: dict[torch.fx.Node, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.of[n] = super().run_node(n)
+        return self.of[n]
+
+
+def steps(quantized: GraphModule, *inputs: torch.Tensor, spec: EthosUCompileSpec = SPEC) -> int:
+    """How far the graph is from the quantized module in eager mode."""
+    _, group, graph = only_graph(quantized, spec)
+    values = Values(quantized)
+    values.run(*inputs)
+    results = interpret(graph, [values.of[n].numpy() for n in group.inputs])
+    differences = [
+        np.abs(result.astype(np.int64) - values.of[n].numpy()).max()
+        for n, result in zip(group.outputs, results, strict=True)
+    ]
+    return int(max(differences))
+
+
+@pytest.mark.parametrize("row", UNARY, ids=lambda row: row.name or row.overload)
+def test_a_unary_function_is_one_table(row: Row):
+    x = spread(row)
+    quantized = ethosu_quantized(row.function, x)
+    find(quantized, row.overload)
+    _, _, graph = only_graph(quantized)
+    assert [n.op.name for n in graph.nodes] == ["table"]
+    assert steps(quantized, x) == 0
+    # Half a step of either grid, seen through the function.
+    (dequantized,) = (values for values in [quantized(x)])
+    expected = row.function(x).float()
+    span = float(expected.max() - expected.min())
+    near = torch.isclose(dequantized, expected, atol=0.03 * span + 1e-6)
+    jumps = row.overload.split(".")[0] in ("floor", "ceil", "round", "trunc", "frac", "remainder", "fmod", "threshold")
+    assert near.float().mean() >= (0.8 if jumps or row.overload.endswith("Scalar") else 1.0)
+
+
+def test_every_table_has_a_row():
+    rows = {row.overload for row in UNARY} | {f"{name}.Tensor" for name in ("gt", "ge", "lt", "le", "eq", "ne")}
+    tables = {name for name, entry in ATEN_IMPORTS.items() if entry.is_table and not name.split(".")[0].endswith("_")}
+    assert tables == rows
+
+
+def test_a_chip_without_tables_keeps_its_composites():
+    x = torch.randn(1, 16)
+    program = micronpu.compile(Small(lambda self, x: F.silu(x)), x, calibration=[(x,)])
+    assert [o.name for o in program.report.operations] == ["sigmoid", "mul"]
+    assert not any(o.name == "table" for o in program.report.operations)
+
+
+# ---------------------------------------------------------------- truth values, choices, positions
+
+PAIRS = {
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "lt": torch.lt,
+    "le": torch.le,
+    "eq": torch.eq,
+    "ne": torch.ne,
+}
+
+
+def two(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    x, z = torch.rand(shape, generator=random) * 2 - 1, torch.rand(shape, generator=random) * 2 - 1
+    return x, torch.where(x > 0.7, x, z)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_comparison_of_tensors(name: str):
+    """Grids of both sides are the same here, and elements of both are equal: the answer has to be exact."""
+    x, z = two(4, 8, 8)
+    x[0, 0, :2] = z[0, 0, :2] = torch.tensor([-1.0, 1.0])
+    quantized = ethosu_quantized(PAIRS[name], x, z)
+    assert steps(quantized, x, z) == 0
+    result = quantized(x, z)
+    assert result.dtype == torch.bool
+    assert (result == PAIRS[name](x, z)).float().mean() > 0.97
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, z: torch.where(x > 0, x, z),
+        lambda x, z: torch.where(x > z, x, 0.25),
+        lambda x, z: torch.where(x > z, torch.zeros(8), z),
+        lambda x, z: x.masked_fill(x > 0.5, 0.0) + z,
+        lambda x, z: x.masked_fill(x < z, -1.0),
+        lambda x, z: (x > z).float() * z,
+        lambda x, z: torch.where(x[:1] > 0.1, x, z),
+    ],
+)
+def test_choices_are_arithmetic(function: Function):
+    x, z = two(4, 8, 8)
+    quantized = ethosu_quantized(function, x, z)
+    assert steps(quantized, x, z) <= 1
+    expected, got = function(x, z), quantized(x, z)
+    assert expected.shape == got.shape
+    assert (torch.isclose(got, expected, atol=0.03)).float().mean() > 0.97
+
+
+def test_a_choice_with_infinity_stays_on_the_host():
+    x, z = two(4, 8)
+    quantized = ethosu_quantized(lambda x, z: (x + z).masked_fill(x > 0.5, float("-inf")), x, z)
+    left = {v.operator for v in ethosu_partition(ProgramView(quantized), SPEC).report.host}
+    assert "masked_fill.Scalar" in left
+    assert torch.equal(torch.isinf(quantized(x, z)), x > 0.5) or (torch.isinf(quantized(x, z)) == (x > 0.5)).all()
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize(("shape", "axis", "keep"), [((1, 12, 5, 4), 1, False), ((1, 7, 10), -1, True), ((9, 40), 0, False)])
+def test_position_of_the_extreme(name: str, shape: tuple[int, ...], axis: int, keep: bool):
+    x = torch.randperm(int(np.prod(shape)), generator=torch.Generator().manual_seed(5)).reshape(shape).float() / 10
+    quantized = ethosu_quantized(lambda x: getattr(torch, name)(x, axis, keepdim=keep), x)
+    spec = EthosUCompileSpec("ethos-u85-256")
+    assert steps(quantized, x, spec=spec) == 0
+    result = quantized(x)
+    assert result.dtype == torch.int64
+    assert result.shape == getattr(torch, name)(x, axis, keepdim=keep).shape
+
+
+def test_an_axis_of_more_positions_than_int8_stays_as_it_is():
+    quantized = ethosu_quantized(lambda x: x.argmax(-1), torch.randn(2, 257))
+    assert not any(overload_name(n) == "to.dtype" for n in quantized.graph.nodes)
+
+
+def test_embedding_reads_int32():
+    table = torch.nn.Embedding(30, 12)
+    ids = torch.randint(0, 30, (2, 5))
+    model = Small(lambda self, ids: self.table(ids), table=table)
+    quantized = calibrate_and_quantize(torch.export.export(model, (ids,)), [(ids,)], EthosUQuantizer(SPEC))
+    big = EthosUCompileSpec("ethos-u85-256")
+    assert steps(quantized, ids, spec=big) == 0
+    assert torch.allclose(quantized(ids), table(ids), atol=0.03)
+    reasons = [r.detail for v in ethosu_partition(ProgramView(quantized), SPEC).report.host for r in v.reasons]
+    assert any("Gather" in detail for detail in reasons)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.gather(1, torch.zeros(2, 1, 3, dtype=torch.long)),
+        lambda x: x.gather(2, torch.tensor([[[0, 2, 4, 6], [1, 1, 1, 1]]])),
+        lambda x: torch.take_along_dim(x, torch.tensor([[[3]], [[0]]]), 1),
+    ],
+)
+def test_gather_by_constants_is_slices(function: Function):
+    x = torch.randn(2, 4, 8)
+    quantized = ethosu_quantized(function, x)
+    assert steps(quantized, x) == 0
+    assert torch.allclose(quantized(x), function(x), atol=0.05)
+
+
+def test_too_many_picks_stay():
+    x = torch.randn(1, 64)
+    index = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None]
+    quantized = ethosu_quantized(lambda x: x.gather(1, index), x)
+    assert find(quantized, "gather.default")
