@@ -15,6 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,7 @@ def measure(
     if pte is not None:
         command += ["--pte", str(pte.resolve())]
     with (
+        _ended_by_sigterm(),
         tempfile.TemporaryDirectory() as scratch,
         subprocess.Popen(
             command,
@@ -89,6 +93,23 @@ def measure(
             row: dict[str, Any] = json.loads(line)
             return row
     raise PeerError(f"The NXP peer printed no JSON row for {model!r}.")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM unwind the stack, as an exception, so that the peer in its own session does not outlive us."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main() -> None:

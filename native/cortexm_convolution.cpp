@@ -77,9 +77,9 @@ void require_scratch(const Tensor& scratch, int64_t bytes, const char* name) {
   }
 }
 
-// Of arm_convolve_s8: two columns of int16, unless the kernel is a single element.
+// Of arm_convolve_s8: two columns of int16.
 int64_t convolution_scratch(int64_t taps, int64_t channels) {
-  return taps == 1 ? 0 : 2 * 2 * taps * channels;
+  return 2 * 2 * taps * channels;
 }
 
 // Calls `place(index of the kernel position, input pixel or -1)` for every kernel position of one output pixel.
@@ -121,7 +121,8 @@ void convolve(
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
   const int64_t length = taps * group_size;
-  require_scratch(scratch, convolution_scratch(taps, group_size), "scratch");
+  // A kernel of one element has a function of its own.
+  require_scratch(scratch, taps == 1 ? 0 : convolution_scratch(taps, group_size), "scratch");
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
   // The input numbers that one output pixel sees, ordered like the weights; those in the padding count as 0.
@@ -255,9 +256,8 @@ void convolve_transposed(
   prepare_image(out, layout, result);
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
-  // arm_transpose_conv_wrapper_s8 turns many channels into a convolution with the kernel reversed.
-  constexpr int64_t reversed_above_channels = 16;
-  if (in.channels > reversed_above_channels) {
+  // arm_transpose_conv_wrapper_s8 computes many channels as a convolution with the kernel reversed.
+  if (in.channels > 16 && window.stride.vertical <= 2 && window.stride.horizontal <= 2) {
     require_scratch(scratch, convolution_scratch(taps, in.channels), "scratch");
     require_scratch(output_scratch, weight.numel(), "output_scratch");
   } else {

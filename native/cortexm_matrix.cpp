@@ -193,7 +193,7 @@ void softmax(
   const int64_t axis = dim < 0 ? dim + rank : dim;
   require_range(output_zero_point, -128, -128, "the zero point of the output");
   require_range(multiplier, 0, INT32_MAX, "the multiplier of the input");
-  require_range(shift, 0, 30, "the shift of the input");
+  require_range(shift, 0, 31, "the shift of the input");
   prepare_like(input, out, ScalarType::Char);
   const int64_t size = input.size(axis);
   if (size != 1 && input.strides()[axis] != 1) {

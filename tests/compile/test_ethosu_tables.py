@@ -168,7 +168,6 @@ def test_every_table_has_a_row():
 def test_a_chip_without_tables_keeps_its_composites():
     x = torch.randn(1, 16)
     program = micronpu.compile(Small(lambda self, x: F.silu(x)), x, calibration=[(x,)])
-    assert [o.name for o in program.report.operations] == ["sigmoid", "mul"]
     assert not any(o.name == "table" for o in program.report.operations)
 
 
@@ -187,7 +186,7 @@ PAIRS = {
 def two(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(3)
     x, z = torch.rand(shape, generator=random) * 2 - 1, torch.rand(shape, generator=random) * 2 - 1
-    return x, torch.where(x > 0.7, x, z)
+    return x, z
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -195,6 +194,7 @@ def test_comparison_of_tensors(name: str):
     """Grids of both sides are the same here, and elements of both are equal: the answer has to be exact."""
     x, z = two(4, 8, 8)
     x[0, 0, :2] = z[0, 0, :2] = torch.tensor([-1.0, 1.0])
+    x[1] = z[1]
     quantized = ethosu_quantized(PAIRS[name], x, z)
     assert steps(quantized, x, z) == 0
     result = quantized(x, z)
@@ -276,7 +276,7 @@ def test_gather_by_constants_is_slices(function: Function):
 
 
 def test_too_many_picks_stay():
-    x = torch.randn(1, 64)
-    index = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None]
+    x = torch.randn(1, 512)
+    index = torch.randperm(512, generator=torch.Generator().manual_seed(0))[None]
     quantized = ethosu_quantized(lambda x: x.gather(1, index), x)
     assert find(quantized, "gather.default")

@@ -112,6 +112,7 @@ ROWS = [
     # resizes
     function("nearest 2", lambda x: F.interpolate(x, scale_factor=2)),
     function("nearest 4 x 1", lambda x: F.interpolate(x, scale_factor=(4, 1))),
+    function("nearest 2.05, which torch takes for 2", lambda x: F.interpolate(x, scale_factor=2.05)),
     function("nearest to a size", lambda x: F.interpolate(x, size=(12, 48))),
     function("nearest exact", lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact")),
     function("nearest 1d", lambda x: F.interpolate(x, scale_factor=4), SIGNAL),
@@ -246,7 +247,7 @@ def test_rows_run_on_the_npu(rows: list[Row]):
 
 REFUSED = [
     (lambda x: F.interpolate(x, scale_factor=3, mode="bilinear"), "resize_factor_is_a_power_of_two", "[6, 6] to [18, 18]"),
-    (lambda x: F.interpolate(x, scale_factor=2.05), "is_imported", "2.05"),
+    (lambda x: F.interpolate(x, scale_factor=2.2), "is_imported", "2.2"),
     (lambda x: F.max_pool2d(x, 2, dilation=2), "is_imported", "dilation"),
     (lambda x: F.max_pool2d(x, 2, return_indices=True), "is_imported", "max_pool2d_with_indices"),
     (lambda x: F.avg_pool2d(x, 2, divisor_override=3), "is_imported", "divisor_override"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators)
@@ -25,22 +27,33 @@ from micronpu.runtime.plugin import load_plugin
 ROWS = cases.rows()
 
 
+def call(operator: str, arguments: tuple[Any, ...], tensors: Iterator[torch.Tensor]) -> torch.Tensor:
+    """The operator, with the next of `tensors` for each tensor among the arguments."""
+    return getattr(torch.ops.cortex_m, operator)(
+        *[next(tensors) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+    )
+
+
+def compiled(
+    module: torch.nn.Module, arguments: tuple[Any, ...], **export: Any
+) -> tuple[HostProgram, tuple[torch.Tensor, ...]]:
+    """A program, and its inputs: the tensors among the arguments."""
+    inputs = tuple(argument for argument in arguments if isinstance(argument, torch.Tensor))
+    exported = torch.export.export(module, inputs, **export)
+    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return HostProgram(bytes(edge.to_executorch().buffer)), inputs
+
+
 def program_of(
     operator: str, arguments: tuple[Any, ...], **export: Any
 ) -> tuple[HostProgram, tuple[torch.Tensor, ...]]:
-    """A program of one operator, and its inputs: the tensors among the arguments."""
+    """A program of one call."""
 
     class Call(torch.nn.Module):
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-            given = iter(tensors)
-            return getattr(torch.ops.cortex_m, operator)(
-                *[next(given) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-            )
+            return call(operator, arguments, iter(tensors))
 
-    inputs = tuple(argument for argument in arguments if isinstance(argument, torch.Tensor))
-    exported = torch.export.export(Call(), inputs, **export)
-    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-    return HostProgram(bytes(edge.to_executorch().buffer)), inputs
+    return compiled(Call(), arguments, **export)
 
 
 def run(operator: str, arguments: tuple[Any, ...]) -> torch.Tensor:
@@ -49,9 +62,23 @@ def run(operator: str, arguments: tuple[Any, ...]) -> torch.Tensor:
     return y
 
 
+@functools.cache
+def outputs(operator: str) -> dict[Row, torch.Tensor]:
+    """Of all rows of an operator: one program that calls it as often, since the export takes most of the time."""
+    rows = [row for row in ROWS if row.operator == operator]
+
+    class Calls(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            given = iter(tensors)
+            return tuple(call(operator, row.arguments, given) for row in rows)
+
+    program, inputs = compiled(Calls(), tuple(argument for row in rows for argument in row.arguments))
+    return dict(zip(rows, program.run(*inputs), strict=True))
+
+
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_kernel_is_the_reference(row: Row) -> None:
-    y = run(row.operator, row.arguments)
+    y = outputs(row.operator)[row]
     expected = call_reference(row.operator, row.arguments)
     assert y.dtype == expected.dtype
     assert torch.equal(y, expected)
@@ -96,7 +123,7 @@ def differences(operator: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("operator", ["quantized_avg_pool2d", "softmax", "quantized_batch_matmul", "quantized_div"])
+@pytest.mark.parametrize("operator", ["quantized_avg_pool2d", "softmax", "quantized_div"])
 def test_eager_arithmetic_in_floating_point_differs_by_one(operator: str) -> None:
     """ExecuTorch's eager forms of these compute in float32: close to the device's numbers, and not the same."""
     assert {0} < differences(operator) <= {-1, 0, 1}
@@ -110,7 +137,8 @@ def test_kernels_of_others_stay() -> None:
     code = """
         import ctypes, pathlib, subprocess, sys, tempfile
         import executorch.extension.pybindings.portable_lib
-                from micronpu.runtime import build
+        from micronpu.runtime import build
+        from micronpu.runtime.build import find_compiler, find_executorch
         wheel = find_executorch()
         source = '''
         #include <executorch/runtime/kernel/operator_registry.h>
@@ -235,7 +263,11 @@ REFUSED = {
         changed(CONVOLUTION, 0, image(1, 5, 4, 6)),
         r"the input, int8 \[1, 5, 4, 6\], must be contiguous",
     ),
-    "convolution of rank 3": ("quantized_conv2d_nhwc", changed(CONVOLUTION, 1, int8(4, 3, 3, 4)), "does not go with"),
+    "channels that do not divide": (
+        "quantized_conv2d",
+        changed(CONVOLUTION, 1, int8(4, 3, 3, 4)),
+        r"the weight int8 \[4, 3, 3, 4\] does not go with an input of 6 channels",
+    ),
     "bias of another length": (
         "quantized_conv2d",
         changed(CONVOLUTION, 2, bias(3)),
@@ -294,11 +326,10 @@ REFUSED = {
     "addition of int16": ("quantized_add", (X.to(torch.int16), *ADD), "the first input must be int8, but is int16"),
     "zero point out of range": ("quantized_add", (X, *changed(ADD, 0, -129)), "a zero point is -129, but must be from"),
     "division of shapes": ("quantized_div", (X, 0, X.to(torch.int16), 0, 0, 1.0), "the second input must be int8"),
-    "division by a scale of 0": ("quantized_div", (X, 0, X, 0, 0, 0.0), "the scale is 0.000000, but must be positive"),
-    "table of int16": (
-        "quantized_activation",
-        (X.to(torch.int16), torch.zeros(256, dtype=torch.int8)),
-        "the input must be int8, but is int16",
+    "division by a scale of 0": (
+        "quantized_div",
+        (X, 0, X, 0, 0, 0.0),
+        "the scale is 0.000000, but must be a positive float32",
     ),
     "minimum of float32": ("minimum", (X.float(), X.float()), "the inputs must be int8 or int32, but one is float32"),
     "maximum of images": ("maximum", (X, X), r"the first input, int8 \[1, 6, 5, 4\], must be contiguous"),
@@ -311,9 +342,9 @@ REFUSED = {
         (X.int().contiguous(), [0, 2, 3, 1]),
         "the input must be int8, but is int32",
     ),
-    "linear of a transposed matrix": (
+    "linear of an image": (
         "quantized_linear",
-        (int8(31, 4).T, int8(9, 31), None, None, 0, 0, 0, [1], [0], 127, -128),
+        (image(1, 3, 2, 31), int8(9, 31), None, None, 0, 0, 0, [1], [0], 127, -128),
         "the input, int8 .*, must be contiguous",
     ),
     "two multipliers": (

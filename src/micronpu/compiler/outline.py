@@ -185,7 +185,8 @@ def lower(
     return edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False))
 
 
-_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense")
+# Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.
+_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
 
 
 @functools.lru_cache(maxsize=1)

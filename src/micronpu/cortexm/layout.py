@@ -15,34 +15,38 @@ from micronpu.partition.partition import Group
 from micronpu.passes import run_passes
 
 
-def images_between(view: ProgramView, groups: Sequence[Group]) -> set[FxNode]:
-    """What one group computes and others read, and one of them holds as [N, H, W, C] anyway: see `ProgramView.images`.
+def agree_on_images(view: ProgramView, groups: Sequence[Group]) -> None:
+    """Chooses ``view.images``: what one group computes and others read, and one of them holds as [N, H, W, C] anyway.
 
     npu: conv2d -> transpose ─► core: transpose -> avg_pool2d        npu: conv2d ─► core: avg_pool2d
+
+    A group that is given an image, and only moves the transpose to its end, is asked again.
 
     Args:
         groups: of the NPU and of the core.
     """
-    found = set()
+    view.images = set()
     computed = {n for g in groups for n in g.outputs}
     inside = {n for g in groups for n in g.nodes}
-    for node in _borders_in_order(view, groups):
+
+    def is_handed_over(node: FxNode) -> bool:
         shape = static_shape(node)
-        handed = node in computed and all(is_dequantize(d) and inside.issuperset(d.users) for d in node.users)
-        if handed and shape is not None and len(shape) == len(TO_CHANNELS_LAST):
-            found.add(node)
-    return found
+        readers_are_inside = all(is_dequantize(d) and inside.issuperset(d.users) for d in node.users)
+        return node in computed and readers_are_inside and shape is not None and len(shape) == len(TO_CHANNELS_LAST)
+
+    asked = list(groups)
+    while asked:
+        new = {n for g in asked for n in _held_as_images(view, g) if is_handed_over(n)} - view.images
+        view.images |= new
+        asked = [g for g in groups if not new.isdisjoint((*g.inputs, *g.outputs))]
 
 
-def _borders_in_order(view: ProgramView, groups: Sequence[Group]) -> list[FxNode]:
+def _held_as_images(view: ProgramView, group: Group) -> list[FxNode]:
     """Values at the border of a group that the group itself holds as [N, H, W, C]."""
-    found: dict[FxNode, None] = {}
-    for group in groups:
-        graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-        taken = [n for i, n in enumerate(group.inputs) if i in graph.channels_last_inputs]
-        run_passes(graph)
-        found |= dict.fromkeys((*taken, *_turned(graph, group)))
-    return list(found)
+    graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+    taken = [n for i, n in enumerate(group.inputs) if i in graph.channels_last_inputs]
+    run_passes(graph)
+    return [*taken, *_turned(graph, group)]
 
 
 def _turned(graph: Graph, group: Group) -> list[FxNode]:

@@ -258,6 +258,13 @@ class TosaEmitter:
         """
         entries = self.constant(np.asarray(values), x.dtype)
         if x.dtype == "INT16" and entries.shape == (513,):
+            steepest = np.abs(np.diff(np.asarray(values, np.int64))).max()
+            if steepest > DType.INT16.limits[1]:
+                raise UnsupportedError(
+                    f"The table of `{self._current.op.name}` rises by {steepest} between two entries; TOSA has lines "
+                    f"of at most {DType.INT16.limits[1]}.",
+                    hint="calibrate with data that stays away from where the function jumps",
+                )
             fine = self.add("TABLE", (x, entries), x.shape, "INT32")
             return self.rescale(fine, "INT16", [1 << 30], [37], rounding="SINGLE_ROUND")  # 7 fraction bits
         if x.dtype != "INT8" or entries.shape != (256,):
@@ -266,11 +273,20 @@ class TosaEmitter:
 
     def reduce(self, name: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
         """REDUCE_SUM, REDUCE_MAX or REDUCE_MIN along axes, which stay with the size 1."""
-        arguments = () if name == "REDUCE_SUM" else (self.IGNORE_NAN,)
         for axis in axes:
-            shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
-            x = self.add(name, (x,), shape, x.dtype, axis, *arguments)
+            x = self._reduce(name, x, axis)
         return x
+
+    def _reduce(self, name: str, x: TosaTensor, axis: int) -> TosaTensor:
+        shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
+        if name == "REDUCE_SUM":
+            return self.add(name, (x,), shape, x.dtype, axis)
+        rows, count = math.prod(shape), x.shape[axis]
+        if axis == x.rank - 1 and rows > 1 and count > 1:
+            # Rows are compared many at a time, elements side by side one after the other.
+            turned = self.transpose(self.reshape(x, (rows, count)), (1, 0))
+            return self.reshape(self._reduce(name, turned, 0), shape)
+        return self.add(name, (x,), shape, x.dtype, axis, self.IGNORE_NAN)
 
     def arg_max(self, x: TosaTensor) -> TosaTensor:
         """Position of the largest element along the last axis, as int32."""
@@ -387,9 +403,15 @@ class TosaEmitter:
 
         Args:
             multipliers, shifts: one, or one per channel; shifts count to the right, as TOSA has them.
+                Numbers of 48 bits take the highest 15 bits of the multipliers.
             rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which is the rounding of
                 `multiply_by_quantized_multiplier` bit for bit.
         """
+        wide = x.dtype != "INT48"
+        if not wide:
+            # As `multiply_wide`: TOSA has multipliers of 15 bits here.  Beyond 2**-62 every number of 48 bits is zero.
+            pairs = [(min((m + (1 << 15)) >> 16, 0x7FFF), s - 16) for m, s in zip(multipliers, shifts, strict=True)]
+            multipliers, shifts = [m if s <= 62 else 0 for m, s in pairs], [min(s, 62) for _, s in pairs]
         if not all(2 <= s <= 62 for s in shifts):
             raise UnsupportedError(
                 f"`{self._current.op.name}` scales its operands by 2**{31 - min(shifts)}, where TOSA has factors from "
@@ -399,7 +421,6 @@ class TosaEmitter:
         per_channel = len(set(zip(multipliers, shifts, strict=True))) > 1
         if not per_channel:
             multipliers, shifts = multipliers[:1], shifts[:1]
-        wide = x.dtype != "INT48"
         operands = (
             x,
             self.constant(list(multipliers), "INT32" if wide else "INT16"),
@@ -443,7 +464,10 @@ class TosaEmitter:
         """As `requantize`, by what `quantize_multiplier` gives."""
         y = self.output_type
         if x.dtype == "INT48":
-            return self.clamp(self._shortened(x, multipliers, shifts), *limits)
+            right = [31 - s for s in shifts]
+            zeros = (0, y.zero_point)
+            made = self.rescale(x, _NAMES[y.dtype], multipliers, right, zeros=zeros, rounding="SINGLE_ROUND")
+            return self.clamp(made, *limits)
         # A number other than zero saturates as soon as the factor exceeds the range of the type, and TOSA wants the
         # factor to leave the number in int32.
         most = 8 * y.dtype.size + 1
@@ -451,16 +475,6 @@ class TosaEmitter:
         right = [31 - s for _, s in bounded]
         made = self.rescale(x, _NAMES[y.dtype], [m for m, _ in bounded], right, zeros=(zero, y.zero_point))
         return self.clamp(made, *limits)
-
-    def _shortened(self, x: TosaTensor, multipliers: Sequence[int], shifts: Sequence[int]) -> TosaTensor:
-        """An accumulator of 48 bits on the grid of the result: `multiply_wide` bit for bit."""
-        y = self.output_type
-        # 0x7FFF is what LiteRT cuts the multipliers to that would round up to 2**15.
-        short = [min((m + (1 << 15)) >> 16, 0x7FFF) for m in multipliers]
-        right = [15 - s for s in shifts]
-        # TOSA's factors begin at 2**-62; there every number of 48 bits is zero.
-        short, right = [m if s <= 62 else 0 for m, s in zip(short, right, strict=True)], [min(s, 62) for s in right]
-        return self.rescale(x, _NAMES[y.dtype], short, right, zeros=(0, y.zero_point), rounding="SINGLE_ROUND")
 
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
         """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +12,10 @@ from micronpu.ethosu.rules import Judge
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Padding2d
 from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.transposed import TransposeConv2d
@@ -98,6 +100,29 @@ class CopyNearest(Rewrite):
         return chain.finish(Reshape(y.shape), copies, y)
 
 
+class PickFromDepthwise(Rewrite):
+    """A depthwise convolution with large strides as one with stride 1, of whose results the wanted ones are picked.
+
+        x -> depthwise_conv2d{stride 4} -> y        x -> depthwise_conv2d{stride 1} -> max_pool2d{1x1, stride 4} -> y
+
+    Costs as many products as there are elements in a block of the strides for each that was needed.
+    """
+
+    name = "pick_from_depthwise"
+
+    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+        op, y = node.op, node.output
+        if not isinstance(op, DepthwiseConv2d) or op.stride == (1, 1):
+            return None
+        chain = Chain(self.name, node)
+        dense = chain.add(replace(op, stride=(1, 1)), *node.inputs, qparams=y.type.qparams)
+        # Windows that no step reaches stand behind the last one that is wanted.
+        size = [(n - 1) * s + 1 for n, s in zip(y.shape[1:3], op.stride, strict=True)]
+        if dense.shape[1:3] != tuple(size):
+            dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
+        return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)
+
+
 _MOST_COPIES = 16
 
 _DENSE_RANK = 4
@@ -135,7 +160,7 @@ class FlattenSlices(Pass):
         return walk.changed
 
 
-CURES: tuple[Rewrite, ...] = (SplitTransposedConvolution(), CopyNearest())
+CURES: tuple[Rewrite, ...] = (SplitTransposedConvolution(), CopyNearest(), PickFromDepthwise())
 
 
 def cure(node: Node, judge: Judge, disabled: Collection[str] = ()) -> list[Node] | None:

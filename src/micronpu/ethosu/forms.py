@@ -17,12 +17,10 @@ import numpy as np
 
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.base import Value
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
-from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Chain
 
 _BLOCKS = (8, 16)
@@ -31,8 +29,6 @@ _LANES = 8
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
 _TALLEST_POOL = 256
-_MOST_AVERAGED = 256
-_SUMS = 4096
 
 
 class Form(ABC):
@@ -224,27 +220,6 @@ class DenseDepthwise(Form):
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
-class MeanAsPool(Form):
-    """The mean over height and width as an average pool of one window.
-
-    x [1, 7, 7, C] -> mean(axes 1, 2) -> y        x -> avg_pool2d{7x7} -> reshape -> y
-
-    The two round in different ways; the form is offered where they agree on every sum that int8 elements can have,
-    which is always so for an odd number of them.
-    """
-
-    name = "mean_as_pool"
-
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, Mean) or x.type.rank != 4 or x.type.dtype is not DType.INT8 or op.axes != (1, 2):
-            return
-        if x.type.qparams != y.type.qparams or not _agree(op, x.type, y.type):
-            return
-        chain = Chain(self.name, node)
-        yield chain.result(chain.add(AvgPool2d((x.shape[1], x.shape[2])), x), y)
-
-
 class PoolAsColumn(Form):
     """All pixels in one column, or one row, for an average of them all.
 
@@ -273,7 +248,6 @@ FORMS: tuple[Form, ...] = (
     ChannelsIntoKernel(),
     FlatPixels(),
     DenseDepthwise(),
-    MeanAsPool(),
     PoolAsColumn(),
 )
 
@@ -360,21 +334,3 @@ def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list
     weights = chain.constant(kernel, weight.type.with_shape(kernel.shape))
     result = chain.add(moved, x, weights, bias, qparams=y.type.qparams)
     return chain.result(result, y) if result.shape == y.shape else None
-
-
-def _agree(op: Mean, x: TensorType, y: TensorType) -> bool:
-    """Whether a mean and an average pool give the same element for every sum that int8 elements can have."""
-    count = x.shape[1] * x.shape[2]
-    low, high = x.dtype.limits
-    if count > _MOST_AVERAGED:
-        return False
-    for begin in range(count * low, count * high + 1, _SUMS):
-        sums = np.arange(begin, min(begin + _SUMS, count * high + 1))
-        # One element stands for the sum, the others are zero.
-        data = np.full((1, *x.shape[1:3], len(sums)), x.zero_point)
-        data[0, 0, 0] = sums - (count - 1) * x.zero_point
-        picture, result = Value(data, x.with_shape(data.shape)), y.with_shape((1, 1, 1, len(sums)))
-        mean = replace(op, keep=True).reference(result, picture)
-        if not np.array_equal(mean, AvgPool2d((x.shape[1], x.shape[2])).reference(result, picture)):
-            return False
-    return True

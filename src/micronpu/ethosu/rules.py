@@ -62,7 +62,10 @@ class Judge:
         return objection
 
     def _tried(self, graph: Graph) -> str:
-        legal = run_passes(graph)
+        try:
+            legal = run_passes(graph)
+        except UnsupportedError as error:
+            return error.what
         objections = []
         for form in _EMITTERS if self.spec.via == "auto" else (self.spec.via,):
             try:

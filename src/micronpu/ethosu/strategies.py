@@ -1,13 +1,14 @@
 """The ways to compile a partition, and the one that costs the fewest cycles.
 
-Vela's own estimate decides, as it does inside Vela.  First every kind of operator that has other forms is compiled alone
-in each of them, which takes about a millisecond; then the program as it is and the program of the best forms are
-compiled whole.
+Vela's own estimate decides, as it does inside Vela.  First every kind of operator that has other forms is compiled
+alone in each of them, which takes about a millisecond; then the program as it is and the program of the best forms are
+compiled whole.  Forms that cost more there than they did alone are taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,11 +17,10 @@ from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ethosu.forms import FORMS, Form
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
-from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.types import DType
+from micronpu.ir.graph import Graph, Node
 from micronpu.ir.verify import Stage, verify
 from micronpu.ops.elementwise import Add
-from micronpu.ops.movement import Transpose
+from micronpu.ops.movement import Reshape, Transpose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import SplitPads
@@ -29,6 +29,7 @@ _LEAST_GAIN = 0.03
 """Part of an operator's cycles that a form must save: what is measured alone differs a little in the program."""
 _MOST_CONSTANT_BYTES = 128 * 1024
 """Operators with more weights are bound by reading them, and take Vela long."""
+_NEAR = "Shared_Sram"
 _SMALL_NODES = 24
 """Programs of so few operators are also compiled by the strategies that rarely pay."""
 
@@ -122,72 +123,99 @@ class MemoryLimitError(UnsupportedError):
 
 
 Emit = Callable[[Graph], Emitted]
+Names = tuple[str, ...]
+_FORM_NAMES = frozenset(form.name for form in FORMS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What around a node makes forms dearer than they are alone.
+
+    Attributes:
+        read_by_sum: an addition reads the result, which Vela does together with the node unless a reshape is between.
+        shares: others read the operand too; Vela copies a tensor that is read under two shapes.
+        at_border: an operand is an input of the program, or the result an output.
+    """
+
+    read_by_sum: bool
+    shares: bool
+    at_border: bool
 
 
 class Bench:
     """Cycles of operators alone, each kind compiled once; the best form of each kind, found once."""
 
     def __init__(self, spec: EthosUCompileSpec, emit: Emit = to_litert) -> None:
-        self.spec = spec
+        # Where the tensors of the border live in DRAM, Vela keeps those between operators in the SRAM.
+        dedicated = (spec.memory_mode or "").startswith("Dedicated_Sram")
+        shared = _NEAR in spec.accelerator.memory_modes(spec.ini)
+        self._inside = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
+        self._border = spec
         self._emit = emit
         self._cycles: dict[object, int | None] = {}
         self._best: dict[object, tuple[Form, int] | None] = {}
 
-    def cycles(self, nodes: Sequence[Node]) -> int | None:
+    def cycles(self, nodes: Sequence[Node], at_border: bool) -> int | None:
         """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
-        key = tuple(_kind(n) for n in nodes)
+        spec = self._border if at_border else self._inside
+        key = (tuple(_kind(n) for n in nodes), spec.memory_mode)
         if key not in self._cycles:
             try:
                 emitted = self._emit(_alone(nodes))
-                self._cycles[key] = compile_flatbuffer(emitted.data, self.spec).cycles
+                self._cycles[key] = compile_flatbuffer(emitted.data, spec).cycles
             except (VelaError, InternalError):
                 self._cycles[key] = None
         return self._cycles[key]
 
-    def best(self, node: Node, before: Node | None, is_read_by_sum: bool) -> list[Node] | None:
+    def best(self, node: Node, before: Node | None, place: Place) -> list[Node] | None:
         """The form of a node that costs the least, or None where that is its own.
 
         Args:
             before: see `Form.offers`.
-            is_read_by_sum: an addition reads the result, which Vela does together with the node in its own form.
         """
         if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
             return None
         own = [*([before] if before is not None else []), node]
-        key = (tuple(_kind(n) for n in own), is_read_by_sum)
+        key = (tuple(_kind(n) for n in own), place)
         if key not in self._best:
-            self._best[key] = self._search(node, before, own, is_read_by_sum)
+            self._best[key] = self._search(node, before, own, place)
         found = self._best[key]
         return None if found is None else list(found[0].offers(node, before))[found[1]]
 
-    def _search(
-        self, node: Node, before: Node | None, own: list[Node], is_read_by_sum: bool
-    ) -> tuple[Form, int] | None:
+    def _search(self, node: Node, before: Node | None, own: list[Node], place: Place) -> tuple[Form, int] | None:
         offers = [(form, i, nodes) for form in FORMS for i, nodes in enumerate(form.offers(node, before))]
-        if is_read_by_sum:
-            offers = [o for o in offers if o[2][-1].op.name == node.op.name]
-        plain = self.cycles(own) if offers else None
+        if place.read_by_sum:
+            offers = [o for o in offers if not isinstance(o[2][-1].op, Reshape)]
+        plain = self.cycles(own, place.at_border) if offers else None
         if plain is None:
             return None
         found, least = None, plain * (1 - _LEAST_GAIN)
         for form, index, nodes in offers:
             reads_before = before is not None and nodes[0].inputs[0] is before.output
-            cost = self.cycles([before, *nodes] if before is not None and reads_before else nodes)
+            together = [before, *nodes] if before is not None and reads_before else nodes
+            cost = self.cycles(together, place.at_border)
+            if cost is not None and place.shares and isinstance(nodes[0].op, Reshape):
+                cost += self.cycles(nodes[:1], place.at_border) or 0
             if cost is not None and cost < least:
                 found, least = (form, index), cost
         return found
 
 
-def use_best_forms(graph: Graph, bench: Bench) -> dict[str, int]:
-    """Puts the operators of a legalised graph into their best forms; returns how many are in which."""
+def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dict[str, int]:
+    """Puts the operators of a legalised graph into their best forms; returns how many are in which.
+
+    Args:
+        but: origins, as names of the program's nodes, of operators that stay as they are.
+    """
     FoldPads().run(graph)
     graph.remove_dead()
     users, outputs, producers = graph.users(), set(graph.outputs), graph.producers()
+    border = {*graph.inputs, *graph.outputs}
     replaced: dict[Node, list[Node]] = {}
     gone: set[Node] = set()
     # From the end, so that a convolution may take the transpose before it before the transpose is looked at.
     for node in reversed(graph.nodes):
-        if node in gone or len(node.outputs) != 1:
+        if node in gone or len(node.outputs) != 1 or node.origin.nodes in but:
             continue
         first = producers.get(node.inputs[0]) if node.inputs else None
         alone = (
@@ -197,8 +225,12 @@ def use_best_forms(graph: Graph, bench: Bench) -> dict[str, int]:
             and first.output not in outputs
         )
         before = first if alone else None
-        read_by_sum = any(isinstance(u.op, Add) for u in users.get(node.output, []))
-        nodes = bench.best(node, before, read_by_sum)
+        place = Place(
+            read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
+            shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
+            at_border=any(t in border for t in (*node.inputs, *node.outputs, *(before.inputs if before else ()))),
+        )
+        nodes = bench.best(node, before, place)
         if nodes is None:
             continue
         replaced[node] = nodes
@@ -241,8 +273,9 @@ def choose(
     if not formats:
         raise InternalError(f"Nothing writes the format {spec.via!r}.")
     graphs, used = {False: graph}, dict[str, int]()
+    bench = Bench(spec, known[formats[0]])
     formed = graph.clone()
-    used = use_best_forms(formed, Bench(spec, known[formats[0]]))
+    used = use_best_forms(formed, bench)
     if used:
         graphs[True] = formed
     found: list[tuple[Outcome, Emitted, VelaProgram]] = []
@@ -264,6 +297,20 @@ def choose(
         fits = memory_limit is None or memory <= memory_limit
         found.append((Outcome(strategy, program.cycles, memory, fits), emitted, program))
 
+    both = [Strategy(_name(formats[0], forms), formats[0], forms) for forms in sorted(graphs, reverse=True)]
+    for strategy in both:
+        attempt(strategy)
+    if len(found) == 2 and (worse := _worse(graphs, found)):
+        refined = graph.clone()
+        used_then = use_best_forms(refined, bench, worse)
+        if used_then:
+            earlier = found.pop(0)
+            graphs[True] = refined
+            attempt(both[0])
+            if found[-1][1] is not earlier[1] and found[-1][2].cycles > earlier[2].cycles:
+                found[-1], graphs[True] = earlier, formed
+            else:
+                used = used_then
     for strategy in _strategies(formats, graphs, spec, len(graph.nodes)):
         attempt(strategy)
     if memory_limit is not None and found and not any(outcome.fits for outcome, _, _ in found):
@@ -285,13 +332,32 @@ def choose(
     return Choice(graphs[outcome.strategy.forms], emitted, program, outcome, outcomes, forms)
 
 
+def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Outcome, Emitted, VelaProgram]]) -> set[Names]:
+    """Origins of operators in another form that cost more with it, the operators next to them included."""
+    costs: dict[bool, Counter[Names]] = {}
+    for outcome, emitted, program in found:
+        forms = outcome.strategy.forms
+        costs[forms] = Counter()
+        for layer in program.layers:
+            if 0 <= layer.source < len(emitted.nodes):
+                node = graphs[forms].nodes[emitted.nodes[layer.source]]
+                costs[forms][node.origin.nodes] += layer.cycles
+    graph = graphs[True]
+    users, producers = graph.users(), graph.producers()
+    near: dict[Names, set[Names]] = {}
+    for node in graph.nodes:
+        if any(name in _FORM_NAMES for name in node.origin.passes):
+            around = [producers[t] for t in node.inputs if t in producers]
+            around += [u for t in node.outputs for u in users.get(t, [])]
+            near.setdefault(node.origin.nodes, {node.origin.nodes}).update(n.origin.nodes for n in around)
+    return {names for names, all_near in near.items() if sum(costs[True][n] - costs[False][n] for n in all_near) > 0}
+
+
 def _strategies(
     formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUCompileSpec, size: int
 ) -> Iterator[Strategy]:
-    """What is tried, the most promising first."""
+    """What is tried beside the first format."""
     best = max(graphs)
-    for forms in sorted(graphs, reverse=True):
-        yield Strategy(_name(formats[0], forms), formats[0], forms)
     for via in formats[1:]:
         yield Strategy(_name(via, best), via, best)
     if size <= _SMALL_NODES and "--optimise" not in " ".join(spec.extra_flags):
@@ -322,12 +388,6 @@ def _alone(nodes: Sequence[Node]) -> Graph:
 
 
 def _kind(node: Node) -> object:
-    """What the cycles of a node depend on: everything but the values of its constants."""
-
-    def kind(tensor: Tensor) -> object:
-        # Scales change a multiplier and a shift; one grid for another may change the operators (a fused clamp).
-        if tensor.is_constant and tensor.type.dtype in (DType.INT8, DType.INT32):
-            return tensor.shape, tensor.type.dtype
-        return tensor.type, tensor.is_constant
-
-    return node.op, tuple(kind(t) for t in node.inputs), tuple(kind(t) for t in node.outputs)
+    """What the cycles of a node depend on: everything but scales, zero points and the values of constants."""
+    types = [(t.shape, t.type.dtype, t.is_constant) for t in (*node.inputs, *node.outputs)]
+    return node.op, tuple(types)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from torch.fx import Node
 
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.frontend.hints import hint_for
 from micronpu.frontend.program import (
     Edge,
     ProgramView,
@@ -349,7 +350,8 @@ def import_of(node: Node) -> AtenImport:
     """How a compute node is imported; raises `UnsupportedError` where no operator does."""
     entry = ATEN_IMPORTS.get(overload_name(node))
     if entry is None:
-        raise UnsupportedError(f"No operator of micronpu imports {overload_name(node) or node.target}.")
+        name = overload_name(node)
+        raise UnsupportedError(f"No operator of micronpu imports {name or node.target}.", hint=hint_for(name))
     return entry
 
 

@@ -73,17 +73,20 @@ class ArgMax(Op):
         x = emit.input(0)
         if self.smallest:  # TOSA finds the largest only, which is the smallest in reverse order
             x = emit.table(x, np.arange(127, -129, -1))
-        return emit.result(emit.arg_max(x))
+        # As rows of one batch, which is the form that every Ethos-U has.
+        rows = emit.arg_max(emit.reshape(x, (1, math.prod(x.shape[:-1]), x.shape[-1])))
+        return emit.reshape(emit.result(rows), x.shape[:-1])
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         """LiteRT finds an int32 position, which is moved to where an int8 one begins."""
         integers = TensorType(emit.output_type.shape, DType.INT32)
         found, moved = emit.intermediate(integers), emit.intermediate(integers)
+        lowest = emit.constant(LOWEST, TensorType((), DType.INT32))
         axis = emit.constant(emit.input_type(0).rank - 1, TensorType((), DType.INT32))
         name = "ARG_MIN" if self.smallest else "ARG_MAX"
         options = "ArgMinOptions" if self.smallest else "ArgMaxOptions"
         emit.add(name, options=options, fields={"outputType": emit.code(DType.INT32)}, inputs=[0, axis], outputs=[found])
-        emit.add("ADD", options="AddOptions", inputs=[found, emit.int32([LOWEST])], outputs=[moved])
+        emit.add("ADD", options="AddOptions", inputs=[found, lowest], outputs=[moved])
         emit.add("CAST", options="CastOptions", inputs=[moved])
 
 

@@ -95,7 +95,7 @@ class ResizeNearest(_Resize):
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         sizes = zip(emit.input_type(0).shape[1:3], self.size, strict=True)
-        return nearest(emit, [self._sources(before, after) for before, after in sizes])
+        return nearest(emit, [self.sources(before, after) for before, after in sizes])
 
 
 @operator("resize_bilinear")
@@ -171,8 +171,9 @@ def _import(
     x = to_image(node, node.tensor("x"), spatial)
     before, after = x.shape[1:3], (1, *node.shape[-spatial:])[-2:]
     for given, n, m in zip(_factors(node, spatial), before, after, strict=True):
-        # torch looks at no scale where nearest keeps or doubles a size; ExecuTorch's portable kernel does there, too.
-        if make is ResizeNearest and not half_pixel_centers and m in (n, 2 * n):
+        # Where "nearest" keeps or doubles the size of a picture, torch ignores the scale (and ExecuTorch's portable
+        # kernel does not, so that such an operator on the host computes something else).
+        if make is ResizeNearest and spatial == 2 and not half_pixel_centers and m in (n, 2 * n):
             continue
         if given is not None and not align_corners and abs(given * n - m) > 1e-6 * m:
             # torch then samples at 1 / given, LiteRT at the ratio of the sizes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,12 @@ from micronpu.ops.arithmetic import (
 from micronpu.ops.aten import axis_of
 from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
 from micronpu.ops.movement import inverse, transposed
+from micronpu.ops.tosa_softmax import softmax as tosa_softmax
+from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.graph import Tensor
     from micronpu.ops.aten import AtenNode
 
@@ -37,17 +41,28 @@ _SUM_BITS = 12  # integer bits of the sum of exponentials
 _EXP_RANGE = 10.0  # exp(-10) is below the last bit of an int16 result
 
 
+def _wide_multiplier(scale: float) -> tuple[int, int]:
+    """From the grid of x to the one on which -65535 is ``-_EXP_RANGE``."""
+    return quantize_multiplier(scale / (_EXP_RANGE / 65535.0))
+
+
+@functools.cache
+def _wide_tables() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """exp(x) for x in [-10, 0], and 1 / (1 + x) for x in [0, 1], as LiteRT tabulates them."""
+    exponentials = wide_lookup_table(np.exp, _EXP_RANGE / 65535.0, 32767, 2.0 / 65535.0, 0, np.float64)
+    reciprocals = wide_lookup_table(lambda v: 1.0 / (1.0 + v), 1.0 / 65535.0, -32768, 2.0 / 65535.0, 0, np.float64)
+    return exponentials, reciprocals
+
+
 def _wide_softmax(x: Value) -> npt.NDArray[Any]:
     """Softmax of int16 numbers: exponential and reciprocal by tables, sums in Q16.15.
 
     Source: LiteRT ``reference/softmax.h`` (Apache-2.0), described here by its results.
     """
-    exponentials = wide_lookup_table(np.exp, _EXP_RANGE / 65535.0, 32767, 2.0 / 65535.0, 0, np.float64)
-    reciprocals = wide_lookup_table(lambda v: 1.0 / (1.0 + v), 1.0 / 65535.0, -32768, 2.0 / 65535.0, 0, np.float64)
+    exponentials, reciprocals = _wide_tables()
     data = x.data.astype(np.int64)
     difference = data - data.max(axis=-1, keepdims=True)
-    multiplier = quantize_multiplier(float(np.float32(x.scale)) / (_EXP_RANGE / 65535.0))
-    position = multiply_by_quantized_multiplier(difference, *multiplier) + 32767
+    position = multiply_by_quantized_multiplier(difference, *_wide_multiplier(x.scale)) + 32767
     exponential = wide_lookup(exponentials, position.clip(-32768, 32767))
     total = exponential.sum(axis=-1, keepdims=True)
     bits = np.array([int(v).bit_length() for v in np.ravel(total)], np.int64).reshape(total.shape)
@@ -56,7 +71,7 @@ def _wide_softmax(x: Value) -> npt.NDArray[Any]:
     reciprocal_sum = wide_lookup(reciprocals, (normalized - (1 << 15) - (1 << 16)).clip(-32768, 32767))
     right = bits - 1
     result = (exponential * reciprocal_sum + (np.int64(1) << (right - 1))) >> right
-    return result.clip(0, 32767).astype(np.int16)
+    return np.asarray(result.clip(0, 32767).astype(np.int16))
 
 
 def softmax_multiplier(scale: float) -> tuple[int, int, int]:
@@ -65,6 +80,17 @@ def softmax_multiplier(scale: float) -> tuple[int, int, int]:
     multiplier, shift = quantize_multiplier(real)
     lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))
     return multiplier, shift, lowest
+
+
+def _exponentials(
+    scale: float, difference: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """For differences to the largest element: exp of them in Q0, what of it the sum adds up, and whether it counts."""
+    multiplier, shift, lowest = softmax_multiplier(scale)
+    counts = difference >= lowest  # anything further below is zero
+    scaled = multiply_by_quantized_multiplier(np.where(counts, difference, 0), multiplier, shift)
+    exponential = exp_on_negative_values(scaled, _DIFFERENCE_BITS)
+    return exponential, np.where(counts, rounding_right_shift(exponential, _SUM_BITS), 0), counts
 
 
 @operator("softmax")
@@ -90,13 +116,8 @@ class Softmax(Op):
         (x,) = operands
         if x.type.dtype is DType.INT16:
             return _wide_softmax(x)
-        multiplier, shift, lowest = softmax_multiplier(x.scale)
         data = x.data.astype(np.int64)
-        difference = data - data.max(axis=-1, keepdims=True)
-        counts = difference >= lowest  # anything further below is zero
-        scaled = multiply_by_quantized_multiplier(np.where(counts, difference, 0), multiplier, shift)
-        exponential = exp_on_negative_values(scaled, _DIFFERENCE_BITS)
-        addends = np.where(counts, rounding_right_shift(exponential, _SUM_BITS), 0)
+        exponential, addends, counts = _exponentials(x.scale, data - data.max(axis=-1, keepdims=True))
         inverse_sum, excess = reciprocal(addends.sum(axis=-1, keepdims=True), _SUM_BITS)
         result = rounding_right_shift(doubling_high_multiply(exponential, inverse_sum), excess + 31 - 8)
         return saturate(np.where(counts, result - 128, -128), *y.dtype.limits, y.dtype.value)
@@ -116,3 +137,14 @@ class Softmax(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("SOFTMAX", options="SoftmaxOptions", fields={"beta": 1.0}, version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """Differs by at most 1 step: the exponentials have 20 bits, of which `reference` uses 31 in the quotient.
+
+        Of int16 numbers it is exact.
+        """
+        x = emit.input_type(0)
+        if x.dtype is DType.INT16:
+            return tosa_wide_softmax(emit, _wide_multiplier(x.scale), *_wide_tables())
+        _, addends, _ = _exponentials(x.scale, np.arange(-255, 1))
+        return tosa_softmax(emit, addends)

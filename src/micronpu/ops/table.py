@@ -39,19 +39,22 @@ ENTRIES = {DType.INT8: 256, DType.INT16: 513}
 def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
     """The int8 results of a real function for the inputs -128 to 127.
 
-    The function is evaluated in float64 and rounded to nearest, ties to even, as PyTorch quantizes.  Infinite results
-    saturate; where the function has no value the result is zero.
+    All is float32, rounded to nearest, ties to even, as PyTorch dequantizes and quantizes.  Infinite results saturate;
+    where the function has no value the result is zero.
     """
     low, high = DType.INT8.limits
-    reals = (np.arange(low, high + 1) - x.zero_point) * x.scale
+    reals = (np.arange(low, high + 1) - x.zero_point).astype(np.float32) * np.float32(x.scale)
     with np.errstate(all="ignore"):
-        results = np.asarray(function(reals), np.float64) / y.scale[0]
-    finite = np.nan_to_num(results, nan=0.0, posinf=2.0**31, neginf=-(2.0**31))
+        results = np.asarray(function(reals), np.float32) * np.float32(1.0 / y.scale[0])
+    finite = np.nan_to_num(results.astype(np.float64), nan=0.0, posinf=2.0**31, neginf=-(2.0**31))
     return tuple(int(v) for v in np.clip(np.rint(finite) + y.zero_point[0], low, high))
 
 
 def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
-    """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767."""
+    """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767.
+
+    Where it jumps, as 1/x does at zero, it does so in several entries: TOSA has no line that is steeper than int16.
+    """
     largest = 2.0 * y.scale[0] * 2**15
 
     def finite(reals: Reals) -> Reals:
@@ -59,7 +62,11 @@ def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tup
             results = np.asarray(function(reals), np.float64)
         return np.nan_to_num(results, nan=0.0, posinf=largest, neginf=-largest).clip(-largest, largest)
 
-    return tuple(int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0))
+    entries = [int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0)]
+    steepest = DType.INT16.limits[1]
+    for i in range(1, len(entries)):
+        entries[i] = min(max(entries[i], entries[i - 1] - steepest), entries[i - 1] + steepest)
+    return tuple(entries)
 
 
 @operator("table")
@@ -185,7 +192,7 @@ def _softplus(x: Reals) -> Reals:
 _PLAIN: dict[str, RealFunction] = {
     "silu": lambda x: x * sigmoid(x),
     "mish": lambda x: x * np.tanh(_softplus(x)),
-    "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0.0, 1.0),
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
     "sqrt": np.sqrt,
     "reciprocal": np.reciprocal,
     "square": np.square,
@@ -215,7 +222,13 @@ _PLAIN: dict[str, RealFunction] = {
 }
 
 
-_STEPS: dict[str, Steps] = dict.fromkeys(("floor", "ceil", "round"), _rounded) | dict.fromkeys(("trunc", "frac"), _refused)
+_STEPS: dict[str, Steps] = {
+    "floor": _rounded,
+    "ceil": _rounded,
+    "round": _rounded,
+    "trunc": _refused,
+    "frac": _refused,
+}
 
 
 def _register_plain(name: str, function: RealFunction) -> None:
@@ -294,7 +307,7 @@ def _shrink(node: AtenArguments) -> RealFunction:
 
 @unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar", steps=_refused)
 def _remainder(node: AtenArguments) -> RealFunction:
-    divisor = float(node.value("other"))
+    divisor = np.float32(node.value("other"))
     return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
 
 
@@ -317,9 +330,8 @@ _FINER = 4
 
 
 def _compare_number(node: AtenArguments) -> RealFunction:
-    # Both sides as float32, as PyTorch compares them.
     compare, number = _COMPARISONS[node.overload.split(".")[0]], np.float32(node.value("other"))
-    return lambda x: compare(x.astype(np.float32), number)
+    return lambda x: compare(x, number)
 
 
 def _compare_tensors(node: AtenNode) -> Tensor:

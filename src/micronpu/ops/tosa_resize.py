@@ -107,7 +107,7 @@ def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: npt.NDArray[Any
     runs = np.split(source, np.flatnonzero(np.diff(source) != 1) + 1)
     if len(runs) > _MOST_PARTS:
         raise UnsupportedError(
-            f"A resize from {rows} to {len(source)} elements has no TOSA form: it is {len(runs)} pieces of its operand.",
+            f"A resize from {rows} to {len(source)} elements has no TOSA form: it is {len(runs)} pieces.",
             hint="a whole factor",
         )
     parts = []

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.activation import Elementwise, Table
+from micronpu.ops.activation import Elementwise, Table, tabulated
 from micronpu.ops.arithmetic import (
     doubling_high_multiply,
     float32_quotient,
@@ -91,6 +91,14 @@ class Neg(Elementwise):
         x = emit.input_type(0)
         zero = emit.constant(x.zero_point, x.with_shape((1,) * x.rank))
         emit.add("SUB", options="SubOptions", fields=any_scale(emit), inputs=[zero, 0], version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """An int16 result differs by at most 1 step, as that of `Sub`."""
+        x, y = emit.input_type(0), emit.output_type
+        if x.dtype is not DType.INT16:
+            return tabulated(self, emit)
+        opposite = emit.elementwise("SUB", emit.number(0, "INT32"), emit.centered(0), "INT32")
+        return emit.requantize_once(opposite, [x.scale / y.scale], y.dtype.limits)
 
 
 @operator("exp")
@@ -212,6 +220,12 @@ class Rsqrt(Elementwise):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return node.emit(cls(), node.tensor("x"), qparams=node.output)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        if x.dtype is not DType.INT16:
+            return tabulated(self, emit)
+        return emit.table(emit.clamp(emit.input(0), 0, x.dtype.limits[1]), self.wide_table(x, y))
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)

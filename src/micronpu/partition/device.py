@@ -146,9 +146,9 @@ class Device(ABC):
         leftovers = self.leftovers(view, partitioning)
         if leftovers is None:
             return
-        from micronpu.cortexm.layout import images_between
+        from micronpu.cortexm.layout import agree_on_images
 
-        view.images = images_between(view, (*partitioning.groups, *leftovers.groups)) if leftovers.groups else set()
+        agree_on_images(view, (*partitioning.groups, *leftovers.groups))
 
     @abstractmethod
     def specs(self) -> list[CompileSpec]:

@@ -179,7 +179,7 @@ def graph_module(program: Any) -> GraphModule:
 
 
 @contextlib.contextmanager
-def _finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[None]:
+def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[None]:
     """Refuses calibration in which an observed value is not finite.
 
     An observer fails on NaN and passes over infinity, which then becomes the largest number that it has seen.
@@ -235,7 +235,7 @@ def quantize(
             module.recompile()
         prepared = prepare_pt2e(module, quantizer)
         number = 0
-        with _finite_values(prepared, lambda: number):
+        with finite_values(prepared, lambda: number):
             for number, batch in enumerate(batches):
                 prepared(*batch)
                 if progress is not None:

@@ -161,15 +161,27 @@ def quantize_aware_training(
     exported = graph_module(_export_for_training(model, examples))
     with quiet():
         prepared = prepare_qat_pt2e(exported, quantizer)
+    train_prepared(prepared, examples, train)
+    with quiet(), torch.no_grad():
+        quantized = convert_pt2e(prepared)
+    return finished(quantized, examples)
+
+
+def train_prepared(prepared: GraphModule, examples: tuple[torch.Tensor, ...], train: Train) -> None:
+    """Trains what `prepare_qat_pt2e` returned, in place; it is then ready for `convert_pt2e`.
+
+    Args:
+        examples: inputs of the shapes that it was prepared with; their values do not matter.
+
+    Raises:
+        ModelError: after training there is NaN or infinity in the module, or it has never been run.
+    """
     allow_train_and_eval(prepared)
     prepared.train()
     train(prepared)
     _check_finite(prepared)
     prepared.eval()
     _observe_weights(prepared, examples)
-    with quiet(), torch.no_grad():
-        quantized = convert_pt2e(prepared)
-    return finished(quantized, examples)
 
 
 def allow_train_and_eval(model: GraphModule) -> GraphModule:

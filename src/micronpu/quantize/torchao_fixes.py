@@ -4,6 +4,8 @@
   pattern can fit or not.  Where no layer is followed by a batch norm, nothing can.
 * `move_exported_model_to_eval` and `..._train` put their own patterns in place of dropouts and batch norms, with a
   probability of 0.5, a momentum of 0.1 and an epsilon of 1e-5 whatever the model says.  Only the flag should change.
+* `ComposableQuantizer`, which ExecuTorch's recipes wrap every quantizer in, does not pass on what torchao asks a
+  quantizer when the observers are in place.
 
 Another version of torchao is left as it is: slower, and to be looked at anew.
 """
@@ -72,6 +74,11 @@ def _replace_batchnorm(m: GraphModule, train_to_eval: bool) -> None:
     set_training(m, not train_to_eval, dropouts=False)
 
 
+def _ask_each(self: Any, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
+    for quantizer in self.quantizers:
+        quantizer.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
+
+
 def can_match(model: GraphModule) -> bool:
     """Whether a convolution is followed by a batch norm, as far as torchao's patterns go."""
     for node in model.graph.nodes:
@@ -98,6 +105,7 @@ def _only_where_it_can_match(original: Callable[[GraphModule], GraphModule]) -> 
 def apply() -> bool:
     """Makes the repairs, once; False where torchao is not the version that they are for."""
     from torchao.quantization.pt2e import export_utils, quantize_pt2e
+    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
     wanted: list[tuple[Any, str, list[str]]] = [
         (export_utils, "_replace_dropout", ["m", "train_to_eval"]),
@@ -115,4 +123,6 @@ def apply() -> bool:
         setattr(export_utils, name, repair)
     for name in ("_fuse_conv_bn_qat", "_fold_conv_bn_qat"):
         setattr(quantize_pt2e, name, _only_where_it_can_match(getattr(quantize_pt2e, name)))
+    if "prepare_obs_or_fq_callback" not in vars(ComposableQuantizer):
+        ComposableQuantizer.prepare_obs_or_fq_callback = _ask_each
     return True

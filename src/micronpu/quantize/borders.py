@@ -1,0 +1,144 @@
+"""Programs whose own inputs and outputs are integers: no quantize and no dequantize is left on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.errors import ModelError
+from micronpu.frontend.program import Edge, ProgramView, is_dequantize, is_quantize, value_of
+from micronpu.ir.types import DType
+
+_TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
+_HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
+
+
+@dataclass(frozen=True)
+class IntegerBorder:
+    """What an input or output of the program means: ``real = scale * (integer - zero_point)``.
+
+    Attributes:
+        name: of the input, or of the value that is returned.
+        dtype: "int8" or "int16".
+    """
+
+    name: str
+    dtype: str
+    scale: float
+    zero_point: int
+
+    def quantize(self, value: torch.Tensor) -> torch.Tensor:
+        """Floats as the program takes them."""
+        dtype = _TORCH[DType(self.dtype)]
+        limits = torch.iinfo(dtype)
+        return (torch.round(value / self.scale) + self.zero_point).clamp(limits.min, limits.max).to(dtype)
+
+    def dequantize(self, value: torch.Tensor) -> torch.Tensor:
+        """What the program gives, as floats."""
+        return (value.to(torch.float32) - self.zero_point) * self.scale
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}, {self.scale:g} * (q - {self.zero_point})"
+
+
+@dataclass(frozen=True)
+class IntegerBorders:
+    """All inputs and outputs of a program, in order; None for an output that is no float and stays as it is."""
+
+    inputs: tuple[IntegerBorder, ...]
+    outputs: tuple[IntegerBorder | None, ...]
+
+    def quantize(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Inputs of the float program as this one takes them."""
+        return tuple(b.quantize(v) for b, v in zip(self.inputs, inputs, strict=True))
+
+    def dequantize(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Outputs of this program as the float program gives them."""
+        return tuple(v if b is None else b.dequantize(v) for b, v in zip(self.outputs, outputs, strict=True))
+
+
+def integer_borders(module: GraphModule) -> IntegerBorders:
+    """Makes a converted program take and give integers, in place.
+
+        x float -> quantize -> x8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
+                               x8 -> dequantize -> .. -> quantize -> y8
+
+    Args:
+        module: what `convert_pt2e` returned for a quantizer with `set_io`.
+
+    Returns:
+        What the integers mean.  Export the module with ``borders.quantize(example_inputs)``.
+
+    Raises:
+        ModelError: an input or output is not quantized, such as an int64 input.  The module is then unchanged.
+    """
+    view = ProgramView(module)
+    (output,) = (n for n in module.graph.nodes if n.op == "output")
+    inputs = [(node, _input_edge(view, node)) for node in view.inputs]
+    results = _results(output)
+    outputs = [(node, _output_edge(view, node)) for node in results]
+    for node, edge in inputs:
+        node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
+        node.meta.pop("tensor_meta", None)
+        for quantize in list(node.users):
+            quantize.replace_all_uses_with(node)
+            module.graph.erase_node(quantize)
+    integers = {node: node.args[0] for node, edge in outputs if edge is not None}
+    output.args = torch.fx.map_arg(output.args, lambda n: integers.get(n, n))
+    for node in integers:
+        if not node.users:
+            module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()
+    return IntegerBorders(
+        tuple(_border(node, edge) for node, edge in inputs),
+        tuple(None if edge is None else _border(node.args[0], edge) for node, edge in outputs),
+    )
+
+
+def _results(output: Node) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.map_arg(output.args, found.append)
+    return found
+
+
+def _border(node: Any, edge: Edge) -> IntegerBorder:
+    return IntegerBorder(node.name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
+
+
+def _input_edge(view: ProgramView, node: Node) -> Edge:
+    dtype = getattr(value_of(node), "dtype", None)
+    if dtype is not torch.float32:
+        raise ModelError(
+            f"The input `{node.name}` is {str(dtype).removeprefix('torch.')}; a program with integer inputs takes int8 "
+            "or int16 numbers that stand for floats, and nothing else.",
+            hint="leave out the integer inputs of the program, or compute what depends on this input elsewhere",
+        )
+    edges = {view.edge(user) if is_quantize(user) else None for user in node.users}
+    edge = edges.pop() if len(edges) == 1 else None
+    if edge is None:
+        raise ModelError(
+            f"The input `{node.name}` is not quantized once for all its readers, so that it cannot be an integer.",
+            hint=_HINT,
+        )
+    return _known(edge, f"The input `{node.name}`")
+
+
+def _output_edge(view: ProgramView, node: Node) -> Edge | None:
+    dtype = getattr(value_of(node), "dtype", torch.float32)
+    if dtype is not torch.float32:
+        return None
+    edge = view.edge(node) if is_dequantize(node) else None
+    if edge is None or view.constant(node.args[0]) is not None:
+        raise ModelError(f"The output `{node.name}` is not quantized, so that it cannot be an integer.", hint=_HINT)
+    return _known(edge, f"The output `{node.name}`")
+
+
+def _known(edge: Edge, what: str) -> Edge:
+    if edge.dtype not in _TORCH:
+        raise ModelError(f"{what} is {edge.dtype.value}; it can be int8 or int16.", hint=_HINT)
+    return edge

@@ -1,0 +1,71 @@
+"""Recipes for chips: the NPU and the core beside it, by the chip's file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from executorch.export import ExportRecipe
+
+from micronpu.compiler.devices import device_for
+from micronpu.errors import OptionError
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.quantize.config import Activations
+from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
+from micronpu.soc import ETHOS_U, find_target
+
+Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
+"""Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""
+
+
+def get_imxrt700_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+    """NXP i.MX RT700: Neutron, and CMSIS-NN on the Cortex-M33; see `get_chip_recipe`."""
+    return get_chip_recipe("imxrt700", quantization, **options)
+
+
+def get_corstone300_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+    """Arm Corstone-300: Ethos-U55, and CMSIS-NN on the Cortex-M55; see `get_chip_recipe`."""
+    return get_chip_recipe("corstone300", quantization, **options)
+
+
+def get_corstone320_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+    """Arm Corstone-320: Ethos-U85, and CMSIS-NN on the Cortex-M85; see `get_chip_recipe`."""
+    return get_chip_recipe("corstone320", quantization, **options)
+
+
+def get_imx93_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+    """NXP i.MX 93: Ethos-U65, and ExecuTorch's portable kernels on the Cortex-A55; see `get_chip_recipe`."""
+    return get_chip_recipe("imx93", quantization, **options)
+
+
+def get_chip_recipe(target: str, quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
+    """The recipe for a target of `micronpu.compile`; programs are the same as those that `micronpu.compile` makes.
+
+    Args:
+        target: see ``micronpu targets``; a chip file of your own will do.
+        quantization: "int8", "int8_qat", "int16" or "int16_qat".
+        options: fields of `RecipeOptions` and of the options of the NPU's family, `NeutronCompileOptions` or
+            `EthosUCompileSpec`, except the chip.
+
+    Raises:
+        OptionError: there is no such target or option, or a value does not fit.
+    """
+    if quantization not in get_args(Quantization):
+        raise OptionError(f"`quantization` is {quantization!r}.", hint=f"one of {', '.join(get_args(Quantization))}")
+    chosen = find_target(target)
+    family, device_field = (
+        (EthosUCompileSpec, "target") if chosen.family == ETHOS_U else (NeutronCompileOptions, "config")
+    )
+    (common, own), unknown = split_options(options, RecipeOptions, family)
+    if unknown:
+        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family)
+    if device_field in own:
+        raise OptionError(
+            f"The recipe for {chosen.name} was given `{device_field}`, which the chip decides.",
+            hint="leave it out, or another chip",
+        )
+    spec = family(**(chosen.defaults() | own | {device_field: chosen.device}))
+    checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
+    checked.check(f'{chosen.name} with "{quantization}"', is_qat)
+    activations: Activations = "int16" if quantization.startswith("int16") else "int8"
+    return device_recipe(f"{chosen.name}_{quantization}", device_for(target, spec), checked, is_qat, activations)

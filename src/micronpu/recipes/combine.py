@@ -1,0 +1,103 @@
+"""Several recipes as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from executorch.export import ExportRecipe
+
+from micronpu.errors import OptionError
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
+
+
+def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
+    """One recipe of several: an NPU, the core beside it, and what other packages offer, in this order.
+
+    All of it is quantized by the quantizer of the first recipe that has one of ours: NPU and core compute on the same
+    int8 grids, so that nothing has to be quantized anew where one hands on to the other.  The core comes behind the NPU
+    wherever it stands in the list.
+
+    Args:
+        name: of the result; made of theirs unless given.
+
+    Raises:
+        OptionError: two of the recipes disagree.
+    """
+    if not recipes or not all(isinstance(r, ExportRecipe) for r in recipes):
+        raise OptionError("`combine` takes a list of export recipes.", hint="combine([neutron, cortexm])")
+    ordered = sorted(recipes, key=_is_for_a_core)
+    _check_one_npu(ordered)
+    _check_quantization(ordered)
+    own = [r for r in ordered if any(isinstance(q, StaticQuantizer) for q in _quantizers(r))]
+    parts = [r if r not in own[1:] else replace(r, quantization_recipe=None) for r in ordered]
+    try:
+        return ExportRecipe.combine(parts, name)
+    except ValueError as error:
+        raise OptionError(f"The recipes {_names(ordered)} disagree: {str(error).rstrip('.')}.") from error
+
+
+def _partitioners(recipe: ExportRecipe) -> list[Any]:
+    given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
+    return [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
+
+
+def _quantizers(recipe: ExportRecipe) -> list[Any]:
+    return list(recipe.quantization_recipe.quantizers or ()) if recipe.quantization_recipe else []
+
+
+def _is_for_a_core(recipe: ExportRecipe) -> bool:
+    return any(isinstance(p, CorePartitioner) for p in _partitioners(recipe))
+
+
+def _names(recipes: Sequence[ExportRecipe]) -> str:
+    return " and ".join(r.name or "without a name" for r in recipes)
+
+
+def _check_one_npu(recipes: Sequence[ExportRecipe]) -> None:
+    """Refuses two NPUs, and two cores: a program is for one chip."""
+    for kind, what in ((OutliningPartitioner, "an NPU"), (CorePartitioner, "a core")):
+        found = [(r, p) for r in recipes for p in _partitioners(r) if isinstance(p, kind)]
+        if len(found) > 1:
+            (first, one), (second, other) = found[:2]
+            raise OptionError(
+                f"The recipes {first.name} and {second.name} disagree: each brings {what} of its own, {_title(one)} "
+                f"and {_title(other)}, and a program is for one chip.",
+                hint="leave out one of them",
+            )
+
+
+def _title(partitioner: OutliningPartitioner | CorePartitioner) -> str:
+    return partitioner.core.name if isinstance(partitioner, CorePartitioner) else partitioner.device.target
+
+
+def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
+    """Refuses recipes whose quantized tensors would be different ones."""
+    quantized = [r for r in recipes if r.quantization_recipe is not None]
+    for first, second in itertools.pairwise(quantized):
+        one, other = (bool(r.quantization_recipe.is_qat) for r in (first, second))
+        if one != other:
+            qat, ptq = (first, second) if one else (second, first)
+            raise OptionError(
+                f"The recipes {qat.name} and {ptq.name} disagree: the former trains the quantized model, the latter "
+                "calibrates it.",
+                hint="two QAT recipes or two others",
+            )
+        types = {_activations(r) for r in (first, second)} - {""}
+        if len(types) > 1:
+            raise OptionError(
+                f"The recipes {first.name} and {second.name} disagree: one quantizes activations to "
+                f"{' and the other to '.join(sorted(types))}.",
+                hint="the same for both",
+            )
+
+
+def _activations(recipe: ExportRecipe) -> str:
+    """Element type of activations, "" where it is not known."""
+    for quantizer in _quantizers(recipe):
+        if isinstance(quantizer, StaticQuantizer) and quantizer.settings.default is not None:
+            return quantizer.settings.default.activations
+    return ""

@@ -1,0 +1,130 @@
+"""Files about a program for the people who build the firmware: report, kernel selection, operators of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.export import StageType
+from executorch.export.stages import PipelineArtifact, Stage
+
+from micronpu.errors import OptionError
+from micronpu.files import check_folder, write_file
+from micronpu.neutron.compile import NeutronPartition
+from micronpu.neutron.kernels import SUFFIX, selection_of_model
+from micronpu.recipes.lowering import OutliningPartitioner
+
+REPORT = "report"
+OPERATORS = "host_operators.txt"
+
+
+class MicroNpuStage(Enum):
+    """Stages of our own."""
+
+    FILES = "micronpu_files"
+
+
+FILES = MicroNpuStage.FILES
+"""For ``pipeline_stages`` of a recipe and `ExportSession.register_stage`."""
+
+
+def check_files_dir(folder: Any) -> Path | None:
+    """The folder to write to, or None for none.
+
+    Raises:
+        OptionError: not a path.
+        FileError: the folder does not exist or cannot be written.
+    """
+    if not isinstance(folder, (str, Path)):
+        raise OptionError(f"`files_dir` is {folder!r}; it is the path of a folder.")
+    if not str(folder):
+        return None
+    check_folder(folder, "The files about the program cannot be written")
+    return Path(folder)
+
+
+def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> list[Path]:
+    """Writes the delegation report as JSON and HTML, and the kernel selection of every Neutron partition.
+
+    Args:
+        partitioners: of the recipe that the program was made with.
+    """
+    written = []
+    for partitioner in partitioners:
+        if not isinstance(partitioner, OutliningPartitioner) or partitioner.report is None:
+            continue
+        written.append(write_file(folder / f"{REPORT}.json", (partitioner.report.to_json() + "\n").encode()))
+        partitioner.report.to_html(folder / f"{REPORT}.html")
+        written.append(folder / f"{REPORT}.html")
+        for part in partitioner.partitions:
+            if isinstance(part, NeutronPartition):
+                selection = part.artifacts.kernel_selection or selection_of_model(part.litert.data)
+                written.append(write_file(folder / f"{part.name}{SUFFIX}", selection.encode()))
+    return written
+
+
+def host_operators(program: ExecutorchProgramManager) -> list[str]:
+    """What a runtime has to register for the host part, such as ``cortex_m::quantized_add.out``, sorted."""
+    plans = program.executorch_program.execution_plan
+    return sorted({f"{o.name}.{o.overload}" if o.overload else o.name for plan in plans for o in plan.operators})
+
+
+class WriteFiles:
+    """Writes the report files when a program is lowered; for ``edge_manager_transform_passes`` of a recipe."""
+
+    def __init__(self, partitioner: Partitioner, folder: Path) -> None:
+        self.partitioner = partitioner
+        self.folder = folder
+
+    def __call__(self, edge: EdgeProgramManager) -> list[Any]:
+        write_report_files([self.partitioner], self.folder)
+        return []
+
+
+class FilesStage(Stage):
+    """Writes all files about a finished program, as a stage of a session, behind `StageType.TO_EXECUTORCH`.
+
+    Besides what a recipe with ``files_dir`` writes: ``host_operators.txt``, one operator per line, which ExecuTorch's
+    selective build takes as its list.
+
+        recipe.pipeline_stages = [..., StageType.TO_EXECUTORCH, FILES]
+        session = ExportSession(model, [(x,)], recipe)
+        session.register_stage(FILES, FilesStage(recipe, "build/kws"))
+        session.export()
+
+    Args:
+        recipe: that of the session.
+        files_dir: an existing folder.
+    """
+
+    def __init__(self, recipe: Any, files_dir: str | Path) -> None:
+        super().__init__()
+        folder = check_files_dir(files_dir)
+        if folder is None:
+            raise OptionError("FilesStage was given no folder.", hint='FilesStage(recipe, "build")')
+        self.folder = folder
+        given = recipe.lowering_recipe.partitioners or []
+        self.partitioners = [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given)
+
+    @property
+    def stage_type(self) -> MicroNpuStage:
+        return FILES
+
+    @property
+    def valid_predecessor_stages(self) -> list[StageType]:
+        return [StageType.TO_EXECUTORCH]
+
+    @property
+    def can_start_pipeline(self) -> bool:
+        return False
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Writes; hands on what it was given."""
+        write_report_files(self.partitioners, self.folder)
+        lines = "".join(f"{name}\n" for name in host_operators(artifact.data))
+        write_file(self.folder / OPERATORS, lines.encode())
+        self._artifact = artifact

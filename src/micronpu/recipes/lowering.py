@@ -1,0 +1,125 @@
+"""The lowering part of a recipe: partitioners that put finished calls into the program before ExecuTorch lowers it.
+
+ExecuTorch asks every partitioner of a list, in its order, to prepare the ATen program before it decomposes anything.
+That is where these do their work, by the code of `micronpu.compile`: the big graph never goes through ExecuTorch's
+passes, no operator has to be preserved from its decompositions, and what the NPU leaves is there as the model has it
+for the core, which comes next in the list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.export import LoweringRecipe
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from micronpu.compiler.compile import host_part
+from micronpu.cortexm.core import Core
+from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.report import DelegationReport
+from micronpu.quantize.calibrate import graph_module, quiet
+
+
+class OutliningPartitioner(Partitioner):
+    """What an NPU runs, as finished delegate calls.
+
+    Args:
+        device: the NPU with its options.  Where it has a core, that computes in int8 what the NPU leaves.
+
+    Attributes:
+        report: what runs where and why in the last program, or None before there was one.
+        partitions: the delegated parts of the last program.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        # What stays on the host has quantize and dequantize at its border: this registers their out variants.
+        import executorch.kernels.quantized  # noqa: F401
+
+        self.device = device
+        self.report: DelegationReport | None = None
+        self.partitions: tuple[CompiledPartition, ...] = ()
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """The program with calls in the place of what they compute."""
+        with quiet():
+            host = host_part(graph_module(exported_program), self.device)
+            self.report, self.partitions = host.report, host.partitions
+            return _exported(_on_core(host.module, host.core), exported_program)
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
+        """None: what is left is for the host."""
+        return [], None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Nothing: all is partitioned by now."""
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+
+class CorePartitioner(Partitioner):
+    """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; behind the NPU's partitioner."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.core = core
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """The program with kernels in the place of quantized operators."""
+        with quiet():
+            return _exported(_on_core(graph_module(exported_program), self.core), exported_program)
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
+        """None: what is left is computed in float."""
+        return [], None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Nothing is delegated to a core."""
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+
+def _on_core(module: GraphModule, core: Core | None) -> GraphModule:
+    if core is None:
+        return module
+    from micronpu.cortexm.lower import on_core
+
+    return on_core(module, core)[0]
+
+
+def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
+    """Makes planned memory of the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
+    from micronpu.cortexm import lower  # the operators of CMSIS-NN take a second to import
+
+    lower.plan_scratch(edge)
+    return []
+
+
+def _exported(module: GraphModule, before: ExportedProgram) -> ExportedProgram:
+    """The module as a program with the inputs of another one."""
+    examples = before.example_inputs[0] if before.example_inputs else None
+    if examples is None:
+        values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
+        examples = tuple(torch.zeros_like(v, device="cpu") for v in values)
+    return torch.export.export(module, tuple(examples))
+
+
+def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
+    """The lowering recipe of a partitioner.
+
+    Args:
+        callbacks: called with the lowered program, in a stage of their own.
+    """
+    return LoweringRecipe(
+        partitioners=[partitioner],
+        edge_manager_transform_passes=callbacks or None,
+        # What stays on the host may mix dtypes in a way that ExecuTorch's check of the edge dialect refuses.
+        edge_compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+
+
+def backend_config() -> ExecutorchBackendConfig:
+    """Delegate payloads stay inside the program, where device runtimes can read them in place."""
+    return ExecutorchBackendConfig(extract_delegate_segments=False)

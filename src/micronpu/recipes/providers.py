@@ -1,0 +1,280 @@
+"""Recipe types of the NPU families and of the core, and the providers that make recipes of them."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
+
+from micronpu.cortexm.core import Core, find_core
+from micronpu.errors import OptionError
+from micronpu.ethosu.device import EthosUDevice
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.neutron.device import NeutronDevice
+from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.partition.device import Device
+from micronpu.quantize.config import Activations, QuantizationConfig
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.recipes.files import WriteFiles, check_files_dir
+from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner, backend_config, lowering, plan_scratch
+from micronpu.recipes.quantization import aware_training, post_training
+
+
+class NeutronRecipeType(RecipeType):
+    """Recipes for NXP eIQ Neutron."""
+
+    INT8 = "micronpu_neutron_int8"
+    INT8_QAT = "micronpu_neutron_int8_qat"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        return "micronpu_neutron"
+
+
+class EthosURecipeType(RecipeType):
+    """Recipes for Arm Ethos-U; int16 is for activations, the weights are int8 all the same."""
+
+    INT8 = "micronpu_ethosu_int8"
+    INT8_QAT = "micronpu_ethosu_int8_qat"
+    INT16 = "micronpu_ethosu_int16"
+    INT16_QAT = "micronpu_ethosu_int16_qat"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        return "micronpu_ethosu"
+
+
+class CortexMRecipeType(RecipeType):
+    """Recipes for a Cortex-M core with CMSIS-NN, alone or behind an NPU."""
+
+    INT8 = "micronpu_cortexm_int8"
+    INT8_QAT = "micronpu_cortexm_int8_qat"
+
+    @classmethod
+    def get_backend_name(cls) -> str:
+        return "micronpu_cortexm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """What every recipe takes.
+
+    Attributes:
+        calibration: typical inputs for post-training quantization, as `micronpu.compile` takes them, or a function that
+            returns them; the example inputs of the session unless given.
+        train: for quantization-aware training: trains the module that it is given, in place.
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        files_dir: an existing folder for report and kernel selections, written when a program is lowered; "" for none.
+
+    Raises:
+        OptionError: a value of the wrong type.
+        FileError: the folder does not exist.
+    """
+
+    calibration: Any = None
+    train: Any = None
+    per_channel: bool = True
+    files_dir: str | Path = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.per_channel, bool):
+            raise OptionError(f"`per_channel` is {self.per_channel!r}; it is True or False.")
+        if self.train is not None and not callable(self.train):
+            raise OptionError(
+                f"`train` is a {type(self.train).__name__}, not a function that trains the module it is given.",
+                hint="def train(module): ...",
+            )
+        check_files_dir(self.files_dir)
+
+    def check(self, recipe: str, is_qat: bool) -> None:
+        """Refuses options that do not go with a kind of recipe.
+
+        Args:
+            recipe: how the recipe is called in the sentence.
+
+        Raises:
+            OptionError: a training function is missing or has nothing to do.
+        """
+        if is_qat and self.train is None:
+            raise OptionError(
+                f"The recipe {recipe} is for quantization-aware training and has no training function.",
+                hint="train=function, which trains the module that it is given",
+            )
+        if not is_qat and self.train is not None:
+            raise OptionError(
+                f"The recipe {recipe} is for post-training quantization and has a training function.",
+                hint=f"{recipe}_QAT, or leave out `train`",
+            )
+        if is_qat and self.calibration is not None:
+            raise OptionError(
+                f"The recipe {recipe} has a training function and calibration data, and each chooses the ranges of the "
+                "quantized tensors.",
+                hint="leave out `calibration`",
+            )
+
+
+def split_options(given: Mapping[str, Any], *kinds: type) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Options by the dataclass that has a field of their name, and those that none has."""
+    known = [{f.name for f in fields(kind)} for kind in kinds]
+    rest = {k: v for k, v in given.items() if not any(k in names for names in known)}
+    return [{k: v for k, v in given.items() if k in names} for names in known], rest
+
+
+def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> OptionError:
+    """What is said about options that there are not."""
+    known = sorted({f.name for kind in kinds for f in fields(kind)})
+    close = [c for name in unknown for c in difflib.get_close_matches(name, known, 1)]
+    names = ", ".join(f"`{name}`" for name in unknown)
+    return OptionError(
+        f"The recipe {recipe} has no option {names}.",
+        hint=f"{', '.join(close)}" if close else f"one of {', '.join(known)}",
+    )
+
+
+def build(name: str, quantizer: StaticQuantizer, partitioner: Partitioner, options: RecipeOptions) -> ExportRecipe:
+    """A recipe of a quantizer and a partitioner."""
+    if quantizer.is_qat:
+        quantization = aware_training(quantizer, options.train)
+    else:
+        quantization = post_training(quantizer, options.calibration)
+    callbacks: list[Any] = []
+    if _core_of(partitioner) is not None:
+        callbacks.append(plan_scratch)
+    folder = check_files_dir(options.files_dir)
+    if folder is not None:
+        callbacks.append(WriteFiles(partitioner, folder))
+    return ExportRecipe(
+        name=name,
+        quantization_recipe=quantization,
+        lowering_recipe=lowering(partitioner, callbacks),
+        executorch_backend_config=backend_config(),
+    )
+
+
+def _core_of(partitioner: Partitioner) -> Core | None:
+    if isinstance(partitioner, CorePartitioner):
+        return partitioner.core
+    return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
+
+
+class _Provider(BackendRecipeProvider):
+    """What the providers have in common.
+
+    Attributes:
+        types: the recipes that it makes.
+        options: dataclass whose fields are the options of the family.
+    """
+
+    types: type[RecipeType]
+    options: type
+
+    @property
+    def backend_name(self) -> str:
+        name: str = self.types.get_backend_name()
+        return name
+
+    def get_supported_recipes(self) -> Sequence[RecipeType]:
+        return tuple(self.types.__members__.values())
+
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+        """A recipe; None for one of another family.
+
+        Args:
+            kwargs: fields of `RecipeOptions` and of the family's options.  Recipes that are combined are given the same
+                options, so that an unknown one is warned of and otherwise left alone.
+
+        Raises:
+            OptionError: a value that does not fit, or a QAT recipe without a training function.
+        """
+        if not isinstance(recipe_type, self.types):
+            return None
+        (common, own), unknown = split_options(kwargs, RecipeOptions, self.options)
+        name = f"{self.types.__name__}.{recipe_type.name}"
+        if unknown:
+            warnings.warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)), stacklevel=4)
+        is_qat = recipe_type.name.endswith("_QAT")
+        options = RecipeOptions(**common)
+        options.check(name, is_qat)
+        activations: Activations = "int16" if recipe_type.name.startswith("INT16") else "int8"
+        return self._create(name, own, options, is_qat, activations)
+
+    def _create(
+        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
+    ) -> ExportRecipe:
+        raise NotImplementedError
+
+
+class NeutronRecipeProvider(_Provider):
+    """Recipes for Neutron; options are the fields of `RecipeOptions` and of `NeutronCompileOptions`."""
+
+    types = NeutronRecipeType
+    options = NeutronCompileOptions
+
+    def _create(
+        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
+    ) -> ExportRecipe:
+        return device_recipe(name, NeutronDevice(NeutronCompileOptions(**own)), options, is_qat, activations)
+
+
+class EthosURecipeProvider(_Provider):
+    """Recipes for Ethos-U; options are the fields of `RecipeOptions` and of `EthosUCompileSpec`, of which ``target`` is
+    the accelerator, "ethos-u55-128" unless given."""
+
+    types = EthosURecipeType
+    options = EthosUCompileSpec
+
+    def _create(
+        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
+    ) -> ExportRecipe:
+        spec = EthosUCompileSpec(**({"target": "ethos-u55-128"} | own))
+        return device_recipe(name, EthosUDevice(spec), options, is_qat, activations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CortexMOptions:
+    """What a user can choose about a core.
+
+    Attributes:
+        core: such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
+    """
+
+    core: str = "cortex-m33"
+
+
+class CortexMRecipeProvider(_Provider):
+    """Recipes for a Cortex-M core; options are the fields of `RecipeOptions` and of `CortexMOptions`."""
+
+    types = CortexMRecipeType
+    options = CortexMOptions
+
+    def _create(
+        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
+    ) -> ExportRecipe:
+        core = find_core(CortexMOptions(**own).core)
+        quantizer = CortexMQuantizer(per_channel=options.per_channel, is_qat=is_qat)
+        return build(name, quantizer, CorePartitioner(core), options)
+
+
+class CortexMQuantizer(StaticQuantizer):
+    """Static int8 for a Cortex-M core alone; see `StaticQuantizer`."""
+
+    tables = True
+
+
+def device_recipe(
+    name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
+) -> ExportRecipe:
+    """A recipe for a device."""
+    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat)
+    if activations != "int8":
+        quantizer.set_global(QuantizationConfig(options.per_channel, is_qat, activations=activations))
+    return build(name, quantizer, OutliningPartitioner(device), options)
+
+
+PROVIDERS: tuple[_Provider, ...] = (NeutronRecipeProvider(), EthosURecipeProvider(), CortexMRecipeProvider())

@@ -1,0 +1,136 @@
+"""The quantization part of a recipe: what `micronpu.compile` does around PT2E, as passes of ExecuTorch's stage."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from executorch.export import QuantizationRecipe
+from torch.fx import GraphModule
+
+from micronpu.frontend.program import overload_name, static_shape
+from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
+from micronpu.quantize.qat import Train, finished, train_prepared
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.transforms import fold_batch_norms
+
+Inputs = tuple[torch.Tensor, ...]
+
+_VIEWS = ("view.default", "reshape.default", "_unsafe_view.default")
+
+
+def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:
+    """Post-training quantization.
+
+    Args:
+        calibration: an iterable of inputs, as `micronpu.compile` takes it, or a function that returns one; None for
+            the example inputs of the session.
+    """
+    data = _Calibration(calibration)
+    return QuantizationRecipe(
+        quantizers=[quantizer],
+        calibration_inputs_fn=None if calibration is None else data.batches,
+        pre_prepare_passes=[data.before],
+        post_prepare_passes=[data.watch],
+        pre_convert_passes=[data.done],
+    )
+
+
+class _Calibration:
+    """Calibration data and what has to be known of the model to check it."""
+
+    def __init__(self, calibration: Any) -> None:
+        self._calibration = calibration
+        self._examples: Inputs = ()
+        self._watching = contextlib.ExitStack()
+        self._runs = 0
+
+    def before(self, module: GraphModule) -> GraphModule:
+        """Folds batch norms before torch does, which writes into weights that other layers may share."""
+        self._examples = _examples(module)
+        if fold_batch_norms(module):
+            module.graph.eliminate_dead_code()
+            module.recompile()
+        return module
+
+    def batches(self) -> Iterable[Inputs]:
+        given = self._calibration() if callable(self._calibration) else self._calibration
+        return calibration_batches(given, self._examples)
+
+    def watch(self, prepared: GraphModule) -> GraphModule:
+        """Refuses values that are not finite, and computes with one thread, as `micronpu.compile` does."""
+        self._runs = 0
+        self._watching.close()
+        self._watching.enter_context(finite_values(prepared, lambda: self._runs))
+        run = contextlib.ExitStack()
+
+        def start(*_: Any) -> None:
+            run.enter_context(one_thread())
+
+        def end(*_: Any) -> None:
+            run.close()
+            self._runs += 1
+
+        for handle in (
+            prepared.register_forward_pre_hook(start, prepend=True),
+            prepared.register_forward_hook(end, always_call=True),
+        ):
+            self._watching.callback(handle.remove)
+        return prepared
+
+    def done(self, prepared: GraphModule) -> GraphModule:
+        self._watching.close()
+        return prepared
+
+
+def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationRecipe:
+    """Quantization-aware training.
+
+    Args:
+        quantizer: made with ``is_qat=True``.
+        train: trains the module that it is given, in place, with batches of any size where the model allows it.
+    """
+    examples: list[Inputs] = [()]
+
+    def before(module: GraphModule) -> GraphModule:
+        examples[0] = _examples(module)
+        return any_batch_size(module)
+
+    return QuantizationRecipe(
+        quantizers=[quantizer],
+        is_qat=True,
+        train_fn=lambda prepared: train_prepared(prepared, examples[0], train),
+        pre_prepare_passes=[before],
+        post_convert_passes=[lambda quantized: finished(quantized, examples[0])],
+    )
+
+
+def _examples(module: GraphModule) -> Inputs:
+    """Inputs of the types that a captured module takes."""
+    values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
+    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=_memory_format(v)) for v in values)
+
+
+def _memory_format(value: torch.Tensor) -> torch.memory_format:
+    contiguous = value.dim() != 4 or value.is_contiguous()
+    return torch.contiguous_format if contiguous else torch.channels_last
+
+
+def any_batch_size(module: GraphModule) -> GraphModule:
+    """Frees reshapes of the batch size 1 that the module was captured with, in place.
+
+        x [1, 8, 4, 4] -> view [1, 128]        x [N, 8, 4, 4] -> view [-1, 128]
+
+    Everything else that a convolutional network is made of takes any batch size already.  The result for batch 1 is the
+    same as before.
+    """
+    for node in module.graph.nodes:
+        if overload_name(node) not in _VIEWS:
+            continue
+        before, after = static_shape(node.args[0]), static_shape(node)
+        if before and after and before[0] == after[0] == 1 and 0 not in after:
+            node.update_arg(1, [-1, *after[1:]])
+    module.recompile()
+    return module

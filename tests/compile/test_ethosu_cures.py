@@ -1,0 +1,143 @@
+"""Rewrites for Ethos-U: the same integers, on a chip that refused the operator before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.cases import Case, all_cases, case, i8, q, w8
+
+from micronpu.ethosu.compile import compile_graph
+from micronpu.ethosu.cures import CURES, FlattenSlices, cure_graph
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.rules import judge_of
+from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
+from micronpu.ops.concat import Concat
+from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.fused import Padding2d
+from micronpu.ops.movement import Reshape
+from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.slicing import Slice
+from micronpu.ops.transposed import TransposeConv2d
+
+U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
+OPERATORS = {
+    "split_transposed_convolution": TransposeConv2d,
+    "copy_nearest": ResizeNearest,
+    "pick_from_depthwise": DepthwiseConv2d,
+}
+
+
+def test_every_cure_is_tested():
+    assert set(OPERATORS) == {rewrite.name for rewrite in CURES}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_cure_computes_the_same(name: str):
+    """On every row of the operator, whether a chip needs it or not."""
+    (rewrite,) = (r for r in CURES if r.name == name)
+    changed = 0
+    for row in all_cases():
+        if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value != "int8":
+            continue
+        before, graph = row.graph(), row.graph()
+        nodes = rewrite.apply(graph.nodes[0], 1)
+        if nodes is None:
+            continue
+        changed += 1
+        graph.nodes = nodes
+        verify(graph, Stage.IMPORTED)
+        for sample in row.samples:
+            (expected,), (got,) = interpret(before, sample), interpret(graph, sample)
+            np.testing.assert_array_equal(got, expected, err_msg=str(row))
+    assert changed >= 3
+
+
+def tconv(stride: int, kernel: int = 3, crop: Padding2d = Padding2d(0, 0, 0, 0)) -> Case:
+    op = TransposeConv2d((stride, stride), crop)
+    return case(op, x=i8(1, 5, 4, 6, zero=3), weight=w8(7, kernel, kernel, 6, axis=0), out=q(0.1, -4), name="tconv")
+
+
+def nearest(factor: int) -> Case:
+    return case(ResizeNearest((5 * factor, 4 * factor)), x=i8(1, 5, 4, 3), name="nearest")
+
+
+def depthwise(stride: int) -> Case:
+    op = DepthwiseConv2d((stride, stride), Padding2d(1, 1, 1, 1))
+    return case(op, x=i8(1, 14, 15, 8), weight=w8(1, 3, 3, 8, axis=3), out=q(0.1), name="depthwise")
+
+
+# What U55 takes as it is, and what lies just beyond.
+LIMITS = {
+    "split_transposed_convolution": (tconv(2), tconv(3)),
+    "copy_nearest": (nearest(2), nearest(3)),
+    "pick_from_depthwise": (depthwise(3), depthwise(4)),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_both_sides_of_the_limit(name: str):
+    judge = judge_of(U55)
+    within, beyond = (replace(row, name=f"{name}-{i}") for i, row in enumerate(LIMITS[name]))
+    assert not judge(within.graph().nodes[0])
+    assert judge(beyond.graph().nodes[0])
+    unchanged, cured, switched_off = within.graph(), beyond.graph(), beyond.graph()
+    cure_graph(unchanged, judge)
+    cure_graph(switched_off, judge, disabled=[name])
+    cure_graph(cured, judge)
+    assert len(unchanged.nodes) == len(switched_off.nodes) == 1
+    assert len(cured.nodes) > 1
+    assert not any(judge(node) for node in cured.nodes)
+    reference = beyond.graph()
+    compiled = compile_graph(beyond.graph(), U55)
+    for sample in beyond.samples:
+        (expected,), (got,) = interpret(reference, sample), interpret(compiled.graph, sample)
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_transposed_convolution_of_any_kernel():
+    for stride, kernel, crop in [(3, 2, (0, 0, 0, 0)), (3, 5, (1, 1, 2, 1)), (4, 4, (0, 0, 0, 0)), (5, 7, (2, 3, 1, 0))]:
+        row = replace(tconv(stride, kernel, Padding2d(*crop)), name=f"{stride}-{kernel}")
+        graph, judge = row.graph(), judge_of(U55)
+        cure_graph(graph, judge)
+        assert len(graph.nodes) > 1
+        for sample in row.samples:
+            np.testing.assert_array_equal(interpret(graph, sample)[0], interpret(row.graph(), sample)[0])
+
+
+# ---------------------------------------------------------------- slices of high rank
+
+
+def pieces(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...], joined: tuple[int, ...]) -> Graph:
+    builder = GraphBuilder()
+    x = builder.input(i8(*shape))
+    parts = [builder.emit(Reshape(joined), builder.emit(Slice(b, size), x)) for b in (begin, (0,) * len(shape))]
+    return builder.finish(builder.emit(Concat(len(joined) - 1), *parts))
+
+
+@pytest.mark.parametrize(
+    ("shape", "begin", "size"),
+    [
+        ((1, 6, 8, 8, 4), (0, 1, 0, 0, 0), (1, 4, 8, 8, 4)),
+        ((2, 3, 4, 5, 6), (1, 0, 2, 0, 3), (1, 3, 2, 5, 2)),
+        ((2, 3, 2, 3, 2, 3), (0, 1, 0, 0, 1, 1), (2, 2, 2, 3, 1, 2)),
+    ],
+)
+def test_slices_of_high_rank_become_flat(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]):
+    """The first of these ends the process in Vela 5.2 for U55 as it is."""
+    graph = pieces(shape, begin, size, (size[1] * size[0], int(np.prod(size[2:]))))
+    before = graph.clone()
+    assert FlattenSlices().run(graph)
+    graph.rename()
+    verify(graph, Stage.IMPORTED)
+    assert all(node.inputs[0].type.rank <= 4 for node in graph.nodes if isinstance(node.op, Slice))
+    x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+    np.testing.assert_array_equal(interpret(graph, [x])[0], interpret(before, [x])[0])
+    assert not FlattenSlices().run(graph)
+    assert compile_graph(before, U55).payload
+
+
+def test_slices_of_images_stay():
+    graph = pieces((1, 6, 8, 4), (0, 1, 0, 0), (1, 4, 8, 4), (4, 32))
+    assert not FlattenSlices().run(graph)

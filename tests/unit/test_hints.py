@@ -1,0 +1,33 @@
+"""What is said about operators that micronpu does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from micronpu.frontend.hints import _ADVICE, hint_for
+from micronpu.ops import ATEN_IMPORTS
+
+
+@pytest.mark.parametrize(
+    ("overload", "words"),
+    [
+        ("topk.default", "in the application"),
+        ("sort.stable", "in the application"),
+        ("gather.default", "make them an input"),
+        ("_fft_r2c.default", "sines and cosines"),
+        ("randn_like.default", "make the noise an input"),
+        ("mean.names_dim", "`mean.dim`"),
+        ("softmax.Dimname", "`softmax.int`"),
+        ("something_entirely_else.default", "support-table.md"),
+        ("", "support-table.md"),
+    ],
+)
+def test_every_unknown_operator_has_a_hint(overload: str, words: str) -> None:
+    assert overload not in ATEN_IMPORTS
+    assert words in hint_for(overload)
+
+
+def test_a_name_has_one_advice() -> None:
+    names = [name for kind, _ in _ADVICE for name in kind]
+    assert len(names) == len(set(names))
+    assert not set(names) & {overload.removesuffix(".default") for overload in ATEN_IMPORTS}, "these are known by now"
