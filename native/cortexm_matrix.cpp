@@ -40,9 +40,9 @@ int32_t exp_on_negative_values(int32_t value) {
   int32_t result = exp_of_minus_eighth + doubling_high_multiply(exp_of_minus_eighth, x + tail);
   // exp(-1/4), exp(-1/2), exp(-1) ... exp(-16), for the bits of the rest.
   constexpr int32_t powers[] = {1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242};
-  int32_t bit = quarter;
+  uint32_t bit = quarter;
   for (const int32_t power : powers) {
-    if (remainder & bit) {
+    if (static_cast<uint32_t>(remainder) & bit) {
       result = doubling_high_multiply(result, power);
     }
     bit *= 2;

@@ -8,6 +8,7 @@ import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.dialects._ops import ops as exir_ops
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.compiler.outline import lower, outline
@@ -51,7 +52,11 @@ def lower_host(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Co
 
 def plan_scratch(edge: EdgeProgramManager) -> None:
     """Makes memory that ExecuTorch plans, and fills with nothing, of the scratch tensors of kernels."""
-    program = edge.exported_program()
+    for method in sorted(edge.methods):
+        _plan_scratch(edge.exported_program(method))
+
+
+def _plan_scratch(program: ExportedProgram) -> None:
     empty: Any = exir_ops.edge.dim_order_ops._empty_dim_order.default
     for node in program.graph.find_nodes(op="call_function", target=empty, sort=False):
         value = node.meta["val"]

@@ -149,7 +149,7 @@ def source_directory() -> Path:
 
 
 def build_plugin() -> Path:
-    """Path of the plug-in's shared library, compiled now (about 2 s) unless the cache has it.
+    """Path of the plug-in's shared library, compiled now (some seconds) unless the cache has it.
 
     Raises:
         RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, or a cache that cannot be written.

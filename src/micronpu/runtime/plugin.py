@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
-from micronpu.runtime import litert_executor
+from micronpu.runtime import litert_executor, tosa_executor
 from micronpu.runtime.build import build_plugin
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.runtime.tosa_executor import TosaProgram
 
 _ABI_VERSION = 1
 
@@ -94,7 +95,7 @@ class Plugin:
         self._library.micronpu_last_error.restype = ctypes.c_char_p
         self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
         self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)
-        self._programs: dict[int, LiteRtProgram] = {}
+        self._programs: dict[int, LiteRtProgram | TosaProgram] = {}
         self._handles = itertools.count(1)
         self._local = threading.local()
         # ctypes frees a callback together with its Python object: these live as long as the plug-in.
@@ -106,7 +107,7 @@ class Plugin:
         )
         if self._library.micronpu_register():
             sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
-            raise RuntimeUnavailableError(sentence or "The runtime plug-in could not register its delegates.")
+            raise RuntimeUnavailableError(sentence or "The runtime plug-in could not register itself.")
         self._library.micronpu_set_executor(*self._callbacks)
         # Programs that outlive the interpreter are destroyed by C++ when no callback can run any more.
         atexit.register(self._library.micronpu_set_executor, None, None, None, None)
@@ -153,7 +154,9 @@ class Plugin:
 
     def _create(self, model: int, size: int, mode: int, num_inputs: int, num_outputs: int) -> int:
         def work() -> int:
-            program = LiteRtProgram(ctypes.string_at(model, size), Mode(mode), num_inputs, num_outputs)
+            content = ctypes.string_at(model, size)
+            kind = TosaProgram if content[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
+            program = kind(content, Mode(mode), num_inputs, num_outputs)
             handle = next(self._handles)
             self._programs[handle] = program
             return handle
@@ -205,7 +208,7 @@ _loaded: Plugin | None = None
 
 
 def load_plugin() -> Plugin:
-    """Build the plug-in if need be, load it and register its delegates; the same object on every call.
+    """Build the plug-in if need be, load it and register its delegates and kernels; the same object on every call.
 
     Imports the ExecuTorch runtime (and with it torch) first: the plug-in resolves its symbols against that library.
 
