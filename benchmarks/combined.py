@@ -26,11 +26,11 @@ from torch.nn import functional as F
 import micronpu
 from micronpu.compiler.compile import host_part
 from micronpu.compiler.devices import device_for
-from micronpu.cortexm.core import find_core
 from micronpu.cortexm.lower import on_core
 from micronpu.frontend.program import is_getitem
 from micronpu.ir import Graph, interpret
 from micronpu.neutron.options import NeutronCompileOptions
+from micronpu.partition.device import Device
 from micronpu.passes.rewrites import REWRITES
 
 TARGET = "imxrt700-neutron-cortexm"
@@ -122,14 +122,14 @@ class IntegerProgram:
     """A whole program by the reference interpreter: the NPU's graphs and the core's, in the order of the program.
 
     Args:
-        program: what `micronpu.compile` made for the combined target.
-        options: what it was compiled with.
+        program: what `micronpu.compile` made for a target whose core computes what the NPU leaves.
+        device: of this target, with the options that the program was compiled with.
     """
 
-    def __init__(self, program: micronpu.CompiledProgram, options: NeutronCompileOptions) -> None:
-        assert isinstance(program.quantized, torch.fx.GraphModule)
-        host = host_part(program.quantized, device_for(TARGET, options))
-        self.module, core_graphs = on_core(host.module, find_core("cortex-m33"))
+    def __init__(self, program: micronpu.CompiledProgram, device: Device) -> None:
+        assert isinstance(program.quantized, torch.fx.GraphModule) and device.core is not None
+        host = host_part(program.quantized, device)
+        self.module, core_graphs = on_core(host.module, device.core)
         self.graphs: dict[str, Graph] = {f"delegate_{i}": part.graph for i, part in enumerate(host.partitions)}
         self.graphs |= {f"core_{i}": graph for i, graph in enumerate(core_graphs)}
 
@@ -148,11 +148,12 @@ class IntegerProgram:
             for n in self.module.graph.nodes
         )
 
-    def __call__(self, row: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Tensor:
         values: dict[Any, Any] = {}
+        rest = iter(inputs)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
-                values[node] = row
+                values[node] = next(rest)
             elif node.op == "call_module":
                 values[node] = self._interpreted(self.graphs[str(node.target)], [values[a] for a in node.args])
             elif node.op == "call_function":
@@ -186,7 +187,7 @@ class Result:
 
     @cached_property
     def integers(self) -> IntegerProgram:
-        return IntegerProgram(self.program, self.options)
+        return IntegerProgram(self.program, device_for(TARGET, self.options))
 
     @cached_property
     def float_score(self) -> float:

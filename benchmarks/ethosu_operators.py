@@ -1,12 +1,14 @@
 """Which single-operator modules run on an Ethos-U as a whole, beside the peer's figures for the same modules.
 
-The modules come from the peer's own sweep, whose file is given.  A row per module tells how much was delegated and how
-far the compiled graph is from the quantized PyTorch module, in steps of the result's grid; the last lines are totals.
+    python -m benchmarks.ethosu_operators path/to/op_sweep.py --target ethos-u55-128 [--only conv] [--json rows.jsonl]
 
-    python benchmarks/ethosu_operators.py path/to/op_sweep.py --target ethos-u55-128 [--only conv] [--output rows.jsonl]
+The modules are those of the peer's own sweep, whose file is given; its figures lie beside it.  Every module is
+quantized with its inputs, compiled by `micronpu.compile`, and the finished `.pte` is run.  A row tells how much was
+delegated and how far the program is from the quantized module in eager mode, in steps of the result's grid; totals
+stand at the end.
 
-A module counts as "full" when nothing but quantize, dequantize and changes of the element type at the border of the
-program stays on the host; "partial" when some operators do, "none" when all do, "error" when the export fails.
+A module counts as "full" when nothing stays on the host but quantize, dequantize and a change of the element type, all
+at the border of the program; "partial" when operators do, "none" when all do, "error" when the export fails.
 """
 
 from __future__ import annotations
@@ -23,29 +25,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Node
 
-from micronpu.ethosu.vela import compile_flatbuffer
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.quantizer import EthosUQuantizer
-from micronpu.ethosu.target import ethosu_partition
-from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView
-from micronpu.ir import interpret
-from micronpu.partition.partition import Group, Partitioning
-from micronpu.quantize.calibrate import graph_module, quantize
+import micronpu
+from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 
-BATCHES = 4
 CASTS = ("to.dtype", "_to_copy.default")
-PEER = {
-    "ethos-u55-128": "ops-u55-int8.jsonl",
-    "ethos-u85-256": "ops-u85-int8.jsonl",
-}
+BATCHES = 4
+PEER_ROWS = {"ethos-u55-128": "ops-u55-int8.jsonl", "ethos-u85-256": "ops-u85-int8.jsonl"}
+
+Row = dict[str, Any]
+Tensors = tuple[torch.Tensor, ...]
 
 
-def load_cases(path: Path) -> dict[str, tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]:
+def load_cases(path: Path) -> dict[str, tuple[torch.nn.Module, Tensors]]:
     """``cases()`` of the peer's sweep; its module redirects standard output, which is put back."""
     spec = importlib.util.spec_from_file_location("op_sweep", path)
     assert spec is not None and spec.loader is not None
@@ -60,138 +54,119 @@ def load_cases(path: Path) -> dict[str, tuple[torch.nn.Module, tuple[torch.Tenso
     return module.cases()  # type: ignore[no-any-return]
 
 
-def inputs_like(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Other numbers of the same range; indices stay."""
-    return tuple(t if not t.is_floating_point() else t[torch.randperm(t.shape[0])] * 0.9 for t in inputs)
+def calibration(inputs: Tensors) -> list[Tensors]:
+    """The inputs and others of the same range; indices stay."""
+    torch.manual_seed(1)
+    others = [
+        tuple(t.flatten()[torch.randperm(t.numel())].reshape(t.shape) if t.is_floating_point() else t for t in inputs)
+        for _ in range(BATCHES - 1)
+    ]
+    return [inputs, *others]
 
 
-def on_host(partitioning: Partitioning) -> tuple[list[str], list[str]]:
-    """Operators that stay on the host: those that compute, and changes of the element type."""
-    names = [v.operator for v in partitioning.report.verdicts if not v.delegated]
-    return [n for n in names if n not in CASTS], [n for n in names if n in CASTS]
+def steps_of(quantized: GraphModule) -> list[float]:
+    """The step of the grid of every result; 1 for what is no quantized number."""
+    view = ProgramView(quantized)
+    (output,) = (n for n in quantized.graph.nodes if n.op == "output")
+
+    def step(node: Any) -> float:
+        while isinstance(node, Node) and overload_name(node) in CASTS:
+            node = node.args[0]
+        edge = view.edge(node) if isinstance(node, Node) and is_dequantize(node) else None
+        return edge.qparams.scale[0] if edge is not None else 1.0
+
+    return [step(node) for node in torch.utils._pytree.tree_leaves(output.args[0])]
 
 
-class Recorder(Interpreter):
-    """Runs a module and keeps every value."""
-
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        super().__init__(module)
-        self.values: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        self.values[n] = value = super().run_node(n)
-        return value
-
-
-def largest_difference(view: ProgramView, group: Group, module: Any, inputs: tuple[torch.Tensor, ...]) -> int:
-    """Steps between the graph of a group and the integers of the quantized module."""
-    graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-    recorder = Recorder(module)
-    with torch.no_grad():
-        recorder.run(*inputs)
-    operands = [np.asarray(recorder.values[n].detach()) for n in group.inputs]
-    for index in graph.channels_last_inputs:
-        operands[index] = operands[index].transpose(0, 2, 3, 1)
-    largest = 0
-    for index, (node, result) in enumerate(zip(group.outputs, interpret(graph, operands), strict=True)):
-        expected = np.asarray(recorder.values[node].detach()).astype(np.int64)
-        if index in graph.channels_last_outputs:
-            expected = expected.transpose(0, 2, 3, 1)
-        largest = max(largest, int(np.abs(result.astype(np.int64) - expected).max(initial=0)))
-    return largest
+def difference(program: Any, inputs: Tensors) -> float:
+    """Steps between the finished program and the quantized module."""
+    expected = torch.utils._pytree.tree_leaves(program.quantized(*inputs))
+    found = torch.utils._pytree.tree_leaves(program.run(*inputs))
+    largest = 0.0
+    for a, b, step in zip(expected, found, steps_of(program.quantized), strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise AssertionError(f"the program gives {b.dtype}{list(b.shape)}, not {a.dtype}{list(a.shape)}")
+        largest = max(largest, float((a.double() - b.double()).abs().max()) / step)
+    return round(largest, 3)
 
 
-def _cyc(graph, spec):
-    reference = graph.clone()
-    from micronpu.emit.tosa import to_tosa
-    from micronpu.emit.litert import to_litert
-    from micronpu.passes import run_passes
-    from micronpu.ethosu.cures import cure_graph
-    from micronpu.ethosu.rules import judge_of
-    cure_graph(graph, judge_of(spec))
-    run_passes(graph)
-    r=np.random.default_rng(0); ins=[r.integers(-128,128,t.shape).astype(np.int8) if t.type.dtype.value=='int8' else np.zeros(t.shape,np.int32) for t in reference.inputs]
-    for a,b in zip(interpret(reference,ins),interpret(graph,ins)): assert a.shape==b.shape and (a==b).all(), 'cure differs'
+def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str) -> Row:
+    """One row."""
+    start = time.perf_counter()
+    row: Row = {"op": name, "target": target}
+    batches = calibration(inputs)
     try:
-        return compile_flatbuffer(to_tosa(graph).data, spec).cycles
-    except Exception as e:
-        try:
-            return compile_flatbuffer(to_litert(graph).data, spec).cycles
-        except Exception as f:
-            raise Exception(f"TOSA {e} LITERT {f}".replace("\n"," "))
+        program = micronpu.compile(module.eval(), inputs, target=target, calibration=batches)
+        host = program.report.host
+        computing = [v for v in host if v.operator not in CASTS]
+        full = bool(program.partitions) and not computing
+        row |= {
+            "status": "full" if full else "partial" if program.partitions else "none",
+            "partitions": len(program.partitions),
+            "host": dict(collections.Counter(v.operator for v in computing)),
+            "casts": len(host) - len(computing),
+            "cycles": sum(part.program.cycles for part in program.partitions),  # type: ignore[attr-defined]
+            "steps": max(difference(program, batch) for batch in batches),
+        }
+        if not full:
+            row["reasons"] = [f"{v.operator}: {r.detail}"[:200] for v in computing for r in v.reasons][:4]
+    except Exception as error:  # a failed export is a result
+        text = str(error).strip().splitlines() or [""]
+        row |= {"status": "error", "error": f"{type(error).__name__}: {text[0]}"[:240]}
+    return row | {"seconds": round(time.perf_counter() - start, 2)}
 
 
-def sweep(path: Path, target: str, only: str) -> Iterator[dict[str, Any]]:
-    """One row per module."""
-    spec = EthosUCompileSpec(target)
+def sweep(path: Path, target: str, only: str = "") -> Iterator[Row]:
+    """One row per module whose name contains ``only``."""
     for name, (module, inputs) in load_cases(path).items():
-        if only not in name:
-            continue
-        start = time.perf_counter()
-        row: dict[str, Any] = {"op": name, "target": target}
-        try:
-            torch.manual_seed(1)
-            batches = [inputs, *(inputs_like(inputs) for _ in range(BATCHES - 1))]
-            exported = torch.export.export(module.eval(), inputs)
-            quantized = quantize(graph_module(exported), batches, EthosUQuantizer(spec))
-            view = ProgramView(quantized)
-            partitioning = ethosu_partition(view, spec)
-            computing, casts = on_host(partitioning)
-            cycles = steps = 0
-            for group in partitioning.groups:
-                graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-                cycles += _cyc(graph, spec)
-                steps = max([steps, *(largest_difference(view, group, quantized, batch) for batch in batches)])
-            full = bool(partitioning.groups) and not computing
-            row["status"] = "full" if full else "partial" if partitioning.groups else "none"
-            row |= {"partitions": len(partitioning.groups), "host": dict(collections.Counter(computing))}
-            row |= {"casts": len(casts), "cycles": cycles, "steps": steps}
-            if not full:
-                row["reasons"] = [
-                    f"{v.operator}: {r.detail}"[:200] for v in partitioning.report.verdicts for r in v.reasons
-                ][:4]
-        except Exception as error:  # a failed export is a result
-            row |= {"status": "error", "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"[:240]}
-        row["seconds"] = round(time.perf_counter() - start, 2)
-        yield row
+        if only in name:
+            yield measure(name, module, inputs, target)
 
 
-def totals(rows: list[dict[str, Any]], peer: dict[str, str]) -> str:
+def peer_rows(path: Path, target: str) -> dict[str, str]:
+    """Status of each module with the peer, where it was measured."""
+    file = path.parent / "results" / PEER_ROWS.get(target, "-")
+    if not file.is_file():
+        return {}
+    rows = (json.loads(line) for line in file.read_text().splitlines())
+    return {row["op"]: row["status"] for row in rows}
+
+
+def totals(rows: list[Row], peer: dict[str, str]) -> str:
     """Counts beside the peer's, and where the two differ."""
-    ours = {row["op"]: row["status"] for row in rows}
-    shown = {name: status for name, status in peer.items() if name in ours}
+    own = {row["op"]: row["status"] for row in rows}
+    theirs = {name: status for name, status in peer.items() if name in own}
     lines = []
-    for who, found in (("micronpu", ours), ("peer", shown)):
+    for who, found in (("micronpu", own), ("peer", theirs)):
         counts = collections.Counter(found.values())
         text = ", ".join(f"{status} {counts[status]}" for status in ("full", "partial", "none", "error"))
         lines.append(f"{who:9} {text}, of {len(found)}")
-    lines.append("not full: " + " ".join(n for n, s in ours.items() if s != "full"))
-    lines.append("full with the peer only: " + " ".join(n for n, s in shown.items() if s == "full" != ours[n]))
-    far = {row["op"]: row["steps"] for row in rows if row.get("steps", 0) > 1}
-    lines.append("more than one step: " + " ".join(f"{n} ({s})" for n, s in far.items()))
+    far = [f"{row['op']} ({row['steps']:g})" for row in rows if row.get("steps", 0) > 1]
+    for title, names in (
+        ("not full", [n for n, s in own.items() if s != "full"]),
+        ("full with the peer only", [n for n, s in theirs.items() if s == "full" != own[n]]),
+        ("more than one step", far),
+    ):
+        lines.append(f"{title}: {', '.join(names) or 'none'}")
     return "\n".join(lines)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", type=Path, help="the peer's op_sweep.py")
     parser.add_argument("--target", default="ethos-u55-128")
     parser.add_argument("--only", default="", help="part of a module's name")
-    parser.add_argument("--output", type=Path, help="file for the rows; standard output unless given")
+    parser.add_argument("--json", type=Path, help="file for the rows; standard output unless given")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
-    peer_file = arguments.cases.parent / "results" / PEER.get(arguments.target, "")
-    peer: dict[str, str] = {}
-    if peer_file.is_file():
-        found = (json.loads(line) for line in peer_file.read_text().splitlines())
-        peer = {row["op"]: row["status"] for row in found}
     rows = []
-    with arguments.output.open("w") if arguments.output else os.fdopen(os.dup(1), "w") as file:
+    with arguments.json.open("w") if arguments.json else os.fdopen(os.dup(1), "w") as file:
         for row in sweep(arguments.cases, arguments.target, arguments.only):
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
-    print(totals(rows, peer), file=sys.stdout, flush=True)
+    print(totals(rows, peer_rows(arguments.cases, arguments.target)), flush=True)
+    return int(any(row["status"] == "error" for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

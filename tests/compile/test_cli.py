@@ -274,7 +274,7 @@ def test_reports_are_written(program, tmp_path):
 
 def test_check_says_what_would_be_delegated_and_why_not(tmp_path):
     text = run("check", "nets.py:two", "--report-html", tmp_path / "r.html")
-    assert "1 of 2 operators on the NPU of imxrt700-neutron in 1 partition." in text
+    assert "1 of 2 operators on the NPU of imxrt700-neutron-cortexm in 1 partition." in text
     assert "Partition 0: 1 operator, 16 MACs" in text
     assert f"topk  topk.default  1×4  nets.py:{line_of('return self.fc(a)')}" in text
     assert "Found: No operator of micronpu imports topk.default." in text

@@ -101,7 +101,7 @@ def test_rows_have_times_and_values(edge):
 
 def test_rows_of_the_front_door(tmp_path):
     """There is no ETRecord; the operations of the report are in the order of the rows."""
-    program = micronpu.compile(model(), (image(),), calibration=batches((image(),)))
+    program = micronpu.compile(model(), (image(),), "imxrt700-neutron", calibration=batches((image(),)))
     with HostProgram(program.buffer) as host:
         host.profile(image(), etdump=tmp_path / "etdump")
     calls = rows(tmp_path / "etdump")

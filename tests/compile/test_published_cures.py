@@ -248,12 +248,12 @@ def test_a_program_of_refused_operators_runs_whole() -> None:
     model, x = Transformerish().eval(), torch.randn(1, 20, 16)
     batches = [torch.randn(1, 20, 16) for _ in range(8)]
     options = NeutronCompileOptions(converter_flavor="SDK_25_12")
-    program = micronpu.compile(model, x, calibration=batches, options=options)
+    program = micronpu.compile(model, x, "imxrt700-neutron", calibration=batches, options=options)
     assert not program.report.host, program.report
     assert program.report.partitions == 1
     rewrites = {name for v in program.report.verdicts for name in v.rewrites}
     assert {"flatten_rows", "mean_of_rows", "add_negative", "maximum_of_windows"} <= {
         part for name in rewrites for part in name.split(" + ")
     }
-    newest = micronpu.compile(model, x, calibration=batches)
+    newest = micronpu.compile(model, x, "imxrt700-neutron", calibration=batches)
     assert torch.equal(program.run(x), newest.run(x))

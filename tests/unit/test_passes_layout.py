@@ -517,3 +517,14 @@ def test_per_tensor_weights_are_reordered_too():
 
     y = net.builder.emit(FullyConnected(), flat, weight, bias, qparams=q(0.1))
     assert count(apply(FoldTransposeIntoLinear(), net.finish(y)), "transpose") == 0
+
+
+def test_a_reduction_does_not_need_a_transpose_that_others_read():
+    """The transposed tensor is an output of the program too; the mean of it is computed from what was transposed."""
+    net = Net()
+    moved = net.first(net.input(1, 4, 4, 8))
+    graph = net.finish(moved, net.mean(moved, 2, 3))
+    after = apply(SinkTransposes(), graph)
+    (reduction,) = [n for n in after.nodes if n.op.name == "mean"]
+    assert reduction.inputs[0] is after.inputs[0] and "(1, 2)" in str(reduction.op)
+    assert_same(graph, after)

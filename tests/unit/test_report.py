@@ -22,7 +22,7 @@ from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ops.activation import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.fused import Activation
-from micronpu.partition.report import DelegationReport, Operation
+from micronpu.partition.report import Cost, DelegationReport, Operation
 from micronpu.partition.verdict import Reason, Verdict
 from micronpu.report.html import framed, page
 from micronpu.report.rows import macs_sentence, partition_rows, short_source
@@ -98,7 +98,28 @@ def test_json_says_everything():
         "source": f"{Path.cwd()}/net.py:3",
         "module": "stem.conv",
         "passes": [],
+        "cost": None,
     }
+
+
+def test_costs_are_columns_where_the_compiler_knows_them():
+    plain = compiled()
+    cost = Cost(1234, 1000, {"Sram": 200, "OffChipFlash": 1234}, 4096, 0.25)
+    first, second = plain.operations
+    costly = replace(plain, operations=(replace(first, cost=cost), second))
+    assert json.loads(costly.to_json())["operations"][0]["cost"] == {
+        "cycles": 1234,
+        "arithmetic_cycles": 1000,
+        "memory_cycles": {"Sram": 200, "OffChipFlash": 1234},
+        "memory_bytes": 4096,
+        "utilisation": 0.25,
+    }
+    assert "cycles" not in printed(plain)
+    text = printed(costly, 200)
+    assert "1,234" in text and "OffChipFlash" in text and "25%" in text
+    text = page(costly)
+    assert "bound by" in text and "1,234 cycles" in text
+    assert "bound by" not in page(plain)
 
 
 def test_operation_is_read_off_the_graph():

@@ -73,10 +73,10 @@ def test_the_geometry_of_imxrt700():
     assert (npu.pipelines, npu.macs) == (8, 8)
 
 
-@pytest.mark.parametrize("name", ["imxrt700", "imxrt700-neutron"])
+@pytest.mark.parametrize("name", ["imxrt700", "imxrt700-neutron-cortexm"])
 def test_a_target_is_found_by_name_and_alias(name: str):
     target = find_target(name)
-    assert (target.device, target.name) == ("imxrt700", "imxrt700-neutron")
+    assert (target.device, target.name) == ("imxrt700", "imxrt700-neutron-cortexm")
     assert all_targets()[target.name] == target
 
 

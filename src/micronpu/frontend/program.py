@@ -136,6 +136,12 @@ def static_shape(node: Node) -> tuple[int, ...] | None:
     return tuple(value.shape)
 
 
+def integer_type(node: Node) -> torch.dtype:
+    """Element type of the integers that a quantize node makes, or that an input of the program is."""
+    dtype: torch.dtype = arguments(node)["dtype"] if is_quantize(node) else value_of(node).dtype
+    return dtype
+
+
 def is_channels_last(node: Node) -> bool:
     """Whether the program keeps the 4-D result of a node in channels-last order in memory."""
     value = value_of(node)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from micronpu.estimate.host import host_cycles
+from micronpu.cortexm.core import Core
+from micronpu.estimate.host import host_cycles, leftover_cycles
 from micronpu.estimate.neutron import operation_cycles
 from micronpu.ir.graph import Graph, Node
 from micronpu.neutron.devices import NeutronTargetSpec
@@ -34,13 +35,19 @@ class Cure:
     cycles: int
 
 
-def cure(node: Node, target: NeutronTargetSpec, disabled: Collection[str] = ()) -> Cure | None:
-    """The cheapest rewrites after which every rule holds, if that is estimated to cost less than the host, or None."""
+def cure(
+    node: Node, target: NeutronTargetSpec, disabled: Collection[str] = (), core: Core | None = None
+) -> Cure | None:
+    """The cheapest rewrites after which every rule holds, if that is estimated to cost less than the host, or None.
+
+    Args:
+        core: what computes the operator in int8 if the NPU does not; None where the host does in float.
+    """
     found = cheapest(node, target, disabled)
     if found is None:
         return None
-    on_npu, on_host = found.cycles / target.npu.clock_mhz, host_cycles(node) / target.core_clock_mhz
-    return found if on_npu < on_host else None
+    cycles = host_cycles(node) if core is None else leftover_cycles(node, core)
+    return found if found.cycles / target.npu.clock_mhz < cycles / target.core_clock_mhz else None
 
 
 def cheapest(node: Node, target: NeutronTargetSpec, disabled: Collection[str] = (), depth: int = _DEPTH) -> Cure | None:

@@ -65,7 +65,9 @@ class NeutronDevice(Device):
     def partition(
         self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
     ) -> Partitioning:
-        return neutron_partition(view, self.options.target, self.options, self.target, self.delegation, shared, refused)
+        return neutron_partition(
+            view, self.options.target, self.options, self.target, self.delegation, shared, refused, self.core
+        )
 
     def compile(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)

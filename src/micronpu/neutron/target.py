@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch.fx import Node
 
+from micronpu.cortexm.core import Core
 from micronpu.frontend.program import ProgramView, origin_of, overload_name
 from micronpu.neutron.cures import cure
 from micronpu.neutron.devices import NeutronTargetSpec
@@ -24,6 +25,7 @@ def neutron_partition(
     delegation: CustomDelegationOptions | None = None,
     shared: Collection[Node] = (),
     refused: Mapping[str, Reason] | None = None,
+    core: Core | None = None,
 ) -> Partitioning:
     """Partitions and verdicts of a quantized program; the report says what is assumed about the device.
 
@@ -31,6 +33,7 @@ def neutron_partition(
         name: of the target in the report; made of the chip's unless given.
         delegation: how bold to be; the default is defensive.
         shared, refused: see `partition`.
+        core: computes in int8 what the Neutron does not take; None where the host does in float.
     """
     allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
@@ -50,7 +53,7 @@ def neutron_partition(
         name or f"{target.target}-neutron",
         lambda n: check_node(n, target),
         exclude,
-        cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes)) is not None else None,
+        cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes, core)) is not None else None,
         allow_no_op_partitions=allow_no_ops,
         shared=shared,
         refused=refused,

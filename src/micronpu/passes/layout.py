@@ -64,8 +64,8 @@ class SinkTransposes(Pass):
                 continue
             for permutation, alone in _permutations(node, walk, users, outputs).items():
                 moved = node.op.permuted(permutation, node.output.type) if self.moves(permutation) else None
-                # A transpose that others read stays where it is, so that one more had better vanish.
-                if moved is None or not (alone or meets(node.output, inverse(permutation), users)):
+                # A transpose that others read stays where it is, so that one more had better vanish or move little.
+                if moved is None or not (alone or meets(node.output, inverse(permutation), users) or _shrinks(node)):
                     continue
                 if self._sink(node, permutation, moved, existing, walk):
                     break
@@ -107,6 +107,11 @@ class SinkTransposes(Pass):
         inner = walk.insert(self.make(op, operands, node.origin, node.output.type.qparams))
         node.op, node.inputs, node.origin = Transpose(behind), [inner], node.origin.through(self.name)
         return True
+
+
+def _shrinks(node: Node) -> bool:
+    """Whether the result is so much smaller than what it is made of that a transpose of it costs next to nothing."""
+    return node.output.type.size * 8 <= max(t.type.size for t in node.inputs)
 
 
 def _permutations(

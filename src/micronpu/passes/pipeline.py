@@ -21,6 +21,7 @@ from micronpu.passes.layout import (
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
 from micronpu.passes.rewrites import REWRITES
+from micronpu.passes.tosa import FoldLowestPads
 from micronpu.passes.windows import MergePicks, SplitAveragePools
 
 # Run again and again until none of them changes anything.
@@ -47,6 +48,9 @@ FINISH: tuple[Pass, ...] = (HoistTransposes(),)
 
 # Run once, to what LiteRT can express.
 LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
+
+# Run once before TOSA is written: padding goes back into the operators, which TOSA has words for.
+LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
 
 LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE)
 

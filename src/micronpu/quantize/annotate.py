@@ -59,7 +59,9 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig) -> None:
         if node.op == "placeholder" and _is_float(node):
             node.meta[KEY] = QuantizationAnnotation(output_qspec=io.border_activation, _annotated=True)
         elif node.op == "output":
-            results: dict[Node, QuantizationSpecBase] = {n: io.border_activation for n in node.all_input_nodes if _is_float(n)}
+            results: dict[Node, QuantizationSpecBase] = {
+                n: io.border_activation for n in node.all_input_nodes if _is_float(n)
+            }
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results, _annotated=True)
 
 
@@ -83,7 +85,11 @@ def _annotate_node(
         operand = given.get(names.get(name, name))
         operands += operand if isinstance(operand, (list, tuple)) else [operand]
     number = node if _is_float(node) else _cast_behind(node)
-    if (rule.activations and not operands) or not all(isinstance(o, Node) and _is_float(o) for o in operands) or number is None:
+    if (
+        (rule.activations and not operands)
+        or not all(isinstance(o, Node) and _is_float(o) for o in operands)
+        or number is None
+    ):
         return
     if operands and all(isinstance(o, Node) and o in constants for o in operands):
         return  # such as the transpose of a weight, which happens at compile time

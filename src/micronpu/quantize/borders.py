@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -22,7 +21,7 @@ class IntegerBorder:
     """What an input or output of the program means: ``real = scale * (integer - zero_point)``.
 
     Attributes:
-        name: of the input, or of the value that is returned.
+        name: of the input, or "output_0" and so on.
         dtype: "int8" or "int16".
     """
 
@@ -81,6 +80,10 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
     inputs = [(node, _input_edge(view, node)) for node in view.inputs]
     results = _results(output)
     outputs = [(node, _output_edge(view, node)) for node in results]
+    meaning = IntegerBorders(
+        tuple(_border(node.name, edge) for node, edge in inputs),
+        tuple(None if edge is None else _border(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
+    )
     for node, edge in inputs:
         node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
         node.meta.pop("tensor_meta", None)
@@ -94,10 +97,7 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
             module.graph.erase_node(node)
     module.graph.lint()
     module.recompile()
-    return IntegerBorders(
-        tuple(_border(node, edge) for node, edge in inputs),
-        tuple(None if edge is None else _border(node.args[0], edge) for node, edge in outputs),
-    )
+    return meaning
 
 
 def _results(output: Node) -> list[Node]:
@@ -106,8 +106,8 @@ def _results(output: Node) -> list[Node]:
     return found
 
 
-def _border(node: Any, edge: Edge) -> IntegerBorder:
-    return IntegerBorder(node.name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
+def _border(name: str, edge: Edge) -> IntegerBorder:
+    return IntegerBorder(name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
 
 
 def _input_edge(view: ProgramView, node: Node) -> Edge:

@@ -134,8 +134,9 @@ def _chosen(model: GraphModule, reader: Node, mask: Node, number: Node, opposite
         yes, no = given["value"], given["self"]
     else:
         return None
-    parts = []
-    for value, factor in ((yes, lambda: number), (no, opposite)):
+    parts: list[tuple[Callable[[], Node], Any]] = []
+    sides: tuple[tuple[Any, Callable[[], Node]], ...] = ((yes, lambda: number), (no, opposite))
+    for value, factor in sides:
         constant = _constant(model, value)
         if constant is not None and not bool(torch.isfinite(constant).all()):
             return None

@@ -34,8 +34,9 @@ class StaticQuantizer(Quantizer):
     """Static quantization for `prepare_pt2e` or `prepare_qat_pt2e`, and `convert_pt2e`.
 
     Activations are int8, asymmetric with one scale per tensor, weights symmetric in [-127, 127] with one scale per
-    output channel; int16 activations are symmetric.  Operators that only move or select values share the parameters of their operand; sigmoid, tanh and
-    softmax have the fixed output parameters that LiteRT demands.  One object may quantize any number of models.
+    output channel; int16 activations are symmetric.  Operators that only move or select values share the parameters of
+    their operand; sigmoid, tanh and softmax have the fixed output parameters that LiteRT demands.  One object may
+    quantize any number of models.
 
     Parts of a model are configured apart; None leaves a part float.  The most specific setting wins: node name, module
     name (the longest that fits), module type (the innermost), operator, global.  Where int8 meets int16, the value is

@@ -1,0 +1,170 @@
+"""Other forms of operators for Ethos-U: every offer computes the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from micronpu.ethosu.forms import (
+    FORMS,
+    ChannelsIntoKernel,
+    DenseDepthwise,
+    FlatPixels,
+    Form,
+    MeanAsPool,
+    PixelsIntoChannels,
+    PlanesIntoConvolution,
+    PoolAsColumn,
+    TransposeAsMatrix,
+    TransposeByConvolution,
+)
+from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
+from micronpu.ir.interpreter import interpret
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.reduction import Mean
+
+GRID, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
+
+
+def picture(builder: GraphBuilder, *shape: int) -> Tensor:
+    return builder.input(TensorType(shape, DType.INT8, GRID))
+
+
+def weights(builder: GraphBuilder, shape: tuple[int, ...], axis: int, grid: str) -> tuple[Tensor, Tensor]:
+    """Random weights and biases, per channel or per tensor."""
+    rng, count = np.random.default_rng(shape), shape[axis]
+    scales = [float(s) for s in rng.uniform(0.001, 0.02, count)] if grid == "channel" else [0.01]
+    make = (
+        QParams.per_channel(scales, axis) if grid == "channel" else QParams.per_tensor(scales[0], 0),
+        QParams.per_channel([s * GRID.scale[0] for s in scales], 0)
+        if grid == "channel"
+        else QParams.per_tensor(scales[0] * GRID.scale[0], 0),
+    )
+    weight = builder.constant(rng.integers(-127, 128, shape), TensorType(shape, DType.INT8, make[0]))
+    return weight, builder.constant(rng.integers(-900, 900, count), TensorType((count,), DType.INT32, make[1]))
+
+
+def convolution(
+    size: tuple[int, int, int],
+    kernel: tuple[int, int, int],
+    stride: tuple[int, int] = (1, 1),
+    padding: Padding2d = Padding2d(),  # noqa: B008  (frozen)
+    grid: str = "channel",
+    planes: bool = False,
+) -> Graph:
+    builder = GraphBuilder()
+    high, wide, depth = size
+    x = picture(builder, 1, depth, high, wide) if planes else picture(builder, 1, high, wide, depth)
+    x = builder.emit(Transpose(TO_CHANNELS_LAST), x) if planes else x
+    operands = weights(builder, (*kernel, depth), 0, grid)
+    op = Conv2d(stride, padding, activation=Activation.RELU)
+    return builder.finish(builder.emit(op, x, *operands, qparams=OTHER))
+
+
+def depthwise(depth: int, grid: str, stride: int) -> Graph:
+    builder = GraphBuilder()
+    operands = weights(builder, (1, 3, 3, depth), 3, grid)
+    op = DepthwiseConv2d((stride, stride), Padding2d(1, 1, 1, 0))
+    return builder.finish(builder.emit(op, picture(builder, 1, 9, 7, depth), *operands, qparams=OTHER))
+
+
+def transpose(permutation: tuple[int, ...], *shape: int) -> Graph:
+    builder = GraphBuilder()
+    return builder.finish(builder.emit(Transpose(permutation), picture(builder, *shape)))
+
+
+def pool(high: int, wide: int) -> Graph:
+    builder = GraphBuilder()
+    return builder.finish(builder.emit(AvgPool2d((high, wide)), picture(builder, 1, high, wide, 24)))
+
+
+def offers(form: Form, graph: Graph) -> list[Graph]:
+    """The graph with its last node in every form that is offered."""
+    node = graph.nodes[-1]
+    before = next((n for n in graph.nodes[:-1] if isinstance(n.op, Transpose)), None)
+    found = []
+    for nodes in form.offers(node, before):
+        kept: list[Node] = [*graph.nodes[:-1], *nodes]
+        changed = Graph(list(graph.inputs), list(graph.outputs), kept)
+        changed.remove_dead()
+        found.append(changed)
+    return found
+
+
+SYMMETRIC = Padding2d(1, 1, 1, 1)
+CASES: list[tuple[Form, Callable[[], Graph], int]] = [
+    (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 1),
+    (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_FIRST, 1, 8, 10, 3), 1),
+    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 2),
+    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 5, 4, 6), 1),
+    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 7, 5), 0),
+    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 2, 3, 8, 8), 0),
+    (PlanesIntoConvolution(), lambda: convolution((8, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC, planes=True), 12),
+    (PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (1, 1), SYMMETRIC, "tensor", True), 6),
+    (
+        PlanesIntoConvolution(),
+        lambda: convolution((8, 8, 3), (4, 5, 4), (2, 2), Padding2d(2, 1, 2, 1), planes=True),
+        12,
+    ),
+    (PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC), 1),
+    (PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), Padding2d(0, 1, 0, 1), "tensor"), 1),
+    (PixelsIntoChannels(), lambda: convolution((9, 12, 1), (5, 10, 4), (2, 2), Padding2d(5, 5, 1, 1)), 1),
+    (PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 3, 5), (1, 3), Padding2d(1, 1, 2, 2)), 1),
+    (PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 1, 1), (2, 2)), 1),
+    (PixelsIntoChannels(), lambda: convolution((9, 13, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 1, 1)), 1),
+    (ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), grid="tensor"), 1),
+    (ChannelsIntoKernel(), lambda: convolution((6, 5, 48), (7, 3, 3), padding=SYMMETRIC), 2),
+    (ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 3, 3), (2, 2), SYMMETRIC), 0),
+    (ChannelsIntoKernel(), lambda: convolution((6, 5, 20), (7, 1, 1)), 0),
+    (FlatPixels(), lambda: convolution((7, 7, 24), (5, 1, 1)), 1),
+    (FlatPixels(), lambda: convolution((8, 8, 24), (5, 1, 1)), 0),
+    (FlatPixels(), lambda: convolution((7, 7, 24), (5, 3, 3)), 0),
+    (DenseDepthwise(), lambda: depthwise(8, "channel", 1), 1),
+    (DenseDepthwise(), lambda: depthwise(5, "tensor", 2), 1),
+    (DenseDepthwise(), lambda: depthwise(24, "channel", 1), 0),
+    (PoolAsColumn(), lambda: pool(4, 4), 2),
+    (PoolAsColumn(), lambda: pool(24, 5), 2),
+    (PoolAsColumn(), lambda: pool(17, 17), 0),
+]
+
+
+@pytest.mark.parametrize(("form", "make", "count"), CASES)
+def test_every_offer_computes_the_same(form: Form, make: Callable[[], Graph], count: int) -> None:
+    graph = make()
+    made = offers(form, make())
+    assert len(made) == count
+    rng = np.random.default_rng(3)
+    x = rng.integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
+    expected = interpret(graph, [x])[0]
+    for other in made:
+        assert any(form.name in n.origin.passes for n in other.nodes)
+        assert other.outputs[0].type == graph.outputs[0].type
+        assert np.array_equal(interpret(other, [x])[0], expected)
+
+
+@pytest.mark.parametrize("size", [3, 7, 8])
+@pytest.mark.parametrize("zero_point", [-128, 0])
+def test_a_pool_is_the_mean_rounded_once(size: int, zero_point: int) -> None:
+    def mean() -> Graph:
+        builder = GraphBuilder()
+        x = builder.input(TensorType((1, size, size, 64), DType.INT8, QParams.per_tensor(0.02, zero_point)))
+        return builder.finish(builder.emit(Mean((1, 2)), x))
+
+    graph, (pooled,) = mean(), offers(MeanAsPool(), mean())
+    x = np.random.default_rng(size).integers(-128, 128, (1, size, size, 64)).astype(np.int8)
+    real = x.astype(np.float64).mean(axis=(1, 2))
+    ours, twice = (interpret(g, [x])[0].astype(np.float64) for g in (pooled, graph))
+    assert np.abs(ours - real).max() <= 0.5
+    assert np.abs(ours - twice).max() <= 1
+
+
+def test_names_of_forms_differ() -> None:
+    assert len({form.name for form in FORMS}) == len(FORMS)
