@@ -202,7 +202,7 @@ def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, An
     if sqnr:
         settle(model, torch.cat([x for (x,) in batches]))
     start = time.perf_counter()
-    program = micronpu.compile(model, batches[0], calibration=batches)
+    program = micronpu.compile(model, batches[0], "imxrt700-neutron", calibration=batches)
     total = time.perf_counter() - start
     report = program.report
     host: dict[str, dict[str, Any]] = {}

@@ -67,7 +67,7 @@ def compile_here(name: str, samples: int) -> dict[str, Any]:
     example = (torch.randn(shape),)
     calibration = [(torch.randn(shape),) for _ in range(samples)]
     start = time.perf_counter()
-    program = micronpu.compile(module, example, calibration=calibration)
+    program = micronpu.compile(module, example, "imxrt700-neutron", calibration=calibration)
     total = time.perf_counter() - start
     report = program.report
     return {

@@ -93,7 +93,9 @@ def evaluate(network: TrainedNetwork, *, samples: int = CALIBRATION_ROWS, done: 
     Args:
         samples: calibration rows, at most as many as the network has.
     """
-    program = micronpu.compile(network.module, network.example_inputs, calibration=network.calibration[:samples])
+    program = micronpu.compile(
+        network.module, network.example_inputs, "imxrt700-neutron", calibration=network.calibration[:samples]
+    )
     return Evaluated(network, program, run_rows(program.run, network.inputs, done))
 
 

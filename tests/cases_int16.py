@@ -44,7 +44,9 @@ CONVOLUTIONS = [
         for a in FUSED
     ),
     *(
-        case(Conv2d(), x=i16(1, 3, 3, 3, scale=s), weight=w8(6, 2, 2, 3, axis=0, scale=w), out=q(y), name=f"{s} {w} {y}")
+        case(
+            Conv2d(), x=i16(1, 3, 3, 3, scale=s), weight=w8(6, 2, 2, 3, axis=0, scale=w), out=q(y), name=f"{s} {w} {y}"
+        )
         for s, w, y in [(2**-15, 2**-7, 2**-15), (1e-5, 1e-4, 0.3), (0.3, 0.5, 0.005), (0.01, 0.02, 3e-5)]
     ),
     case(DepthwiseConv2d(), x=i16(1, 7, 5, 9), weight=w8(1, 3, 3, 9), out=q(0.002)),
@@ -57,7 +59,9 @@ CONVOLUTIONS = [
     ),
     case(TransposeConv2d((2, 2)), x=i16(1, 4, 3, 5), weight=w8(6, 2, 2, 5, axis=0), out=q(0.002)),
     case(TransposeConv2d((1, 1)), x=i16(1, 4, 3, 5), weight=w8(6, 3, 3, 5), out=q(0.002)),
-    case(TransposeConv2d((2, 2), Padding2d(0, 1, 0, 1)), x=i16(1, 4, 4, 5), weight=w8(6, 3, 3, 5, axis=0), out=q(0.002)),
+    case(
+        TransposeConv2d((2, 2), Padding2d(0, 1, 0, 1)), x=i16(1, 4, 4, 5), weight=w8(6, 3, 3, 5, axis=0), out=q(0.002)
+    ),
 ]
 
 PRODUCTS = [
@@ -138,9 +142,16 @@ CURVES = [
         for op in (Sigmoid, Tanh)
         for scale in (0.0003, 2**-12, 2**-11, 2**-13, 2**-15, 0.0001, 1e-6, 0.01, 0.5)
     ),
-    *(case(Softmax(), x=i16(*shape, scale=s)) for shape in [(4, 10), (1, 1), (2, 3, 64), (1, 600)] for s in (0.0003, 1e-5)),
+    *(
+        case(Softmax(), x=i16(*shape, scale=s))
+        for shape in [(4, 10), (1, 1), (2, 3, 64), (1, 600)]
+        for s in (0.0003, 1e-5)
+    ),
     case(Softmax(), x=i16(4, 10, scale=2.0), name="coarse"),
-    *(case(Exp(), x=i16(64, 64, scale=s), out=q(y), name=f"{s} {y}") for s, y in [(1e-4, 1e-3), (2e-5, 1e-4), (1e-5, 4e-5)]),
+    *(
+        case(Exp(), x=i16(64, 64, scale=s), out=q(y), name=f"{s} {y}")
+        for s, y in [(1e-4, 1e-3), (2e-5, 1e-4), (1e-5, 4e-5)]
+    ),
     *(case(Log(), x=i16(64, 64, scale=s), out=q(y), name=f"{s} {y}") for s, y in [(1e-4, 3e-4), (1e-3, 1e-3)]),
     *(case(Rsqrt(), x=i16(8, 64, scale=s), out=q(y), name=f"{s} {y}") for s, y in [(1e-4, 3e-3), (1e-3, 1e-3)]),
     *(case(Abs(), x=i16(3, 50, scale=s), out=q(y), name=f"{s} {y}") for s, y in [(1e-4, 1e-4), (1e-3, 7e-4)]),

@@ -1,6 +1,7 @@
 """Rows for `micronpu.ops.resize`."""
 
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
+from micronpu.ops.resize_products import BilinearProducts
 from tests.cases import case, i8
 
 # (align_corners, half_pixel_centers)
@@ -33,5 +34,15 @@ CASES = [
     *(
         case(ResizeBilinear((16, 16), half_pixel_centers=True), x=i8(1, 2, 2, 3, scale=scale, zero=zero))
         for scale, zero in [(1e-6, -128), (30.0, 127)]
+    ),
+    *(
+        case(BilinearProducts((rows * factor, columns * factor), half_pixel_centers=True), x=x)
+        for factor in (2, 4)
+        for rows, columns, x in [
+            (1, 1, i8(1, 1, 1, 3)),
+            (4, 5, i8(1, 4, 5, 5, zero=3)),
+            (3, 2, i8(2, 3, 2, 8, zero=-128)),
+            (16, 16, i8(1, 16, 16, 1, scale=30.0, zero=127)),
+        ]
     ),
 ]

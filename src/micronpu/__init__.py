@@ -16,15 +16,33 @@ if TYPE_CHECKING:
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
     from micronpu.compiler.program import CompiledProgram
+    from micronpu.recipes import (
+        get_chip_recipe,
+        get_corstone300_recipe,
+        get_corstone320_recipe,
+        get_imx93_recipe,
+        get_imxrt700_recipe,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["CompiledProgram", "MicroNpuError", "check", "compile"]
+__all__ = [
+    "CompiledProgram",
+    "MicroNpuError",
+    "check",
+    "compile",
+    "get_chip_recipe",
+    "get_corstone300_recipe",
+    "get_corstone320_recipe",
+    "get_imx93_recipe",
+    "get_imxrt700_recipe",
+]
 
 # Imported on first use: torch and ExecuTorch take seconds, which `micronpu --help` must not wait for.
 _HOMES = {
     "CompiledProgram": ("micronpu.compiler.program", "CompiledProgram"),
     "check": ("micronpu.compiler.compile", "check_model"),
     "compile": ("micronpu.compiler.compile", "compile_model"),
+    **{name: ("micronpu.recipes", name) for name in __all__ if name.endswith("_recipe")},
 }
 
 

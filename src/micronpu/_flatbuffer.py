@@ -46,6 +46,15 @@ class Vector:
         """All elements of a vector of tables."""
         return (self.table(index) for index in range(self.length))
 
+    def strings(self) -> Iterator[str]:
+        """All elements of a vector of strings."""
+        for index in range(self.length):
+            position = self.table(index).position
+            size = _read("<I", self.data, position)
+            if position + 4 + size > len(self.data):
+                raise CorruptFlatbufferError(f"a string of {size} bytes leaves the {len(self.data)} bytes")
+            yield bytes(self.data[position + 4 : position + 4 + size]).decode("utf-8", errors="replace")
+
     def integers(self, format_: str = "<i") -> tuple[int, ...]:
         """All elements of a vector of numbers; `format_` is a `struct` format of one element."""
         size = struct.calcsize(format_)
@@ -69,6 +78,10 @@ class Table:
             return 0
         offset = _read("<H", self.data, vtable + entry)
         return self.position + offset if offset else 0
+
+    def offset(self, number: int) -> int:
+        """Byte position of a field, 0 when it is absent and has its default."""
+        return self._field(number)
 
     def integer(self, number: int, format_: str = "<i", default: int = 0) -> int:
         """A number field."""

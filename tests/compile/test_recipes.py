@@ -248,7 +248,8 @@ def test_a_concatenation_keeps_the_wide_range_in_a_recipe():
 
 
 def test_a_reshape_is_freed_of_the_batch_size():
-    module = graph_module(torch.export.export(MODEL, INPUTS[0]))
+    program = graph_module(torch.export.export(MODEL, INPUTS[0]))
+    module = torch.fx.GraphModule(program, program.graph)  # without the check of input shapes
     with pytest.raises(RuntimeError):
         module(X[:5])
     assert torch.allclose(any_batch_size(module)(X[:5]), MODEL(X[:5]), atol=1e-6)

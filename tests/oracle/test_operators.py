@@ -113,7 +113,7 @@ def test_program_is_reference(rows: list[Case], core_converts: bool):
     def tensors(sample: int) -> tuple[torch.Tensor, ...]:
         return tuple(torch.from_numpy(a) for row in rows for a in row.samples[sample])
 
-    outputs = [torch.zeros(g.outputs[0].shape, dtype=torch.int8) for g in references]
+    outputs = [torch.zeros(g.outputs[0].shape, dtype=getattr(torch, g.outputs[0].type.dtype.value)) for g in references]
     problems = []
     with HostProgram(finished(compiled, tensors(0), outputs)) as program:
         for sample in range(SAMPLES):

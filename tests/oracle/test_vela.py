@@ -13,12 +13,15 @@ from micronpu.ethosu.rules import Judge
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType
 from micronpu.ops.base import Op
-from micronpu.ops.convolution import Conv2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
+from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.softmax import Softmax
+from micronpu.ops.table import LookupTable
 
 TARGETS = ("ethos-u55-32", "ethos-u55-256", "ethos-u65-256", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048")
 Q = QParams.per_tensor(0.05, 0)
@@ -97,7 +100,7 @@ def test_judge_agrees_with_the_whole() -> None:
 def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, capfd: pytest.CaptureFixture[str]) -> None:
     builder = GraphBuilder()
     builder.emit(op, builder.input(TensorType(shape, DType.INT8, Q)))
-    (reason,) = Judge(EthosUCompileSpec("ethos-u55-128"))(builder.graph.nodes[0])
+    (reason,) = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert part in reason.detail
     assert capfd.readouterr().out == ""
@@ -106,9 +109,48 @@ def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, cap
 def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("micronpu.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
-    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    judge = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))
     for size in (8, 8, 9):
         builder = GraphBuilder()
         builder.emit(MaxPool2d((2, 2), (2, 2)), builder.input(TensorType((1, size, 8, 4), DType.INT8, Q)))
         judge(builder.graph.nodes[0])
     assert len(asked) == 2
+
+
+def test_judge_takes_an_operator_that_one_form_can_express() -> None:
+    """Vela has no word for a table in LiteRT, and none for an image half a pixel off in TOSA."""
+    auto, litert, tosa = (Judge(EthosUCompileSpec("ethos-u55-128", via=via)) for via in ("auto", "litert", "tosa"))
+    x = TensorType((1, 4, 4, 3), DType.INT8, Q)
+    for op, only in ((LookupTable((0,) * 256), tosa), (ResizeBilinear((8, 8), False, True), litert)):
+        builder = GraphBuilder()
+        builder.emit(op, builder.input(x), qparams=Q)
+        (node,) = builder.graph.nodes
+        assert not auto(node)
+        assert [bool(judge(node)) for judge in (litert, tosa)] == [only is tosa, only is litert]
+        assert auto.prefers(node) == (only is tosa)
+
+
+POSITIONS = [
+    (ArgMax(), (1, 4, 4, 127), ("u55-128", "u65-256", "u85-256")),
+    (ArgMax(), (2, 3, 127), ("u55-128", "u65-256", "u85-256")),
+    (ArgMax(), (1, 4, 4, 128), ("u85-256",)),
+    (DepthwiseConv2d((3, 3)), (1, 9, 9, 4), ("u55-128", "u65-256", "u85-256")),
+    (DepthwiseConv2d((4, 4)), (1, 9, 9, 4), ("u85-256",)),
+    (ResizeBilinear((8, 8), False, True), (1, 4, 4, 3), ("u55-128", "u65-256", "u85-256")),
+    (ResizeBilinear((12, 12), False, True), (1, 4, 4, 3), ("u85-256",)),
+    (ResizeBilinear((8, 8), True, False), (1, 4, 4, 3), ("u85-256",)),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "able"), POSITIONS, ids=str)
+@pytest.mark.parametrize("accelerator", ["u55-128", "u65-256", "u85-256"])
+def test_both_sides_of_limits(op: Op, shape: tuple[int, ...], able: tuple[str, ...], accelerator: str) -> None:
+    builder = GraphBuilder()
+    operands = [builder.input(TensorType(shape, DType.INT8, Q))]
+    if isinstance(op, DepthwiseConv2d):
+        weight = TensorType((1, 3, 3, shape[3]), DType.INT8, QParams.per_tensor(0.02, 0))
+        bias = TensorType((shape[3],), DType.INT32, QParams.per_tensor(0.02 * Q.scale[0], 0))
+        operands += [builder.constant(np.ones(t.shape), t) for t in (weight, bias)]
+    builder.emit(op, *operands, qparams=Q)
+    reasons = Judge(EthosUCompileSpec(f"ethos-{accelerator}"))(builder.graph.nodes[0])
+    assert bool(reasons) == (accelerator not in able)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.exir import EdgeCompileConfig, to_edge
-from tests import cases_cortexm as cases
-from tests.cases_cortexm import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
+from tests import cortexm_rows as cases
+from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
 
 from micronpu.cortexm.interpreter import call_reference
 from micronpu.cortexm.reference import REFERENCES

@@ -33,8 +33,8 @@ from micronpu.ops.base import (
 )
 
 FEWEST_ROWS = 3
-# Rooms that make operators: importers, passes, and the operators' own modules.
-MAKERS = ("ops", "passes", "frontend", "quantize")
+# Rooms that make operators: importers, passes, cures, and the operators' own modules.
+MAKERS = ("ops", "passes", "frontend", "quantize", "ethosu")
 PACKAGE = Path(micronpu.__file__).parent
 NAMESPACES = ("aten", "dim_order_ops")
 
@@ -59,7 +59,7 @@ def _lacks_facets(cls: type[Op]) -> Iterator[str]:
     # A dataclass without a doc-string gets its signature as one.
     if doc.startswith(f"{cls.__name__}(") or "->" not in doc or not doc.split("\n")[0].endswith("."):
         yield "a doc-string: a sentence, then the shapes as `x [..] -> y [..]`"
-    for facet in ("infer", "reference", "to_litert"):
+    for facet in ("infer", "reference", "to_litert", "to_tosa"):
         if getattr(getattr(cls, facet), "__isabstractmethod__", False):
             yield f"`{facet}`"
     rule = getattr(cls, "quantization", None)
@@ -228,7 +228,7 @@ def importer(**options: Any) -> Any:
     def build(cls: type[Op], node: Any) -> Any:
         return node.emit(cls(), node.tensor("x"))
 
-    return from_aten("frac.default", **options)(classmethod(build))
+    return from_aten("lgamma.default", **options)(classmethod(build))
 
 
 def half(**changes: Any) -> type[Op]:
@@ -240,6 +240,7 @@ def half(**changes: Any) -> type[Op]:
         "infer": lambda self, x: x,
         "reference": lambda self, y, x: x.data // 2,
         "to_litert": lambda self, emit: emit.add("ABS"),
+        "to_tosa": lambda self, emit: emit.input(0),
         "build": importer(),
     }
     chosen = {name: member for name, member in (members | changes).items() if member is not None}
@@ -269,6 +270,7 @@ def test_a_complete_operator_passes(registry: None):
         ({"infer": None}, "`infer`"),
         ({"reference": None}, "`reference`"),
         ({"to_litert": None}, "`to_litert`"),
+        ({"to_tosa": None}, "`to_tosa`"),
         ({"build": None}, "a maker"),
         ({"work": lambda self, y, *x, constant=(): Work()}, "bytes read and written by"),
         (
@@ -311,13 +313,13 @@ def test_the_walk_fails_for_an_incomplete_operator(registry: None):
     ("entry", "complaint"),
     [
         (AtenImport("frobnicate.default", lambda node: node.tensor("x"), own_qparams()), "torch has no such overload"),
-        (AtenImport("cos.wrong", lambda node: node.tensor("x"), own_qparams()), "torch has no such overload"),
+        (AtenImport("digamma.wrong", lambda node: node.tensor("x"), own_qparams()), "torch has no such overload"),
         (
-            AtenImport("cos.default", lambda node: node.tensor("x"), own_qparams(), (("x", "input"),)),
+            AtenImport("digamma.default", lambda node: node.tensor("x"), own_qparams(), (("x", "input"),)),
             "`x` is read from `input`, but the arguments are self",
         ),
         (
-            AtenImport("cos.default", lambda node: node.tensor("x"), lambda node: own_qparams(), (("z", "other"),)),
+            AtenImport("digamma.default", lambda node: node.tensor("x"), lambda node: own_qparams(), (("z", "other"),)),
             "`z` is read from `other`, but the arguments are self",
         ),
     ],

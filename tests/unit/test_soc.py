@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from micronpu.errors import OptionError
+from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.neutron.devices import FLAVORS, NeutronTargetSpec, neutron_chips
 from micronpu.soc import NeutronNpu, all_targets, find_target, load_chip, load_chips
 from micronpu.soc.chip import Memory, parse_chip
@@ -117,10 +118,43 @@ def test_a_chip_from_a_file(tmp_path):
     assert [(t.name, t.aliases) for t in chip.targets] == [("toy-neutron", ("toy",))]
 
 
+def test_the_bandwidth_of_a_memory_may_be_known():
+    text = broken("bytes = 1024", "bytes = 1024\nbandwidth = 4_000_000_000")
+    (memory,) = parse_chip(text, "toy.toml").memories
+    assert memory == Memory("sram", 1024, 4e9) and str(memory) == "sram 1 KB, 4 GB/s"
+    assert str(Memory("flash", 7 << 19)) == "flash 3.5 MB" and str(Memory("otp", 64)) == "otp 64 bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "npu", "core", "leftovers"),
+    [
+        ("imxrt700", "N3-64", "cortex-m33", True),
+        ("corstone300", "U55-128", "cortex-m55", True),
+        ("corstone320", "U85-256", "cortex-m85", True),
+        ("imx93", "U65-256", "cortex-a55", False),
+    ],
+)
+def test_the_chips_of_the_recipes(name: str, npu: str, core: str, leftovers: bool):
+    target = find_target(name)
+    assert target.chip is not None
+    assert (target.chip.npu.variant, target.chip.core, target.core is not None) == (npu, core, leftovers)
+    if target.family == "ethos-u":
+        assert EthosUCompileSpec(target.device, **target.defaults()).accelerator.macs == int(npu.split("-")[1])
+        assert any(m.bandwidth for m in target.chip.memories) and target.chip.npu.assumed
+
+
 def test_memories_and_aliases_may_be_absent():
     text = broken('[[memory]]\nname = "sram"\nbytes = 1024\n', "").replace('aliases = ["toy"]\n', "")
     chip = parse_chip(text, "toy.toml")
     assert chip.memories == () and chip.targets[0].aliases == ()
+
+
+def test_cmsis_nn_needs_a_core_that_runs_it():
+    text = broken('aliases = ["toy"]', 'leftovers = "cmsis-nn"')
+    (target,) = chip_targets(parse_chip(text, "toy.toml"))
+    assert target.core is not None and target.core.title == "Cortex-M0 (CMSIS-NN)"
+    with pytest.raises(OptionError, match="computes with CMSIS-NN, which does not run on the core 'cortex-a55'"):
+        parse_chip(text.replace("cortex-m0", "cortex-a55"), "toy.toml")
 
 
 def test_a_file_that_does_not_exist(tmp_path):
@@ -148,10 +182,19 @@ def test_a_file_that_is_no_text(tmp_path):
         ("clock_mhz = 48", "clock_mhz = nan", "`clock_mhz` in the chip file toy.toml is nan; it must be positive."),
         ("clock_mhz = 48", "clock_mhz = inf", "`clock_mhz` in the chip file toy.toml is inf; it must be positive."),
         ("[core]", "[cores]", "The chip file toy.toml has no `core`."),
+        ("bytes = 1024", "bytes = 1024\nbandwidth = 0", "`bandwidth` in the chip file toy.toml is 0; it must be positive."),
+        ("bytes = 1024", "bytes = 1024\nbandwidth = true", "`bandwidth` in the chip file toy.toml is True, which is not"),
+        ("bytes = 1024", "bytes = 1024\nbandwidth = '4 GB/s'", "`bandwidth` in the chip file toy.toml is '4 GB/s', which"),
+        ("bytes = 1024", "bytes = 1024\nbandwith = 4e9", "The memory sram in the chip file toy.toml has the field `bandwith`"),
         ("bytes = 1024", 'bytes = "1 KB"', "`bytes` in the chip file toy.toml is '1 KB', which is not of the expected"),
         ("[[memory]]", "[memory]", "`memory` in the chip file toy.toml is {'name': 'sram', 'bytes': 1024}, which is"),
         ("[[target]]", "[target]", "`target` in the chip file toy.toml is {'name': 'toy-neutron', "),
         ('["toy"]', '"toy"', "`aliases` in the chip file toy.toml is 'toy', which is not of the expected type."),
+        (
+            'aliases = ["toy"]',
+            'leftovers = "float"',
+            "`leftovers` of the target toy-neutron in the chip file toy.toml is 'float'.",
+        ),
         ('["toy"]', "[1]", "`aliases` in the chip file toy.toml is [1]; it is a list of filled strings."),
     ],
 )

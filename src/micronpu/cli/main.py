@@ -16,7 +16,7 @@ from micronpu.files import check_writable, write_file
 if TYPE_CHECKING:
     from micronpu.partition.report import DelegationReport
 
-DEFAULT_TARGET = "imxrt700-neutron"
+DEFAULT_TARGET = "imxrt700-neutron-cortexm"
 
 app = typer.Typer(
     cls=Group,

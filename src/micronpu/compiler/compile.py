@@ -21,7 +21,15 @@ from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError
-from micronpu.frontend.program import ProgramView, is_channels_last, is_index, leaves_channels_last, static_shape
+from micronpu.estimate.host import core_note
+from micronpu.frontend.program import (
+    ProgramView,
+    integer_type,
+    is_channels_last,
+    is_index,
+    leaves_channels_last,
+    static_shape,
+)
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Group, Partitioning
@@ -88,9 +96,9 @@ def compile_model(
     )
     host = host_part(quantized, device, clock)
     with clock.step("lower"), quiet():
-        program = _lowered(host.module, examples, host.core)
+        program, core_notes = _lowered(host.module, examples, host.core)
         buffer = bytes(program.buffer)
-    notes = (*host.report.notes, *_kernel_notes(program))
+    notes = (*host.report.notes, *core_notes, *_kernel_notes(program))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
     return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files)
@@ -131,7 +139,11 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
     report = replace(
         found,
         notes=(*found.notes, *device.notes(compiled)),
-        operations=tuple(Operation.of(i, node) for i, part in enumerate(compiled) for node in part.graph.nodes),
+        operations=tuple(
+            Operation.of(i, node, part.costs.get(index))
+            for i, part in enumerate(compiled)
+            for index, node in enumerate(part.graph.nodes)
+        ),
     )
     core = device.core if leftovers is not None and leftovers.groups else None
     return HostPart(module, core, report, tuple(compiled))
@@ -155,13 +167,17 @@ def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) 
     return with_core(partitioning, leftovers)
 
 
-def _lowered(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None) -> ExecutorchProgramManager:
-    """The host part, lowered for the core where one computes in int8."""
+def _lowered(
+    module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None
+) -> tuple[ExecutorchProgramManager, tuple[str, ...]]:
+    """The host part, lowered for the core where one computes in int8, and what the report says about that."""
     if core is None:
-        return lower(module, examples)
-    from micronpu.cortexm.lower import lower_host  # the operators of CMSIS-NN take a second to import
+        return lower(module, examples), ()
+    from micronpu.cortexm.lower import on_core, plan_scratch  # the operators of CMSIS-NN take a second to import
 
-    return lower_host(module, examples, core)
+    module, graphs = on_core(module, core)
+    note = core_note((node for graph in graphs for node in graph.nodes), core)
+    return lower(module, examples, plan_scratch), (note,)
 
 
 def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -173,7 +189,7 @@ def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[t
         if node in view.images:
             shape, channels_last = tuple(shape[i] for i in TO_CHANNELS_LAST), False
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else torch.int8).to(memory_format=layout)
+        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else integer_type(node)).to(memory_format=layout)
 
     inputs = [empty(n, is_channels_last(n)) for n in group.inputs]
     return inputs, [empty(n, leaves_channels_last(n)) for n in group.outputs]

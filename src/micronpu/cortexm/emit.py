@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators)
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -57,6 +56,8 @@ def emit(graph: Graph, core: Core) -> fx.GraphModule:
     Raises:
         InternalError: an operator has no kernel, which `micronpu.cortexm.rules` should have found.
     """
+    import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators, and takes a second)
+
     return Emitter(graph, core).module()
 
 

@@ -61,7 +61,7 @@ class CoreForms(Pass):
     def run(self, graph: Graph) -> bool:
         walk = Walk(graph)
         for node in walk:
-            rewrite = None if is_table(node) else _REWRITES.get(type(node.op))
+            rewrite = None if is_table(node) else REWRITES.get(type(node.op))
             result = rewrite(_Site(self, walk, node)) if rewrite is not None else None
             if result is not None:
                 walk.replace(node.output, result)
@@ -167,7 +167,7 @@ def _transposed_convolution(site: _Site) -> Tensor | None:
     return site.emit(Slice((0, crop.top, crop.left, 0), site.output.shape), full)
 
 
-_REWRITES: dict[type[Op], Any] = {
+REWRITES: dict[type[Op], Any] = {
     FullyConnected: _fully_connected,
     Mean: _mean,
     Sub: _sub,

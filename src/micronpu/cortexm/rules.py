@@ -9,13 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+from micronpu.cortexm.emit import LOWERINGS
+from micronpu.cortexm.legalize import REWRITES
 from micronpu.cortexm.table import is_table
 from micronpu.ir.graph import Node
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.activation import Prelu
-from micronpu.ops.base import Op
-from micronpu.ops.padding import ReflectPad
-from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.verdict import Finding, Reason, found
 
@@ -24,8 +22,6 @@ LIMITS: list[Limit] = []
 
 SOFTMAX_ELEMENTS = 512
 """Equal elements of a row whose exponentials reach 2**28 in Q12."""
-
-_WITHOUT_KERNEL: tuple[type[Op], ...] = (ReflectPad, ResizeBilinear, Prelu)
 
 
 def _limit(check: Limit) -> Limit:
@@ -47,9 +43,9 @@ def core_activations_are_int8(node: Node) -> Finding | None:
 @_limit
 def core_has_kernel(node: Node) -> Finding | None:
     """The core has an int8 kernel for the operator."""
-    if isinstance(node.op, _WITHOUT_KERNEL) and not is_table(node):
-        return found(f"`{node.op.name}`", "express it by operators that the core has")
-    return None
+    if is_table(node) or type(node.op) in LOWERINGS or type(node.op) in REWRITES:
+        return None
+    return found(f"`{node.op.name}`", "express it by operators that the core has")
 
 
 @_limit

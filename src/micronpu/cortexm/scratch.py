@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from executorch.backends.cortex_m.library import cmsis_nn
-
 from micronpu.cortexm.core import Core
 from micronpu.ir.graph import Node
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Padding2d, Size2d
 
 
-def _backend(core: Core) -> Any:
-    return getattr(cmsis_nn.Backend, core.instructions.value)
+def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
+    """CMSIS-NN's own answer to one of its questions for a size."""
+    from executorch.backends.cortex_m.library import cmsis_nn
+
+    backend = getattr(cmsis_nn.Backend, core.instructions.value)
+    return int(getattr(cmsis_nn, f"{query}_buffer_size")(backend, cmsis_nn.DataType.A8W8, *arguments, **geometry))
 
 
 def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:
@@ -36,34 +38,26 @@ def convolution_bytes(node: Node, core: Core) -> int:
     assert isinstance(op, (Conv2d, DepthwiseConv2d))
     weight = node.inputs[1].shape
     if isinstance(op, Conv2d):
-        image = _image(node, list(weight), op.padding, op.stride, op.dilation)
-        return int(cmsis_nn.convolve_wrapper_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, **image))
+        return _bytes("convolve_wrapper", core, **_image(node, list(weight), op.padding, op.stride, op.dilation))
     image = _image(node, [weight[3], weight[1], weight[2], 1], op.padding, op.stride, op.dilation)
-    multiplier = weight[3] // node.inputs[0].type.channels
-    return int(
-        cmsis_nn.depthwise_conv_wrapper_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, ch_mult=multiplier, **image)
-    )
+    return _bytes("depthwise_conv_wrapper", core, ch_mult=weight[3] // node.inputs[0].type.channels, **image)
 
 
 def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
     """For a `transpose_conv2d`, which has two scratch tensors."""
     op: Any = node.op
     image = _image(node, list(node.inputs[1].shape), op.crop, op.stride, (1, 1))
-    first = cmsis_nn.transpose_conv_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, **image)
+    first = _bytes("transpose_conv", core, **image)
     del image["output_nhwc"]
-    second = cmsis_nn.transpose_conv_reverse_conv_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, **image)
-    return int(first), int(second)
+    return first, _bytes("transpose_conv_reverse_conv", core, **image)
 
 
 def average_pool_bytes(node: Node, core: Core) -> int:
     """For an `avg_pool2d`."""
     width, channels = node.output.shape[2:]
-    return int(
-        cmsis_nn.avgpool_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, dim_dst_width=width, ch_src=channels)
-    )
+    return _bytes("avgpool", core, dim_dst_width=width, ch_src=channels)
 
 
 def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
     """For the product of [M, ``inner``] and [``inner``, ``columns``]."""
-    shape = [inner, -1, -1, columns]
-    return int(cmsis_nn.fully_connected_buffer_size(_backend(core), cmsis_nn.DataType.A8W8, filter_nhwc=shape))
+    return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])

@@ -1,4 +1,4 @@
-"""Graph to TOSA flatbuffer (version 1.0), through the serializer that tosa-tools ships.
+"""Graph to TOSA (version 1.0).
 
 Operators write themselves with the functions of `TosaEmitter`, one per TOSA operator, which return the tensor they
 make.  Nothing is serialized before the whole graph is written.
@@ -8,99 +8,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.emit.tosa_file import NUMPY, TosaModel, TosaOperator, TosaTensor, Word, serialized
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.types import DType, Shape, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.arithmetic import quantize_multiplier
 from micronpu.ops.fused import Size2d
 
-_VERSION = (1, 0, 0, False)
+__all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator", "to_tosa"]
+
 MAX_RANK = 6
 """Axes that a tensor may have (the level 8K of the specification)."""
 
-_NUMPY = {
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT48": np.dtype(np.int64),
-    "BOOL": np.dtype(np.bool_),
-}
 _NAMES = {DType.INT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
-
-
-@dataclass(frozen=True)
-class TosaModel:
-    """A TOSA model and how it relates to the graph.
-
-    Attributes:
-        data: the flatbuffer.
-        nodes: for every TOSA operator in the file's order, constants included, the index of the graph's node that it
-            stems from.
-    """
-
-    data: bytes
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Word:
-    """A value of one of the serializer's enumerations, which is imported when a model is written."""
-
-    kind: str
-    value: str
-
-    def of(self, tosa: Any) -> Any:
-        return getattr(getattr(tosa, self.kind), self.value)
-
-
-@dataclass(eq=False)
-class TosaTensor:
-    """A tensor of the model being written.
-
-    Attributes:
-        shape: sizes; of a shape operand, the number of its elements.
-        dtype: TOSA's name of the element type; "SHAPE" is an operand that the file holds and no tensor.
-        data: the value of a constant.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-    data: npt.NDArray[Any] | None = None
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-
-@dataclass(eq=False)
-class _Operator:
-    """A TOSA operator, and the graph's node that it stems from; `arguments` are those of its attribute."""
-
-    name: str
-    inputs: tuple[TosaTensor, ...]
-    output: TosaTensor
-    attribute: str
-    arguments: tuple[Any, ...]
-    node: int
 
 
 class TosaEmitter:
     """What an operator writes itself with; one at a time is the current node."""
 
-    IGNORE_NAN = _Word("NanPropagationMode", "IGNORE")
+    IGNORE_NAN = Word("NanPropagationMode", "IGNORE")
     """An argument of comparisons, which has no meaning for integers."""
 
     def __init__(self) -> None:
         self._tensors: dict[Tensor, TosaTensor] = {}
         self._constants: dict[tuple[Any, ...], TosaTensor] = {}
-        self._operators: list[_Operator] = []
+        self._operators: list[TosaOperator] = []
         self._node: Node | None = None
         self._node_index = -1
         self._count = 0
@@ -144,7 +81,7 @@ class TosaEmitter:
     def constant(self, value: npt.ArrayLike, dtype: str = "INT8") -> TosaTensor:
         """A constant that exists in TOSA only; equal ones are written once."""
         array = np.asarray(value)
-        data = np.ascontiguousarray(array.astype(_NUMPY[dtype])).reshape(array.shape)
+        data = np.ascontiguousarray(array.astype(NUMPY[dtype])).reshape(array.shape)
         if (data != array).any():
             raise InternalError(f"A TOSA constant of type {dtype} cannot hold {array.min()} to {array.max()}.")
         return self._shared(data, dtype)
@@ -190,7 +127,7 @@ class TosaEmitter:
                 hint="join axes with a reshape",
             )
         words = attribute or "".join(word.capitalize() for word in name.split("_"))
-        self._operators.append(_Operator(name, tuple(inputs), output, words, arguments, self._node_index))
+        self._operators.append(TosaOperator(name, tuple(inputs), output, words, arguments, self._node_index))
         return output
 
     def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
@@ -245,10 +182,10 @@ class TosaEmitter:
 
     def clamp(self, x: TosaTensor, low: int, high: int) -> TosaTensor:
         """x between two bounds; x itself where they are those of its type."""
-        limits = np.iinfo(_NUMPY[x.dtype])
+        limits = np.iinfo(NUMPY[x.dtype])
         if low <= limits.min and high >= limits.max:
             return x
-        bounds = [list(np.array([bound], _NUMPY[x.dtype]).tobytes()) for bound in (low, high)]
+        bounds = [list(np.array([bound], NUMPY[x.dtype]).tobytes()) for bound in (low, high)]
         return self.add("CLAMP", (x,), x.shape, x.dtype, *bounds, self.IGNORE_NAN)
 
     def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
@@ -339,7 +276,7 @@ class TosaEmitter:
     ) -> TosaTensor:
         x, weight, bias = operands
         numbers = (self.number(zeros[0], x.dtype), self.number(zeros[1], weight.dtype))
-        arguments = (list(padding), list(stride), list(dilation), False, dtype_word(bias.dtype))
+        arguments = (list(padding), list(stride), list(dilation), False, Word("DType", bias.dtype))
         return self.add(name, (*operands, *numbers), shape, bias.dtype, *arguments)
 
     def matmul(self) -> TosaTensor:
@@ -367,7 +304,7 @@ class TosaEmitter:
         dtype = x.dtype if mode == "NEAREST" else {"INT8": "INT32", "INT16": "INT48"}[x.dtype]
         operands = (x, self.sizes(scales), self.sizes(offsets), self.sizes(borders))
         shape = (x.shape[0], *size, x.shape[3])
-        return self.add("RESIZE", operands, shape, dtype, _Word("ResizeMode", mode))
+        return self.add("RESIZE", operands, shape, dtype, Word("ResizeMode", mode))
 
     def bias(self, index: int, dtype: str) -> TosaTensor:
         """The bias of the current node in the type of its sums; one number for all channels where all are equal."""
@@ -384,7 +321,7 @@ class TosaEmitter:
     ) -> TosaTensor:
         """Mean of each window, with ties away from zero; padding does not count."""
         zero = self.number(0, x.dtype)
-        arguments = (list(kernel), list(stride), list(padding), dtype_word("INT32"))
+        arguments = (list(kernel), list(stride), list(padding), Word("DType", "INT32"))
         return self.add("AVG_POOL2D", (x, zero, zero), shape, x.dtype, *arguments)
 
     # -- changes of scale
@@ -428,7 +365,9 @@ class TosaEmitter:
             self.number(zeros[0], x.dtype),
             self.number(zeros[1], dtype),
         )
-        return self.add("RESCALE", operands, x.shape, dtype, wide, _Rounding(rounding), per_channel, False, False)
+        return self.add(
+            "RESCALE", operands, x.shape, dtype, wide, Word("RoundingMode", rounding), per_channel, False, False
+        )
 
     def centered(self, index: int) -> TosaTensor:
         """An operand without its zero point, as int32."""
@@ -468,13 +407,20 @@ class TosaEmitter:
             zeros = (0, y.zero_point)
             made = self.rescale(x, _NAMES[y.dtype], multipliers, right, zeros=zeros, rounding="SINGLE_ROUND")
             return self.clamp(made, *limits)
+        return self.clamp(self._bounded(x, multipliers, shifts, zero, "DOUBLE_ROUND"), *limits)
+
+    def _bounded(
+        self, x: TosaTensor, multipliers: Sequence[int], shifts: Sequence[int], zero: int, rounding: str
+    ) -> TosaTensor:
+        """x on the grid of the result by multipliers and left shifts."""
+        y = self.output_type
         # A number other than zero saturates as soon as the factor exceeds the range of the type, and TOSA wants the
         # factor to leave the number in int32.
-        most = 8 * y.dtype.size + 1
-        bounded = [(m, s) if s <= most + 1 else (1 << 30, most + 1) for m, s in zip(multipliers, shifts, strict=True)]
-        right = [31 - s for _, s in bounded]
-        made = self.rescale(x, _NAMES[y.dtype], [m for m, _ in bounded], right, zeros=(zero, y.zero_point))
-        return self.clamp(made, *limits)
+        most = 8 * y.dtype.size + 2
+        pairs = [(m, s) if s <= most else (1 << 30, most) for m, s in zip(multipliers, shifts, strict=True)]
+        right = [31 - s for _, s in pairs]
+        zeros = (zero, y.zero_point)
+        return self.rescale(x, _NAMES[y.dtype], [m for m, _ in pairs], right, zeros=zeros, rounding=rounding)
 
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
         """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.
@@ -483,7 +429,6 @@ class TosaEmitter:
         as far as the distance of a result from a tie is more than that.  An accumulator of 48 bits takes a multiplier
         of 15, so that an int16 result is off by one at most.
         """
-        y = self.output_type
         if x.dtype == "INT48":
             return self.requantize(x, factors, limits)
         multipliers, shifts = [], []
@@ -495,10 +440,8 @@ class TosaEmitter:
             if shift < -31:
                 multiplier, shift = 0, 0
             multipliers.append(multiplier)
-            shifts.append(31 - shift)
-        zeros = (0, y.zero_point)
-        made = self.rescale(x, _NAMES[y.dtype], multipliers, shifts, zeros=zeros, rounding="SINGLE_ROUND")
-        return self.clamp(made, *limits)
+            shifts.append(shift)
+        return self.clamp(self._bounded(x, multipliers, shifts, 0, "SINGLE_ROUND"), *limits)
 
     def result(self, x: TosaTensor, zero: int | None = None) -> TosaTensor:
         """An int32 number that is on the grid of the result already, apart from its zero point, saturated to it."""
@@ -508,9 +451,14 @@ class TosaEmitter:
 
     # -- the walk
 
-    def write(self, graph: Graph) -> TosaModel:
+    def write(self, graph: Graph, numbers: Sequence[int] | None = None) -> TosaModel:
+        """The model of a graph.
+
+        Args:
+            numbers: what the nodes are called in `TosaModel.nodes`; their positions unless given.
+        """
         for index, node in enumerate(graph.nodes):
-            self._node, self._node_index = node, index
+            self._node, self._node_index = node, index if numbers is None else numbers[index]
             first = len(self._operators)
             made = node.op.to_tosa(self)
             if made.shape != node.output.shape or made.dtype != _NAMES[node.output.type.dtype]:
@@ -521,7 +469,7 @@ class TosaEmitter:
             made.name = node.output.name
             self._tensors[node.output] = made
         self._node = None
-        return self._serialized([self._of(t) for t in graph.inputs], [self._of(t) for t in graph.outputs])
+        return serialized([self._of(t) for t in graph.inputs], [self._of(t) for t in graph.outputs], self._operators)
 
     @property
     def _current(self) -> Node:
@@ -537,70 +485,6 @@ class TosaEmitter:
             self._tensors[tensor] = TosaTensor(tensor.name, tensor.shape, _NAMES[tensor.type.dtype], data)
         return self._tensors[tensor]
 
-    def _rename(self) -> None:
-        """Tensors refer to each other by name, so that no two may share one."""
-        every = dict.fromkeys(t for o in self._operators for t in (*o.inputs, o.output))
-        taken: set[str] = set()
-        for tensor in every:
-            name, count = tensor.name, 0
-            while tensor.name in taken:
-                count += 1
-                tensor.name = f"{name}#{count}"
-            taken.add(tensor.name)
-
-    def _serialized(self, inputs: list[TosaTensor], outputs: list[TosaTensor]) -> TosaModel:
-        import tosa_serializer as tosa
-
-        serializer = tosa.TosaSerializer("", tosa.ConstMode.EMBED, *_VERSION)
-        block = serializer.currRegion.currBasicBlock
-        nodes: list[int] = []
-        written: set[TosaTensor] = set()
-        self._rename()
-
-        def tensor(t: TosaTensor) -> Any:
-            return tosa.TosaSerializerTensor(t.name, list(t.shape), getattr(tosa.DType, t.dtype))
-
-        for x in inputs:
-            serializer.addInputTensor(tensor(x))
-            written.add(x)
-        for operator in self._operators:
-            for operand in operator.inputs:
-                if operand not in written:
-                    if operand.data is None:
-                        raise InternalError(f"The TOSA tensor {operand.name} is read before it is made.")
-                    serializer.addConst(
-                        list(operand.shape), getattr(tosa.DType, operand.dtype), operand.data, operand.name
-                    )
-                    nodes.append(operator.node)
-                    written.add(operand)
-            y = operator.output
-            block.addTensor(y.name, list(y.shape), getattr(tosa.DType, y.dtype))
-            written.add(y)
-            attribute = tosa.TosaSerializerAttribute()
-            arguments = [v.of(tosa) if isinstance(v, _Word) else v for v in operator.arguments]
-            if operator.name != "IDENTITY":
-                getattr(attribute, f"{operator.attribute}Attribute")(*arguments)
-            else:
-                attribute.IdentityAttribute()
-            serializer.addOperator(
-                getattr(tosa.Op, operator.name), [t.name for t in operator.inputs], [y.name], attribute
-            )
-            nodes.append(operator.node)
-        for y in outputs:
-            if y not in written:
-                raise InternalError(f"The output {y.name} is made by no operator.")
-            block.addOutput(y.name)
-        return TosaModel(bytes(serializer.serialize()), tuple(nodes))
-
-
-def _Rounding(value: str) -> _Word:  # noqa: N802  (reads as the enumeration that it stands for)
-    return _Word("RoundingMode", value)
-
-
-def dtype_word(name: str) -> _Word:
-    """An element type as an argument of an attribute."""
-    return _Word("DType", name)
-
 
 def accumulator(dtype: str) -> str:
     """Type of the sums of products of activations with int8 weights."""
@@ -608,9 +492,27 @@ def accumulator(dtype: str) -> str:
 
 
 def to_tosa(graph: Graph) -> TosaModel:
-    """Writes a legalised graph as a TOSA model.
+    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
 
     Raises:
         UnsupportedError: an operator has no TOSA form.
     """
-    return TosaEmitter().write(graph)
+    from micronpu.passes.pipeline import LEGALIZE_TOSA
+
+    legal = graph.clone()
+    numbers = {node: index for index, node in enumerate(legal.nodes)}
+    for step in LEGALIZE_TOSA:
+        step.run(legal)
+    legal.remove_dead()
+    return TosaEmitter().write(legal, _original_nodes(legal, numbers))
+
+
+def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
+    """For every node its number before the passes; a node that they made has that of the first that reads it."""
+    users = graph.users()
+    found: list[int] = []
+    for node in reversed(graph.nodes):
+        if node not in numbers:
+            numbers[node] = min(numbers[reader] for reader in users[node.output])
+        found.append(numbers[node])
+    return found[::-1]

@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaModel, to_tosa
 from micronpu.errors import UnsupportedError
+from micronpu.ethosu.costs import costs_of
 from micronpu.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.payload import pack
 from micronpu.ethosu.rules import RULE, SENTENCE, judge_of
-from micronpu.ethosu.vela import VelaProgram, compile_flatbuffer
+from micronpu.ethosu.strategies import Outcome, choose
+from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph
 from micronpu.neutron.converter import reference_artifacts
 from micronpu.neutron.payload import PayloadLayout, TensorSlot
@@ -53,11 +55,15 @@ class EthosUPartition(CompiledPartition):
 
     Attributes:
         form: what was chosen.  The host runs its model, and its operators are the identifiers of the debug handles.
-        others: what the other format would have cost in cycles, by its name; None where Vela refuses it.
+        choice: how it was compiled, and what that costs.
+        others: what the other ways would have cost.
+        forms: name of a form of operators, see `micronpu.ethosu.forms`, to how many have it.
     """
 
     form: Form
-    others: Mapping[str, int | None]
+    choice: Outcome
+    others: tuple[Outcome, ...]
+    forms: Mapping[str, int]
 
     @property
     def program(self) -> VelaProgram:
@@ -79,14 +85,14 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     run_passes(graph)
     if FlattenSlices().run(graph):
         graph.rename()
+    try:
+        choice = choose(graph, spec, emitters=_EMITTERS)
+    except VelaError as error:
+        raise _refused(graph, spec, error.what) from error
+    graph, via = choice.graph, choice.outcome.strategy.via
+    chosen = Form(via=via, model=choice.emitted, program=choice.program)
     files.write("graph_after.txt", lambda: f"{graph}\n")
-    forms, objections = _forms(graph, spec)
-    for form in forms:
-        suffix = "tflite" if form.via == "litert" else "tosa"
-        files.write(f"model.{suffix}", functools.partial(bytes, form.model.data))
-    if not forms:
-        raise _refused(graph, spec, next(iter(objections.values())))
-    chosen = min(forms, key=lambda form: form.program.cycles)
+    files.write(f"model.{'tflite' if via == 'litert' else 'tosa'}", functools.partial(bytes, chosen.model.data))
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(chosen.model.nodes)}
     external = _external(chosen.program, spec)
     payload = pack(chosen.program, {block: key for block, (key, _) in external.items()})
@@ -95,7 +101,6 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
         named[host_graph_key(payload)] = NamedData(_host_graph(graph, chosen.model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(chosen.program))
-    others: dict[str, int | None] = {form.via: form.program.cycles for form in forms if form is not chosen}
     return EthosUPartition(
         payload=payload,
         graph=graph,
@@ -103,7 +108,10 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
         named_data=named,
         name=name,
         form=chosen,
-        others=others | dict.fromkeys(objections),
+        choice=choice.outcome,
+        others=tuple(o for o in choice.outcomes if o is not choice.outcome),
+        forms=choice.forms,
+        costs=costs_of(chosen.program, chosen.model.nodes, spec.accelerator),
     )
 
 

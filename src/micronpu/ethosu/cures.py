@@ -6,98 +6,35 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
 from micronpu.ethosu.rules import Judge
-from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Padding2d
-from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ir.graph import Graph, Node
+from micronpu.ir.types import DType
+from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.resize_products import BilinearProducts
 from micronpu.ops.slicing import Slice
-from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.base import Pass, Walk
 from micronpu.passes.rewrite import Chain, Rewrite
 
 
-class SplitTransposedConvolution(Rewrite):
-    """A transposed convolution as one convolution that makes every phase of the result as channels of its own.
+class MultiplyBilinear(Rewrite):
+    """A bilinear resize to 2 or 4 times the size as a depthwise convolution whose channels are phases of the result.
 
-        x [N, H, W, C] -> transpose_conv2d(w [O, KH, KW, C], stride s) -> y
-        x -> conv2d(w' [s * s * O, KH / s, KW / s, C], padding KH / s - 1) -> [N, H', W', s * s * O]
-          -> reshape [N * H', W', s, s * O] -> transpose(0, 2, 1, 3) -> reshape [N, s * H', s * W', O] -> slice -> y
-
-    Element ``s * i + r`` of the result is the sum of ``w[s * t + r] * x[i - t]``, whatever the stride: a convolution.
-    Where s does not divide the kernel, its missing elements are zero.  Costs as many products as before, rounded up to
-    whole phases, and a transpose.
+    x -> resize_bilinear{2H, 2W} -> y        x -> resize_bilinear_products{2H, 2W} -> y
     """
 
-    name = "split_transposed_convolution"
-
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, TransposeConv2d) or node.inputs[1].data is None or node.inputs[2].data is None:
-            return None
-        (x, weight, bias), y = node.inputs, node.output
-        (down, across), (outputs, high, wide, depth) = op.stride, weight.shape
-        taps = (-(-high // down), -(-wide // across))
-        filled = np.zeros((outputs, taps[0] * down, taps[1] * across, depth), np.int8)
-        filled[:, :high, :wide] = weight.data
-        # [O, T, s, U, s, C] to [s, s, O, T, U, C]; a convolution reads from the last element to the first.
-        apart = filled.reshape(outputs, taps[0], down, taps[1], across, depth).transpose(2, 4, 0, 1, 3, 5)
-        kernels = apart[:, :, :, ::-1, ::-1].reshape(down * across * outputs, *taps, depth)
-        phases = down * across
-        chain = Chain(self.name, node)
-        sums = chain.add(
-            Conv2d((1, 1), Padding2d.symmetric(taps[0] - 1, taps[1] - 1), (1, 1), op.activation),
-            x,
-            _constant("weight", np.ascontiguousarray(kernels), weight.type, phases),
-            _constant("bias", np.tile(bias.data, phases), bias.type, phases),
-            qparams=y.type.qparams,
-        )
-        count, rows, columns, _ = sums.shape
-        apart_rows = chain.add(Reshape((count * rows, columns, down, across * outputs)), sums)
-        moved = chain.add(Transpose((0, 2, 1, 3)), apart_rows)
-        full = chain.add(Reshape((count, rows * down, columns * across, outputs)), moved)
-        return chain.finish(Slice((0, op.crop.top, op.crop.left, 0), y.shape), full, y)
-
-
-def _constant(name: str, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]], type: TensorType, times: int) -> Tensor:
-    """A constant whose outputs are those of another, several times over, with its scales."""
-    qparams = type.qparams
-    if qparams is not None and qparams.axis is not None:
-        qparams = QParams(qparams.scale * times, qparams.zero_point * times, qparams.axis)
-    return Tensor(name, TensorType(data.shape, type.dtype, qparams), data)
-
-
-class CopyNearest(Rewrite):
-    """Resizing to a multiple by the nearest element as copies of columns, then of rows.
-
-        x [N, H, W, C] -> resize_nearest{3H, 3W} -> y
-        x -> concat(x, x, x) along C -> reshape [N * H, 1, 3 * W, C] -> concat along the new axis -> reshape -> y
-    """
-
-    name = "copy_nearest"
+    name = "multiply_bilinear"
 
     def apply(self, node: Node, lanes: int) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, ResizeNearest):
+        if not isinstance(op, ResizeBilinear) or isinstance(op, BilinearProducts) or x.type.dtype is not DType.INT8:
             return None
-        count, rows, columns, channels = x.shape
-        (down, down_rest), (across, across_rest) = divmod(op.size[0], rows), divmod(op.size[1], columns)
-        if down_rest or across_rest or max(down, across) > _MOST_COPIES:
+        products = BilinearProducts(op.size, op.align_corners, op.half_pixel_centers)
+        if not products.factor(x.shape[1], x.shape[2]):
             return None
-        for before, after, times in ((rows, op.size[0], down), (columns, op.size[1], across)):
-            if not np.array_equal(op.sources(before, after), np.repeat(np.arange(before), times)):
-                return None  # align_corners repeats the inner elements more often
-        chain = Chain(self.name, node)
-        wide = chain.add(Concat(3), *[x] * across) if across > 1 else x
-        lines = chain.add(Reshape((count * rows, 1, columns * across, channels)), wide)
-        copies = chain.add(Concat(1), *[lines] * down) if down > 1 else lines
-        return chain.finish(Reshape(y.shape), copies, y)
+        return Chain(self.name, node).finish(products, x, y)
 
 
 class PickFromDepthwise(Rewrite):
@@ -122,8 +59,6 @@ class PickFromDepthwise(Rewrite):
             dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
         return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)
 
-
-_MOST_COPIES = 16
 
 _DENSE_RANK = 4
 
@@ -160,14 +95,17 @@ class FlattenSlices(Pass):
         return walk.changed
 
 
-CURES: tuple[Rewrite, ...] = (SplitTransposedConvolution(), CopyNearest(), PickFromDepthwise())
+CURES: tuple[Rewrite, ...] = (MultiplyBilinear(), PickFromDepthwise())
 
 
 def cure(node: Node, judge: Judge, disabled: Collection[str] = ()) -> list[Node] | None:
-    """What stands in an operator's stead after the first rewrite after which Vela takes all of it, or None."""
+    """What stands in an operator's stead after the first rewrite after which Vela takes all of it, or None.
+
+    In the form that it takes most operators in, since a partition is of one form.
+    """
     for rewrite in CURES:
         nodes = None if rewrite.name in disabled else rewrite.apply(node, 1)
-        if nodes and not any(judge(n) for n in nodes):
+        if nodes and all(judge.prefers(n) for n in nodes):
             return nodes
     return None
 
@@ -182,5 +120,5 @@ def cure_graph(graph: Graph, judge: Judge, disabled: Collection[str] = ()) -> No
     """Puts cures in the place of the operators that Vela refuses, in an imported graph."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes += (cure(node, judge, disabled) if judge(node) else None) or [node]
+        nodes += (None if judge.prefers(node) else cure(node, judge, disabled)) or [node]
     graph.nodes = nodes

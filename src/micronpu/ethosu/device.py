@@ -103,10 +103,14 @@ class EthosUDevice(Device):
 
 
 def _choice(part: EthosUPartition) -> str:
-    """Which format was chosen and by how much."""
+    """Which way was chosen, with which forms of operators, and by how much."""
     cycles = part.program.cycles
     others = ", ".join(
-        f"Vela refuses {via}" if other is None else f"{via} would cost {other:,} ({(other - cycles) / cycles:+.1%})"
-        for via, other in part.others.items()
+        f"{o.strategy.name} is refused"
+        if o.cycles is None
+        else f"{o.strategy.name} would cost {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
+        for o in part.others
     )
-    return f"`{part.name}` goes to Vela as {part.form.via}, {cycles:,} cycles; {others}."
+    forms = ", ".join(f"{count} x {name}" for name, count in part.forms.items())
+    made = f" with {forms}" if forms else ""
+    return f"`{part.name}` goes to Vela as {part.choice.strategy.name}{made}, {cycles:,} cycles; {others}."

@@ -110,6 +110,7 @@ def sections(ini: str, prefix: str) -> tuple[str, ...]:
     return tuple(s.removeprefix(prefix) for s in parser.sections() if s.startswith(prefix))
 
 
+@functools.lru_cache(maxsize=32)
 def clock_hz(ini: str, system_config: str) -> float:
     """Clock of the NPU in a system configuration."""
     parser = configparser.ConfigParser(strict=False)

@@ -1,4 +1,4 @@
-"""Other forms of an operator that compute the same integers in fewer cycles of an Ethos-U.
+"""Other forms of an operator that compute the same in fewer cycles of an Ethos-U.
 
 What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are
 taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A form moves elements
@@ -21,6 +21,7 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Chain
 
 _BLOCKS = (8, 16)
@@ -220,6 +221,26 @@ class DenseDepthwise(Form):
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
+class MeanAsPool(Form):
+    """The mean over height and width as an average pool of one window.
+
+    x [1, 7, 7, C] -> mean(axes 1, 2) -> y        x -> avg_pool2d{7x7} -> reshape -> y
+
+    The one form that is not exact: the pool rounds once, as the mean of real numbers does, where `mean` rounds twice,
+    so that a result may be one step off, on the side of the real mean.  Both formats then compute the same.
+    """
+
+    name = "mean_as_pool"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, Mean) or x.type.rank != 4 or x.type.dtype is not DType.INT8 or op.axes != (1, 2):
+            return
+        if x.type.qparams == y.type.qparams and x.shape[1] <= _TALLEST_POOL:
+            chain = Chain(self.name, node)
+            yield chain.result(chain.add(AvgPool2d((x.shape[1], x.shape[2])), x), y)
+
+
 class PoolAsColumn(Form):
     """All pixels in one column, or one row, for an average of them all.
 
@@ -248,6 +269,7 @@ FORMS: tuple[Form, ...] = (
     ChannelsIntoKernel(),
     FlatPixels(),
     DenseDepthwise(),
+    MeanAsPool(),
     PoolAsColumn(),
 )
 

@@ -36,46 +36,58 @@ class Judge:
 
     def __init__(self, spec: EthosUCompileSpec) -> None:
         self.spec = spec
-        self._verdicts: dict[_Key, str] = {}
+        self.forms = tuple(_EMITTERS) if spec.via == "auto" else (spec.via,)
+        self._objections: dict[_Key, dict[str, str]] = {}
 
     def __call__(self, node: Node) -> list[Reason]:
         """Why the operator cannot run, empty where it can."""
-        if isinstance(node.op, Transpose | Reshape):
-            return []  # most of them vanish, and Vela moves what is left in some way
-        key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
-        if key not in self._verdicts:
-            self._verdicts[key] = self._ask(node)
-        message = self._verdicts[key]
-        if not message:
+        objections = self._ask(node)
+        if len(objections) < len(self.forms):
             return []
+        message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-        return [
-            Reason(RULE, SENTENCE, message, name, node.origin.source, "another Ethos-U, or another form of the model")
-        ]
+        hint = "another Ethos-U, or another form of the model"
+        if node.output.type.dtype is DType.INT16:
+            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {hint}'
+        return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
-    def _ask(self, node: Node) -> str:
-        """Vela's objection, or ""."""
-        objection = self._tried(_alone(node, channels_last=False))
-        if objection and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
-            # In a network its operands mostly come channels last, and their transposes move behind it.
-            return self._tried(_alone(node, channels_last=True)) and objection
-        return objection
+    def prefers(self, node: Node) -> bool:
+        """Whether the operator can run in the form that most operators have, beside which it can stand."""
+        return self.forms[0] not in self._ask(node)
 
-    def _tried(self, graph: Graph) -> str:
+    def _ask(self, node: Node) -> dict[str, str]:
+        """Vela's objections, by the form that it objects to."""
+        if isinstance(node.op, Transpose | Reshape):
+            return {}  # most of them vanish, and Vela moves what is left in some way
+        key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
+        if key not in self._objections:
+            found = self._tried(_alone(node, channels_last=False))
+            if found and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
+                # In a network its operands mostly come channels last, and their transposes move behind it.
+                again = self._tried(_alone(node, channels_last=True))
+                found = {form: objection for form, objection in found.items() if form in again}
+            self._objections[key] = found
+        return self._objections[key]
+
+    def _tried(self, graph: Graph) -> dict[str, str]:
         try:
             legal = run_passes(graph)
         except UnsupportedError as error:
-            return error.what
-        objections = []
-        for form in _EMITTERS if self.spec.via == "auto" else (self.spec.via,):
+            return dict.fromkeys(self.forms, error.what)
+        objections = {}
+        for form in self.forms:
             try:
                 compile_flatbuffer(_EMITTERS[form](legal), self.spec)
-                return ""
             except VelaError as error:
-                objections.append(error.what)
+                objections[form] = error.what
             except (InternalError, UnsupportedError) as error:
-                objections.append(f"it cannot be emitted: {error.what}")
-        return objections[0]
+                objections[form] = f"it cannot be emitted: {error.what}"
+        return objections
+
+
+def _names_a_limit(objection: str) -> bool:
+    """What Vela says about LiteRT often names a limit; what it says about TOSA is only the operator."""
+    return objection.startswith("Vela: ") and "Unsupported opType" not in objection
 
 
 def _alone(node: Node, *, channels_last: bool) -> Graph:
@@ -115,7 +127,7 @@ def _kind(tensor: Tensor) -> object:
     qparams: QParams | None = type.qparams
     if (
         tensor.is_constant
-        and type.dtype in (DType.INT8, DType.INT32)
+        and type.dtype in (DType.INT8, DType.INT32, DType.INT64)
         and qparams is not None
         and qparams.axis is not None
     ):

@@ -8,11 +8,11 @@ compiled whole.  Forms that cost more there than they did alone are taken back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from micronpu.emit.litert import to_litert
+from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.emit.tosa import TosaModel
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ethosu.forms import FORMS, Form
 from micronpu.ethosu.options import EthosUCompileSpec
@@ -29,18 +29,16 @@ _LEAST_GAIN = 0.03
 """Part of an operator's cycles that a form must save: what is measured alone differs a little in the program."""
 _MOST_CONSTANT_BYTES = 128 * 1024
 """Operators with more weights are bound by reading them, and take Vela long."""
-_NEAR = "Shared_Sram"
+_NEAR, _DEDICATED = "Shared_Sram", "Dedicated_Sram"
+_OPTIMIZE = ("scheduler", "optimize")
+_DISABLE = ("scheduler", "disable_feature")
+_LIMIT = ("scheduler", "arena_size_limit")
 _SMALL_NODES = 24
 """Programs of so few operators are also compiled by the strategies that rarely pay."""
 
 
-class Emitted(Protocol):
-    """A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def nodes(self) -> tuple[int, ...]: ...
+Emitted = LiteRtModel | TosaModel
+"""A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,13 @@ class Strategy:
         name: what the report calls it.
         via: format that Vela is given, "litert" or "tosa".
         forms: whether operators are in the forms that cost the least.
-        flags: further flags of Vela.
+        options: (section, key) and value of Vela's options.
     """
 
     name: str
     via: str = "litert"
     forms: bool = True
-    flags: tuple[str, ...] = ()
+    options: tuple[tuple[tuple[str, str], str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,12 +132,10 @@ class Place:
     Attributes:
         read_by_sum: an addition reads the result, which Vela does together with the node unless a reshape is between.
         shares: others read the operand too; Vela copies a tensor that is read under two shapes.
-        at_border: an operand is an input of the program, or the result an output.
     """
 
     read_by_sum: bool
     shares: bool
-    at_border: bool
 
 
 class Bench:
@@ -147,23 +143,21 @@ class Bench:
 
     def __init__(self, spec: EthosUCompileSpec, emit: Emit = to_litert) -> None:
         # Where the tensors of the border live in DRAM, Vela keeps those between operators in the SRAM.
-        dedicated = (spec.memory_mode or "").startswith("Dedicated_Sram")
+        dedicated = (spec.memory_mode or "").startswith(_DEDICATED)
         shared = _NEAR in spec.accelerator.memory_modes(spec.ini)
-        self._inside = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
-        self._border = spec
+        self._spec = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
         self._emit = emit
         self._cycles: dict[object, int | None] = {}
         self._best: dict[object, tuple[Form, int] | None] = {}
 
-    def cycles(self, nodes: Sequence[Node], at_border: bool) -> int | None:
+    def cycles(self, nodes: Sequence[Node]) -> int | None:
         """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
-        spec = self._border if at_border else self._inside
-        key = (tuple(_kind(n) for n in nodes), spec.memory_mode)
+        key = tuple(_kind(n) for n in nodes)
         if key not in self._cycles:
             try:
                 emitted = self._emit(_alone(nodes))
-                self._cycles[key] = compile_flatbuffer(emitted.data, spec).cycles
-            except (VelaError, InternalError):
+                self._cycles[key] = compile_flatbuffer(emitted.data, self._spec).cycles
+            except (UnsupportedError, InternalError):
                 self._cycles[key] = None
         return self._cycles[key]
 
@@ -186,16 +180,16 @@ class Bench:
         offers = [(form, i, nodes) for form in FORMS for i, nodes in enumerate(form.offers(node, before))]
         if place.read_by_sum:
             offers = [o for o in offers if not isinstance(o[2][-1].op, Reshape)]
-        plain = self.cycles(own, place.at_border) if offers else None
+        plain = self.cycles(own) if offers else None
         if plain is None:
             return None
         found, least = None, plain * (1 - _LEAST_GAIN)
         for form, index, nodes in offers:
             reads_before = before is not None and nodes[0].inputs[0] is before.output
             together = [before, *nodes] if before is not None and reads_before else nodes
-            cost = self.cycles(together, place.at_border)
+            cost = self.cycles(together)
             if cost is not None and place.shares and isinstance(nodes[0].op, Reshape):
-                cost += self.cycles(nodes[:1], place.at_border) or 0
+                cost += self.cycles(nodes[:1]) or 0
             if cost is not None and cost < least:
                 found, least = (form, index), cost
         return found
@@ -210,7 +204,6 @@ def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> d
     FoldPads().run(graph)
     graph.remove_dead()
     users, outputs, producers = graph.users(), set(graph.outputs), graph.producers()
-    border = {*graph.inputs, *graph.outputs}
     replaced: dict[Node, list[Node]] = {}
     gone: set[Node] = set()
     # From the end, so that a convolution may take the transpose before it before the transpose is looked at.
@@ -228,7 +221,6 @@ def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> d
         place = Place(
             read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
             shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
-            at_border=any(t in border for t in (*node.inputs, *node.outputs, *(before.inputs if before else ()))),
         )
         nodes = bench.best(node, before, place)
         if nodes is None:
@@ -255,7 +247,11 @@ def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> d
 
 
 def choose(
-    graph: Graph, spec: EthosUCompileSpec, *, memory_limit: int | None = None, emitters: dict[str, Emit] | None = None
+    graph: Graph,
+    spec: EthosUCompileSpec,
+    *,
+    memory_limit: int | None = None,
+    emitters: Mapping[str, Emit] | None = None,
 ) -> Choice:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
@@ -268,7 +264,7 @@ def choose(
         VelaError: Vela refuses every way.
         MemoryLimitError: no way fits the memory.
     """
-    known: dict[str, Emit] = emitters if emitters is not None else {"litert": to_litert}
+    known: Mapping[str, Emit] = emitters if emitters is not None else {"litert": to_litert}
     formats = [via for via in known if spec.via in ("auto", via)]
     if not formats:
         raise InternalError(f"Nothing writes the format {spec.via!r}.")
@@ -285,10 +281,9 @@ def choose(
     def attempt(strategy: Strategy) -> None:
         if any(strategy == outcome.strategy for outcome in (*(f[0] for f in found), *refused)):
             return
-        chosen = replace(spec, extra_flags=(*spec.extra_flags, *strategy.flags))
         try:
             emitted = known[strategy.via](graphs[strategy.forms])
-            program = compile_flatbuffer(emitted.data, chosen)
+            program = compile_flatbuffer(emitted.data, spec, dict(strategy.options))
         except UnsupportedError as error:
             refused.append(Outcome(strategy, None, objection=error.what))
             errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
@@ -314,8 +309,11 @@ def choose(
     for strategy in _strategies(formats, graphs, spec, len(graph.nodes)):
         attempt(strategy)
     if memory_limit is not None and found and not any(outcome.fits for outcome, _, _ in found):
-        for strategy in _smaller(formats[0], graphs, spec, memory_limit):
+        for strategy in _smaller(formats[0], graphs, memory_limit):
             attempt(strategy)
+    if not found:
+        for via in formats[1:]:
+            attempt(Strategy(_name(via, False), via, False))
     if not found:
         raise errors[0]
     fitting = [entry for entry in found if entry[0].fits]
@@ -360,15 +358,22 @@ def _strategies(
     best = max(graphs)
     for via in formats[1:]:
         yield Strategy(_name(via, best), via, best)
-    if size <= _SMALL_NODES and "--optimise" not in " ".join(spec.extra_flags):
-        yield Strategy(f"{_name(formats[0], best)}, optimised for size", formats[0], best, ("--optimise=Size",))
+    if size > _SMALL_NODES:
+        return
+    name = _name(formats[0], best)
+    yield Strategy(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
+    if (spec.memory_mode or "").startswith(_DEDICATED):
+        for forms in sorted(graphs, reverse=True):
+            option = ((_DISABLE, "Cascading"),)
+            yield Strategy(f"{_name(formats[0], forms)}, without cascades", formats[0], forms, option)
 
 
-def _smaller(via: str, graphs: dict[bool, Graph], spec: EthosUCompileSpec, limit: int) -> Iterator[Strategy]:
+def _smaller(via: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Strategy]:
     """What may need less memory, at the price of cycles."""
     for forms in sorted(graphs, reverse=True):
-        yield Strategy(f"{_name(via, forms)}, within {limit:,} bytes", via, forms, (f"--arena-cache-size={limit}",))
-        yield Strategy(f"{_name(via, forms)}, optimised for size", via, forms, ("--optimise=Size",))
+        name = _name(via, forms)
+        yield Strategy(f"{name}, within {limit:,} bytes", via, forms, ((_LIMIT, str(limit)),))
+        yield Strategy(f"{name}, optimised for size", via, forms, ((_OPTIMIZE, "Size"),))
 
 
 def _name(via: str, forms: bool) -> str:

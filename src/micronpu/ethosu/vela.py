@@ -7,8 +7,8 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from micronpu.errors import UnsupportedError
@@ -42,13 +42,25 @@ class Border:
 
 @dataclass(frozen=True)
 class LayerEstimate:
-    """Vela's estimate for one operation; ``source`` is the index of the operator in the program Vela was given."""
+    """Vela's estimate for one operation.
+
+    Attributes:
+        source: index of the operator in the program that Vela was given, or -1.
+        cycles: of the whole operation, the longest of the following.
+        macs: multiply-accumulate operations.
+        npu_cycles: of the arithmetic.
+        memory_cycles: of reading and writing, per memory.
+        staging_bytes: working memory in use meanwhile.
+    """
 
     name: str
     operator: str
     source: int
     cycles: int
     macs: int
+    npu_cycles: int = 0
+    memory_cycles: Mapping[str, int] = field(default_factory=dict)
+    staging_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,13 @@ class VelaProgram:
         return self.cycles / self.clock_hz * 1000
 
 
-def compile_flatbuffer(model: bytes, spec: EthosUCompileSpec) -> VelaProgram:
+def compile_flatbuffer(
+    model: bytes, spec: EthosUCompileSpec, options: Mapping[tuple[str, str], str] | None = None
+) -> VelaProgram:
     """Compiles a LiteRT or TOSA flatbuffer.
+
+    Args:
+        options: (section, key) and value of the compiler's options beside those of the spec.
 
     Raises:
         VelaError: Vela refuses the program, or leaves an operator to the CPU.
@@ -105,7 +122,7 @@ def compile_flatbuffer(model: bytes, spec: EthosUCompileSpec) -> VelaProgram:
                     model,
                     "TFLITE" if is_litert else "TOSA",
                     system,
-                    options=_options(spec),
+                    options=_options(spec, options or {}),
                     verbose=False,
                 )
             finally:
@@ -155,7 +172,7 @@ def _objection(text: str) -> str:
     return f"Vela: {'; '.join(line.rstrip('.:') for line in lines[:4])}." if found and lines else ""
 
 
-def _options(spec: EthosUCompileSpec) -> str:
+def _options(spec: EthosUCompileSpec, more: Mapping[tuple[str, str], str]) -> str:
     values = {
         ("compiler", "enable_db"): "true",
         ("compiler", "output_format"): "Raw",
@@ -164,7 +181,8 @@ def _options(spec: EthosUCompileSpec) -> str:
         ("scheduler", "arena_size_limit"): str(_NO_LIMIT),
         ("scheduler", "cpu_tensor_alignment"): "16",
         ("scheduler", "tensor_allocator"): "HillClimb",
-    } | spec.vela_options()
+    }
+    values |= {**more, **spec.vela_options()}
     text = ""
     for section in ("compiler", "scheduler"):
         lines = [f"{key}={value}" for (where, key), value in values.items() if where == section]
@@ -184,7 +202,9 @@ def _layers(database: Any) -> tuple[LayerEstimate, ...]:
         return ()
     header = list(tables["perf"].header)
     order = {row[0]: index for index, row in enumerate(tables["source"].data)} if "source" in tables else {}
-    column = {name: header.index(name) for name in ("name", "operator", "source_id", "op_cycles", "mac_count")}
+    wanted = ("name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
+    column = {name: header.index(name) for name in wanted}
+    memories = {name.removesuffix("_ac"): i for i, name in enumerate(header) if name.endswith("_ac")}
     return tuple(
         LayerEstimate(
             row[column["name"]],
@@ -192,6 +212,9 @@ def _layers(database: Any) -> tuple[LayerEstimate, ...]:
             order.get(row[column["source_id"]], -1),
             int(row[column["op_cycles"]]),
             int(row[column["mac_count"]]),
+            int(row[column["npu_cycles"]]),
+            {name: int(row[i]) for name, i in memories.items()},
+            int(row[column["staging_usage"]]),
         )
         for row in tables["perf"].data
     )

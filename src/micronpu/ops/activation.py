@@ -24,6 +24,7 @@ from micronpu.ops.base import (
     Op,
     Permutation,
     Quantization,
+    Steps,
     Value,
     fixed_qparams,
     from_aten,
@@ -125,8 +126,13 @@ class Relu(Elementwise):
         x = node.tensor("x")
         if kind is Activation.NONE:
             return x
-        if kind is not None:
+        wide = x.type.dtype is DType.INT16
+        if kind is not None and not (wide and kind in (Activation.RELU_N1_TO_1, Activation.RELU_0_TO_1)):
             return node.emit(cls(kind), x, qparams=node.output)
+        if wide and x.type.qparams != node.output:  # LiteRT has these two for int8 only, and they saturate either way
+            from micronpu.ops.quantization import Requantize
+
+            x = node.emit(Requantize(DType.INT16), x, qparams=node.output)
         clamp = Clamp(low, high)
         return x if clamp.integer_limits(x.type) == x.type.dtype.limits else node.emit(clamp, x)
 
@@ -241,9 +247,8 @@ def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tenso
     """
     above = node.emit(Relu(Activation.RELU), x, qparams=node.output)
     below = node.emit(Clamp(None, 0.0), x)
-    return emit_binary(
-        node, Add(), above, emit_binary(node, Mul(), below, constant_like(node, slope, x.type), node.output), node.output
-    )
+    scaled = emit_binary(node, Mul(), below, constant_like(node, slope, x.type), node.output)
+    return emit_binary(node, Add(), above, scaled, node.output)
 
 
 def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
@@ -477,6 +482,7 @@ class Sigmoid(Table):
     """
 
     quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
+    tosa_steps = Steps(int16=14)
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -517,6 +523,7 @@ class Tanh(Table):
     """
 
     quantization = fixed_qparams(1 / 128, 0, int16_scale=2.0**-15)
+    tosa_steps = Steps(int16=14)
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -202,7 +202,8 @@ def wide_lookup_table(
     between = rounded((at(x_low + (numbers + real(1)) * step) + sample) / real(2))
     middle = rounded(at(x_low + numbers * step + step / real(2)))
     last = rounded(at(np.array([x_high], real)))
-    return np.concatenate([sample - rounded((between - middle) / real(2)), last]).clip(low, high).astype(np.int16)
+    entries = np.concatenate([sample - rounded((between - middle) / real(2)), last])
+    return np.asarray(entries.clip(low, high).astype(np.int16))
 
 
 def wide_lookup(table: IntArray, x: IntArray) -> IntArray:

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import dataclass_transform
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.errors import InternalError
 from micronpu.ir.types import DType, QParams, TensorType
 
 if TYPE_CHECKING:
@@ -133,6 +133,13 @@ def weighted(axis: int = 0) -> Quantization:
     return Quantization(weight="weight", weight_axis=axis, bias="bias")
 
 
+class Steps(NamedTuple):
+    """Largest difference of two results on the same grid, for int8 and for int16 results."""
+
+    int8: int = 0
+    int16: int = 0
+
+
 class Op(ABC):
     """An operator with its attributes; operands are passed to the methods.
 
@@ -142,6 +149,8 @@ class Op(ABC):
     name: ClassVar[str]
     operand_names: ClassVar[tuple[str, ...]] = ("x",)
     quantization: ClassVar[Quantization]
+    tosa_steps: ClassVar[Steps] = Steps()
+    """By how much the TOSA form differs from `reference`; not at all unless a class says so."""
 
     @abstractmethod
     def infer(self, *operands: TensorType) -> TensorType:
@@ -159,15 +168,15 @@ class Op(ABC):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         """Writes the operator into a LiteRT model."""
 
+    @abstractmethod
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         """Writes the operator into a TOSA model and returns the result.
 
-        Where TOSA's arithmetic differs from `reference`, the doc-string of the method says how and by how much.
+        Where TOSA's arithmetic differs from `reference`, the doc-string says how, and `tosa_steps` by how much.
 
         Raises:
             UnsupportedError: there is no TOSA form; the message says why.
         """
-        raise UnsupportedError(f"`{self.name}` has no TOSA form.")
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         """Multiply-accumulate operations; 0 for operators that only move or compare."""

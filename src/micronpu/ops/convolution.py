@@ -23,7 +23,7 @@ from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
-from micronpu.ops.tosa_windows import fitted, requantized, spread
+from micronpu.ops.tosa_windows import covering, fitted, requantized, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +112,8 @@ class _Convolution(Op):
         x, y, scales = emit.input_type(0), emit.output_type, emit.input_type(1).qparams
         assert scales is not None
         weight, dilation = spread(emit, weight, self.dilation, axes)
+        if dilation == (1, 1):
+            weight = covering(emit, emit.input(0), weight, axes, self.stride, self.padding)
         kernel = (weight.shape[axes[0]], weight.shape[axes[1]])
         w = fitted(emit, emit.input(0), kernel, self.stride, self.padding, dilation, fill=x.zero_point)
         sums = emit.convolution(name, w.x, weight, y.shape, w.padding, w.stride, dilation)

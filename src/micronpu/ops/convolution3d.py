@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.base import imports, weighted
+from micronpu.ops.base import AtenImport, add_import, weighted
 from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
@@ -30,7 +30,6 @@ def _triple(node: AtenNode, argument: str) -> tuple[int, int, int]:
     return depth, height, width
 
 
-@imports("conv3d.default", quantization=weighted(), moves_only=False, x="input")
 def build_conv3d(node: AtenNode) -> Tensor:
     """The slices that a window sees in depth become channels of one image, and the depth goes to the batch.
 
@@ -71,3 +70,6 @@ def build_conv3d(node: AtenNode) -> Tensor:
     y = node.emit(op, slices, constant, bias, qparams=node.output)
     y = reshaped(node, y, (count, y.shape[0] // count, *y.shape[1:]))
     return reshaped(node, transposed(node, y, inverse(_CHANNELS_LAST)), node.shape)
+
+
+add_import(AtenImport("conv3d.default", build_conv3d, weighted(), (("x", "input"),), fuses=True))

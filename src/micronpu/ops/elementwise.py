@@ -17,7 +17,17 @@ from micronpu.ops.arithmetic import (
     requantize,
     saturate,
 )
-from micronpu.ops.base import Op, Permutation, Quantization, Value, from_aten, operator, own_qparams, shares_qparams
+from micronpu.ops.base import (
+    Op,
+    Permutation,
+    Quantization,
+    Steps,
+    Value,
+    from_aten,
+    operator,
+    own_qparams,
+    shares_qparams,
+)
 from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.fused import Activation
 from micronpu.ops.movement import Reshape
@@ -142,8 +152,7 @@ def scaled_sum(
     shift = _ADD_SHIFT[y.dtype]
     largest = 2.0 * max(x.scale, z.scale)
     left, right = (
-        multiply_by_quantized_multiplier(v.centered << shift, *quantize_multiplier(v.scale / largest))
-        for v in (x, z)
+        multiply_by_quantized_multiplier(v.centered << shift, *quantize_multiplier(v.scale / largest)) for v in (x, z)
     )
     back = quantize_multiplier(largest / ((1 << shift) * y.scale))
     result = multiply_by_quantized_multiplier(combine(left, right), *back) + y.zero_point
@@ -166,6 +175,7 @@ class Add(Binary):
 
     verb = "added"
     quantization = own_qparams("x", "z")
+    tosa_steps = Steps(int8=1, int16=1)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         return scaled_sum(y, operands, self.activation.limits(y), np.add)
@@ -197,6 +207,7 @@ class Sub(Binary):
 
     verb = "subtracted"
     quantization = own_qparams("x", "z")
+    tosa_steps = Steps(int8=1, int16=1)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         return scaled_sum(y, operands, self.activation.limits(y), np.subtract)

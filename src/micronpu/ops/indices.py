@@ -85,7 +85,8 @@ class ArgMax(Op):
         axis = emit.constant(emit.input_type(0).rank - 1, TensorType((), DType.INT32))
         name = "ARG_MIN" if self.smallest else "ARG_MAX"
         options = "ArgMinOptions" if self.smallest else "ArgMaxOptions"
-        emit.add(name, options=options, fields={"outputType": emit.code(DType.INT32)}, inputs=[0, axis], outputs=[found])
+        fields = {"outputType": emit.code(DType.INT32)}
+        emit.add(name, options=options, fields=fields, inputs=[0, axis], outputs=[found])
         emit.add("ADD", options="AddOptions", inputs=[found, lowest], outputs=[moved])
         emit.add("CAST", options="CastOptions", inputs=[moved])
 

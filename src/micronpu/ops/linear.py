@@ -10,7 +10,7 @@ import numpy.typing as npt
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.arithmetic import round_scaled, saturate
-from micronpu.ops.base import Op, Value, from_aten, operator, weighted
+from micronpu.ops.base import Op, Steps, Value, from_aten, operator, weighted
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.fused import Activation
 
@@ -33,6 +33,7 @@ class FullyConnected(Op):
 
     operand_names = ("x", "weight", "bias")
     quantization = weighted()
+    tosa_steps = Steps(int8=1, int16=1)
 
     def infer(self, *operands: TensorType) -> TensorType:
         x, weight, _ = operands

@@ -16,6 +16,7 @@ from micronpu.ops.base import (
     AtenImport,
     Op,
     Permutation,
+    Steps,
     Value,
     add_import,
     from_aten,
@@ -98,6 +99,7 @@ class Mean(Reduction):
     keep: bool = False
 
     quantization = shares_qparams()
+    tosa_steps = Steps(int8=1, int16=1)
     litert = "MEAN"
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:

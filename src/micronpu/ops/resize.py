@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.types import TensorType
-from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
+from micronpu.ops.base import Op, Steps, Value, from_aten, operator, shares_qparams
 from micronpu.ops.fused import Size2d
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.tosa_resize import bilinear, nearest
@@ -104,6 +104,8 @@ class ResizeBilinear(_Resize):
 
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
+
+    tosa_steps = Steps(int8=1, int16=1)
 
     def _grid(self, before: int, after: int) -> tuple[int, int]:
         """Distance of two elements of y, and position of the first, in 1/1024 of an element of x."""

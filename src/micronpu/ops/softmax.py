@@ -23,7 +23,7 @@ from micronpu.ops.arithmetic import (
     wide_lookup_table,
 )
 from micronpu.ops.aten import axis_of
-from micronpu.ops.base import Op, Permutation, Value, fixed_qparams, from_aten, operator
+from micronpu.ops.base import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
 from micronpu.ops.movement import inverse, transposed
 from micronpu.ops.tosa_softmax import softmax as tosa_softmax
 from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
@@ -101,6 +101,7 @@ class Softmax(Op):
     """
 
     quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
+    tosa_steps = Steps(int8=1)
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))

@@ -81,7 +81,8 @@ def rounded(node: AtenNode, x: Tensor, y: QParams) -> Tensor:
 
     floor   x -> - (1 - step)/2 -> requantize(1.0) -> y
 
-    Exact but for ``round`` of a number halfway between two, which goes away from zero instead of to the even one.
+    A number of the grid less than half a step below a whole number counts as that one, for ``floor``, since it stands
+    for it as well; and ``round`` goes away from zero halfway between two, instead of to the even one.
     """
     kind = node.overload.split(".")[0].rstrip("_")
     whole = QParams.per_tensor(1.0, 0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.errors import InternalError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, sigmoid
 from micronpu.ops.arithmetic import wide_lookup, wide_lookup_table

@@ -66,7 +66,7 @@ def wide_softmax(
     """Softmax of int16 numbers along the last axis, with a scale of 2**-15.
 
     Args:
-        multiplier: from differences to the largest element to numbers from -65535 to 0; as `quantize_multiplier` has it.
+        multiplier: from differences to the largest element to numbers from -65535 to 0, and its shift.
         exponentials: int16 [513].
         reciprocals: int16 [513], of 1 + x for x in [0, 1].
     """

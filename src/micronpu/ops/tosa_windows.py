@@ -24,6 +24,9 @@ _LARGEST_KERNEL = 64
 """Height of the largest kernel of a convolution; its area is at most the square."""
 
 
+_PRODUCTS_PER_COPY = 128
+"""Multiplications that cost an Ethos-U as much as copying an element."""
+
 MOST_INPUTS = 65536
 """Input channels of the largest convolution."""
 
@@ -55,7 +58,7 @@ def fitted(
         p = padding
         x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), fill)
         padding = NO_PADDING
-    size, sides, strides = list(x.shape), [], []
+    size, sides, strides = list(x.shape), list[int](), list[int]()
     for axis, (before, after) in ((1, padding.rows), (2, padding.columns)):
         k, s, d = kernel[axis - 1], stride[axis - 1], dilation[axis - 1]
         count = windows(size[axis], k, s, (before, after), d)
@@ -96,6 +99,32 @@ def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d
     return emit.constant(apart, weight.dtype), (left[0], left[1])
 
 
+def covering(
+    emit: TosaEmitter, x: TosaTensor, weight: TosaTensor, axes: Size2d, stride: Size2d, padding: Padding2d
+) -> TosaTensor:
+    """Constant weights with zeros behind them, so that the windows cover all of x, where that is cheap.
+
+    Cutting off what no window reaches is a copy of x.
+
+    Args:
+        axes: where height and width of the kernel are in ``weight``; its dilation is 1.
+    """
+    if weight.data is None:
+        return weight
+    grown, results = list(weight.shape), 1
+    for axis, spatial, s, sides in zip(axes, (1, 2), stride, (padding.rows, padding.columns), strict=True):
+        size, kernel = x.shape[spatial], weight.shape[axis]
+        count = windows(size, kernel, s, sides)
+        results *= count
+        if count > 1:
+            grown[axis] += max(size + sides[0] - ((count - 1) * s + kernel), 0)
+    added = results * (math.prod(grown) - math.prod(weight.shape))
+    if max(grown[axis] for axis in axes) > _LARGEST_KERNEL or added > _PRODUCTS_PER_COPY * math.prod(x.shape[1:]):
+        return weight
+    behind = [(0, new - old) for new, old in zip(grown, weight.shape, strict=True)]
+    return emit.constant(np.pad(weight.data, behind), weight.dtype)
+
+
 def requantized(
     emit: TosaEmitter, accumulators: TosaTensor, scales: tuple[float, ...], activation: Activation
 ) -> TosaTensor:
@@ -132,15 +161,16 @@ def transposed(
             x = emit.input(0)
             begin = (0, down.begin, across.begin, 0)
             x = emit.slice(x, begin, (x.shape[0], down.end - down.begin, across.end - across.begin, x.shape[3]))
-            shape = (x.shape[0], down.count, across.count, channels)
+            shape = (x.shape[0], down.results, across.results, channels)
             kernel = emit.constant(taps)
             sums = emit.convolution("CONV2D", x, kernel, shape, (*down.padding, *across.padding), (1, 1), (1, 1))
             parts.append(requantized(emit, sums, scales, activation))
-        band = emit.concat(parts, 3)
-        bands.append(emit.reshape(band, (band.shape[0], high[0].count, 1, band.shape[2] * band.shape[3])))
+        bands.append(emit.concat(parts, 3))
+    if len(bands) > 1:
+        bands = [emit.reshape(b, (b.shape[0], b.shape[1], 1, b.shape[2] * b.shape[3])) for b in bands]
     joined = emit.concat(bands, 3)
     count = joined.shape[0]
-    image = emit.reshape(joined, (count, high[0].count * stride[0], wide[0].count * stride[1], channels))
+    image = emit.reshape(joined, (count, high[0].results * stride[0], wide[0].results * stride[1], channels))
     return emit.slice(image, (0, 0, 0, 0), (count, rows, columns, channels))
 
 
@@ -151,23 +181,27 @@ class _Phase(NamedTuple):
         first: the first weight that they read.
         begin, end: the part of the operand that they read.
         padding: before and behind it.
-        count: how many there are.
+        results: how many there are.
     """
 
     first: int
     begin: int
     end: int
     padding: Size2d
-    count: int
+    results: int
 
     @classmethod
-    def of(cls, emit: TosaEmitter, axis: int, results: int, stride: int, crop: int, offset: int) -> _Phase:
-        size, kernel = emit.input(0).shape[axis], emit.input(1).shape[axis]
+    def of(cls, emit: TosaEmitter, axis: int, size: int, stride: int, crop: int, offset: int) -> _Phase:
+        """
+        Args:
+            size: elements of the whole result along the axis.
+        """
+        given, kernel = emit.input(0).shape[axis], emit.input(1).shape[axis]
         first, ahead = (offset + crop) % stride, (offset + crop) // stride
         taps = max(-(-(kernel - first) // stride), 1)
-        count = -(-results // stride)
-        before, behind = taps - 1 - ahead, count + ahead - size
-        return cls(first, max(-before, 0), size - max(-behind, 0), (max(before, 0), max(behind, 0)), count)
+        results = -(-size // stride)
+        before, behind = taps - 1 - ahead, results + ahead - given
+        return cls(first, max(-before, 0), given - max(-behind, 0), (max(before, 0), max(behind, 0)), results)
 
 
 _LARGEST_POOL = 65536

@@ -24,7 +24,7 @@ from micronpu.ops.arithmetic import (
     wide_lookup_table,
     wrap_int32,
 )
-from micronpu.ops.base import Value, from_aten, operator, own_qparams
+from micronpu.ops.base import Steps, Value, from_aten, operator, own_qparams
 from micronpu.ops.elementwise import any_scale, scaled_sum
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Neg(Elementwise):
     """
 
     quantization = own_qparams()
+    tosa_steps = Steps(int16=1)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands

@@ -12,6 +12,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import import_nodes
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.report import Cost
 from micronpu.partition.verdict import Reason
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class CompiledPartition:
         debug_handles: identifier of an NPU operation to ExecuTorch's debug handles.
         named_data: what travels beside the payload, by key.
         name: of its first operator, unique in the program; files about the partition are called by it.
+        costs: the compiler's estimates, by the index of the graph's node; empty where it has none.
     """
 
     payload: bytes
@@ -64,6 +66,7 @@ class CompiledPartition:
     debug_handles: dict[int, tuple[int, ...]]
     named_data: Mapping[str, NamedData] = field(default_factory=dict)
     name: str
+    costs: Mapping[int, Cost] = field(default_factory=dict)
 
 
 class Device(ABC):

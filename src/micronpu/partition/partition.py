@@ -35,6 +35,7 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.base import Op
 from micronpu.partition.grouping import group
+from micronpu.partition.order import ProgramOrder
 from micronpu.partition.report import DelegationReport
 from micronpu.partition.verdict import Reason, Verdict
 
@@ -146,7 +147,7 @@ def partition(
     chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
     groups: list[Group] = []
     number_of: dict[int, int] = {}
-    order = {node: i for i, node in enumerate(view.graph.nodes)}
+    order = ProgramOrder(view.graph.nodes)
     for members in chosen:
         joined = [u for v in members if (u := vertices[v].unit) is not None]
         empty = not allow_empty and not any(u.operations for u in joined)
@@ -158,6 +159,8 @@ def partition(
             continue
         for unit in joined:
             number_of[id(unit)] = len(groups)
+        if groups:
+            order.cut(groups[-1].nodes, groups[-1].inputs, groups[-1].outputs)
         groups.append(_make_group(joined, order))
     verdicts = []
     seen: set[int] = set()
@@ -354,9 +357,9 @@ def _vertices(view: ProgramView, units: list[Unit], unit_of: dict[FxNode, Unit])
     return vertices
 
 
-def _make_group(units: list[Unit], order: dict[FxNode, int]) -> Group:
+def _make_group(units: list[Unit], order: ProgramOrder) -> Group:
     members = {n for u in units for n in (*u.body, *u.quantizes, *u.dequantizes, *u.constants)}
-    nodes = sorted(members, key=order.__getitem__)
+    nodes = sorted(members, key=order.positions(members).__getitem__)
     produced = {q for u in units for q in u.quantizes}
     external = {s for u in units for s in u.reads} - produced
     inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,25 @@ from micronpu.partition.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operation of an NPU program costs, as the NPU's compiler estimates it.
+
+    Attributes:
+        cycles: of the NPU, until the operation is done.
+        arithmetic_cycles: the part that its arithmetic takes; what is more waits for a memory.
+        memory_cycles: of reading and writing each memory, by its name.
+        memory_bytes: working memory that is in use meanwhile.
+        utilisation: share of the multipliers' cycles that the MACs fill, 0 to 1.
+    """
+
+    cycles: int
+    arithmetic_cycles: int
+    memory_cycles: Mapping[str, int]
+    memory_bytes: int
+    utilisation: float
 
 
 @dataclass(frozen=True)
@@ -27,6 +47,7 @@ class Operation:
         shape: sizes of the result, in the order of axes that the NPU uses.
         macs: multiply-accumulate operations.
         origin: where it comes from.
+        cost: estimate of the NPU's compiler, or None where it has none.
     """
 
     partition: int
@@ -35,9 +56,10 @@ class Operation:
     shape: tuple[int, ...]
     macs: int
     origin: Origin
+    cost: Cost | None = None
 
     @classmethod
-    def of(cls, partition: int, node: Node) -> Operation:
+    def of(cls, partition: int, node: Node, cost: Cost | None = None) -> Operation:
         """The entry of a node of the partition's finished graph."""
         clamp = getattr(node.op, "activation", None)
         fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
@@ -49,6 +71,7 @@ class Operation:
             shape=result.shape,
             macs=node.op.macs(result, *node.input_types),
             origin=node.origin,
+            cost=cost,
         )
 
 
@@ -86,6 +109,11 @@ class DelegationReport:
         return tuple(v for v in self.verdicts if not v.delegated)
 
     @property
+    def in_float(self) -> tuple[Verdict, ...]:
+        """Operators that the host computes in float."""
+        return tuple(v for v in self.host if not v.core)
+
+    @property
     def share(self) -> float:
         """Delegated operators as a fraction of all; 1.0 for a program without operators."""
         return self.delegated / len(self.verdicts) if self.verdicts else 1.0
@@ -115,6 +143,7 @@ class DelegationReport:
                     "node": v.node,
                     "operator": v.operator,
                     "partition": v.partition,
+                    "core": v.core,
                     "shape": list(v.shape),
                     "macs": v.macs,
                     "rewrites": list(v.rewrites),
@@ -135,6 +164,7 @@ class DelegationReport:
                     "source": o.origin.source,
                     "module": o.origin.module,
                     "passes": list(o.origin.passes),
+                    "cost": asdict(o.cost) if o.cost is not None else None,
                 }
                 for o in self.operations
             ],
@@ -166,10 +196,20 @@ class DelegationReport:
         rewritten = Counter(name for v in self.verdicts for name in v.rewrites)
         if rewritten:
             lines.append("Rewritten to fit: " + ", ".join(f"{n} x {name}" for name, n in rewritten.items()) + ".")
+        for core, operators in self._by_core().items():
+            lines.append(f"On {core}, in int8: " + ", ".join(f"{n} x {o}" for o, n in operators.most_common()) + ".")
         if self.host:
-            lines.append("On the host:")
+            lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
         return "\n".join([*lines, *self.notes])
+
+    def _by_core(self) -> dict[str, Counter[str]]:
+        """Operators that a core computes in int8, by the core's name."""
+        found: dict[str, Counter[str]] = {}
+        for verdict in self.host:
+            if verdict.core:
+                found.setdefault(verdict.core, Counter())[verdict.operator] += 1
+        return found
 
     def __rich__(self) -> RenderableType:
         from micronpu.report.terminal import report_view

@@ -19,7 +19,7 @@ from micronpu.recipes.chips import (
     get_imxrt700_recipe,
 )
 from micronpu.recipes.combine import combine
-from micronpu.recipes.files import FILES, FilesStage
+from micronpu.recipes.files import FILES, FilesStage, stages_with_files
 from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
 from micronpu.recipes.providers import (
     PROVIDERS,
@@ -48,6 +48,7 @@ __all__ = [
     "OutliningPartitioner",
     "FILES",
     "FilesStage",
+    "stages_with_files",
 ]
 
 for _provider in PROVIDERS:

@@ -10,8 +10,9 @@ from typing import Any
 from executorch.export import ExportRecipe
 
 from micronpu.errors import OptionError
+from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
+from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner, core_of
 
 
 def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
@@ -30,12 +31,13 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
     if not recipes or not all(isinstance(r, ExportRecipe) for r in recipes):
         raise OptionError("`combine` takes a list of export recipes.", hint="combine([neutron, cortexm])")
     ordered = sorted(recipes, key=_is_for_a_core)
-    _check_one_npu(ordered)
+    _check_one_chip(ordered)
     _check_quantization(ordered)
     own = [r for r in ordered if any(isinstance(q, StaticQuantizer) for q in _quantizers(r))]
-    parts = [r if r not in own[1:] else replace(r, quantization_recipe=None) for r in ordered]
     try:
-        return ExportRecipe.combine(parts, name)
+        with quiet():
+            parts = [replace(r, quantization_recipe=None) if any(r is o for o in own[1:]) else r for r in ordered]
+            return ExportRecipe.combine(parts, name)
     except ValueError as error:
         raise OptionError(f"The recipes {_names(ordered)} disagree: {str(error).rstrip('.')}.") from error
 
@@ -57,21 +59,19 @@ def _names(recipes: Sequence[ExportRecipe]) -> str:
     return " and ".join(r.name or "without a name" for r in recipes)
 
 
-def _check_one_npu(recipes: Sequence[ExportRecipe]) -> None:
+def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
     """Refuses two NPUs, and two cores: a program is for one chip."""
-    for kind, what in ((OutliningPartitioner, "an NPU"), (CorePartitioner, "a core")):
-        found = [(r, p) for r in recipes for p in _partitioners(r) if isinstance(p, kind)]
+    owned = [(r, p) for r in recipes for p in _partitioners(r)]
+    npus = [(r.name, p.device.target) for r, p in owned if isinstance(p, OutliningPartitioner)]
+    cores = [(r.name, core.name) for r, p in owned if (core := core_of(p)) is not None]
+    for what, found in (("an NPU", npus), ("a core", cores)):
         if len(found) > 1:
             (first, one), (second, other) = found[:2]
             raise OptionError(
-                f"The recipes {first.name} and {second.name} disagree: each brings {what} of its own, {_title(one)} "
-                f"and {_title(other)}, and a program is for one chip.",
+                f"The recipes {first} and {second} disagree: each brings {what} of its own, {one} and {other}, and a "
+                "program is for one chip.",
                 hint="leave out one of them",
             )
-
-
-def _title(partitioner: OutliningPartitioner | CorePartitioner) -> str:
-    return partitioner.core.name if isinstance(partitioner, CorePartitioner) else partitioner.device.target
 
 
 def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
@@ -86,6 +86,12 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
                 "calibrates it.",
                 hint="two QAT recipes or two others",
             )
+        if not one and second.quantization_recipe.calibration_inputs_fn and not _has_data(first):
+            raise OptionError(
+                f"The recipes {first.name} and {second.name} disagree: the former quantizes, and only the latter has "
+                "calibration data.",
+                hint="the calibration data for both",
+            )
         types = {_activations(r) for r in (first, second)} - {""}
         if len(types) > 1:
             raise OptionError(
@@ -93,6 +99,10 @@ def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
                 f"{' and the other to '.join(sorted(types))}.",
                 hint="the same for both",
             )
+
+
+def _has_data(recipe: ExportRecipe) -> bool:
+    return recipe.quantization_recipe is not None and recipe.quantization_recipe.calibration_inputs_fn is not None
 
 
 def _activations(recipe: ExportRecipe) -> str:

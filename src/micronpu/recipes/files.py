@@ -9,7 +9,7 @@ from typing import Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.export import StageType
+from executorch.export import ExportRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
 from micronpu.errors import OptionError
@@ -73,6 +73,20 @@ def host_operators(program: ExecutorchProgramManager) -> list[str]:
     return sorted({f"{o.name}.{o.overload}" if o.overload else o.name for plan in plans for o in plan.operators})
 
 
+def stages_with_files(recipe: ExportRecipe) -> list[Any]:
+    """The stages that a session runs for a float module, and `FILES` behind them."""
+    lowering = recipe.lowering_recipe
+    return [
+        StageType.SOURCE_TRANSFORM,
+        StageType.QUANTIZE,
+        StageType.TORCH_EXPORT,
+        StageType.TO_EDGE_TRANSFORM_AND_LOWER,
+        *([StageType.EDGE_PROGRAM_MANAGER_TRANSFORM] if lowering and lowering.edge_manager_transform_passes else []),
+        StageType.TO_EXECUTORCH,
+        FILES,
+    ]
+
+
 class WriteFiles:
     """Writes the report files when a program is lowered; for ``edge_manager_transform_passes`` of a recipe."""
 
@@ -91,7 +105,7 @@ class FilesStage(Stage):
     Besides what a recipe with ``files_dir`` writes: ``host_operators.txt``, one operator per line, which ExecuTorch's
     selective build takes as its list.
 
-        recipe.pipeline_stages = [..., StageType.TO_EXECUTORCH, FILES]
+        recipe.pipeline_stages = stages_with_files(recipe)
         session = ExportSession(model, [(x,)], recipe)
         session.register_stage(FILES, FilesStage(recipe, "build/kws"))
         session.export()
@@ -101,14 +115,14 @@ class FilesStage(Stage):
         files_dir: an existing folder.
     """
 
-    def __init__(self, recipe: Any, files_dir: str | Path) -> None:
+    def __init__(self, recipe: ExportRecipe, files_dir: str | Path) -> None:
         super().__init__()
         folder = check_files_dir(files_dir)
         if folder is None:
             raise OptionError("FilesStage was given no folder.", hint='FilesStage(recipe, "build")')
         self.folder = folder
-        given = recipe.lowering_recipe.partitioners or []
-        self.partitioners = [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given)
+        given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
+        self.partitioners = [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
 
     @property
     def stage_type(self) -> MicroNpuStage:

@@ -81,6 +81,13 @@ class CorePartitioner(Partitioner):
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
+def core_of(partitioner: Partitioner) -> Core | None:
+    """The core that a partitioner writes kernels for; None for none, and for a partitioner that is not one of these."""
+    if isinstance(partitioner, CorePartitioner):
+        return partitioner.core
+    return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
+
+
 def _on_core(module: GraphModule, core: Core | None) -> GraphModule:
     if core is None:
         return module

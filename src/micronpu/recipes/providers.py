@@ -12,17 +12,25 @@ from typing import Any
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
-from micronpu.cortexm.core import Core, find_core
+from micronpu.cortexm.core import find_core
 from micronpu.errors import OptionError
 from micronpu.ethosu.device import EthosUDevice
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.neutron.device import NeutronDevice
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.partition.device import Device
+from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
-from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner, backend_config, lowering, plan_scratch
+from micronpu.recipes.lowering import (
+    CorePartitioner,
+    OutliningPartitioner,
+    backend_config,
+    core_of,
+    lowering,
+    plan_scratch,
+)
 from micronpu.recipes.quantization import aware_training, post_training
 
 
@@ -144,23 +152,18 @@ def build(name: str, quantizer: StaticQuantizer, partitioner: Partitioner, optio
     else:
         quantization = post_training(quantizer, options.calibration)
     callbacks: list[Any] = []
-    if _core_of(partitioner) is not None:
+    if core_of(partitioner) is not None:
         callbacks.append(plan_scratch)
     folder = check_files_dir(options.files_dir)
     if folder is not None:
         callbacks.append(WriteFiles(partitioner, folder))
-    return ExportRecipe(
-        name=name,
-        quantization_recipe=quantization,
-        lowering_recipe=lowering(partitioner, callbacks),
-        executorch_backend_config=backend_config(),
-    )
-
-
-def _core_of(partitioner: Partitioner) -> Core | None:
-    if isinstance(partitioner, CorePartitioner):
-        return partitioner.core
-    return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
+    with quiet():  # ExecuTorch warns that recipes are experimental
+        return ExportRecipe(
+            name=name,
+            quantization_recipe=quantization,
+            lowering_recipe=lowering(partitioner, callbacks),
+            executorch_backend_config=backend_config(),
+        )
 
 
 class _Provider(BackendRecipeProvider):

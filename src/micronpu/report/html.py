@@ -13,6 +13,7 @@ from micronpu.partition.verdict import Reason, Verdict
 from micronpu.report.rows import (
     NOTHING,
     Row,
+    cost_texts,
     kind_of_rows,
     macs_text,
     partition_rows,
@@ -92,7 +93,7 @@ def _tiles(report: DelegationReport) -> str:
         (
             "operators on the host",
             f"{len(report.host):,}",
-            "computed by the core" if report.host else "nothing is left over",
+            f"{len(report.in_float):,} of them in float" if report.host else "nothing is left over",
             "",
         ),
     ]
@@ -124,14 +125,17 @@ def _notes(report: DelegationReport) -> str:
 
 def _partition(number: int, rows: list[Row], kind: str, largest: int) -> str:
     macs = sum(row.macs for row in rows)
-    about = plural(len(rows), kind) + (f", {macs:,} MACs" if macs else "")
-    lines = "\n".join(_line(row, largest) for row in rows)
+    cycles = sum(row.cost.cycles for row in rows if row.cost is not None)
+    about = plural(len(rows), kind) + (f", {macs:,} MACs" if macs else "") + (f", {cycles:,} cycles" if cycles else "")
+    lines = "\n".join(_line(row, largest, bool(cycles)) for row in rows)
+    costs = '<th class="number">cycles</th><th>bound by</th><th class="number">use</th>' if cycles else ""
     return f"""<details class="card" open>
 <summary><h2>Partition {number}</h2> <span class="about">{about}</span></summary>
 <div class="scroll"><table>
 <colgroup><col style="width:24%"><col style="width:14%"><col style="width:11%"><col style="width:17%"></colgroup>
 <thead>
-<tr><th>{escape(kind)}</th><th>result</th><th class="number">MACs</th><th></th><th>module</th><th>source</th></tr>
+<tr><th>{escape(kind)}</th><th>result</th><th class="number">MACs</th><th></th>{costs}
+<th>module</th><th>source</th></tr>
 </thead>
 <tbody>
 {lines}
@@ -140,15 +144,17 @@ def _partition(number: int, rows: list[Row], kind: str, largest: int) -> str:
 </details>"""
 
 
-def _line(row: Row, largest: int) -> str:
+def _line(row: Row, largest: int, costs: bool) -> str:
     nodes = ", ".join(row.nodes)
     about = f"{row.detail}\nfrom {nodes}" if nodes and nodes != row.detail else row.detail
     width = f"{100 * row.macs / largest:.4g}" if row.macs else ""
     bar = f'<span class="bar" style="width:{width}%"></span>' if width else ""
+    cycles, bound, use = cost_texts(row.cost)
+    cost = f'<td class="number">{cycles}</td><td>{bound}</td><td class="number">{use}</td>' if costs else ""
     return (
         f'<tr><td class="name" title="{escape(about)}">{escape(row.name)}</td>'
         f"<td>{shape_text(row.shape)}</td>"
-        f'<td class="number">{macs_text(row.macs)}</td><td class="bars">{bar}</td>'
+        f'<td class="number">{macs_text(row.macs)}</td><td class="bars">{bar}</td>{cost}'
         f"<td>{escape(row.module) or NOTHING}</td><td>{_source(row.source)}</td></tr>"
     )
 
@@ -173,6 +179,7 @@ def _verdict(verdict: Verdict) -> str:
     where = verdict.origin
     facts = [shape_text(verdict.shape)] if verdict.shape else []
     facts += [f"{verdict.macs:,} MACs"] if verdict.macs else []
+    facts += [f"int8 on {escape(verdict.core)}"] if verdict.core else []
     facts += [escape(where.module)] if where.module else []
     facts += [_source(where.source)] if where.source else []
     return f"""<article>

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from micronpu.partition.report import DelegationReport
+from micronpu.partition.report import Cost, DelegationReport
 
 NOTHING = "–"
 
@@ -23,6 +23,7 @@ class Row:
         nodes: names of the nodes of the exported program that it stands for.
         module: path of the submodule, or "".
         source: ``file:line`` of the user's model, or "".
+        cost: estimate of the NPU's compiler, or None.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Row:
     nodes: tuple[str, ...]
     module: str
     source: str
+    cost: Cost | None = None
 
 
 def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
@@ -48,6 +50,7 @@ def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
                 origin.nodes,
                 origin.module,
                 origin.source,
+                operation.cost,
             )
         )
     for verdict in report.verdicts if not rows else ():
@@ -84,6 +87,15 @@ def shape_text(shape: Iterable[int]) -> str:
 
 def macs_text(macs: int) -> str:
     return f"{macs:,}" if macs else NOTHING
+
+
+def cost_texts(cost: Cost | None) -> tuple[str, str, str]:
+    """Cycles, what they wait for, and how full the multipliers are; dashes where that is not known."""
+    if cost is None or not cost.cycles:
+        return NOTHING, NOTHING, NOTHING
+    memory = max(cost.memory_cycles, key=lambda name: cost.memory_cycles[name], default="")
+    waits = memory if memory and cost.memory_cycles[memory] >= cost.cycles else "arithmetic"
+    return f"{cost.cycles:,}", waits, f"{cost.utilisation:.0%}" if cost.utilisation else NOTHING
 
 
 def macs_sentence(report: DelegationReport) -> str:

@@ -15,6 +15,7 @@ from micronpu.partition.verdict import Reason, Verdict
 from micronpu.report.rows import (
     NOTHING,
     Row,
+    cost_texts,
     kind_of_rows,
     macs_sentence,
     macs_text,
@@ -68,14 +69,18 @@ def _partition(number: int, rows: list[Row], kind: str) -> RenderableType:
     table.add_column(kind, style="cyan", no_wrap=True)
     table.add_column("result", no_wrap=True)
     table.add_column("MACs", justify="right", no_wrap=True)
+    costs = any(row.cost is not None for row in rows)
+    if costs:
+        table.add_column("cycles", justify="right", no_wrap=True)
+        table.add_column("bound by", no_wrap=True)
+        table.add_column("use", justify="right", no_wrap=True)
     table.add_column("module", overflow="fold")
     table.add_column("source", overflow="fold", style="dim")
     for row in rows:
         source = short_source(row.source) or NOTHING
         # Text, not str: brackets in a name are no markup.
-        table.add_row(
-            *(Text(t) for t in (row.name, shape_text(row.shape), macs_text(row.macs), row.module or NOTHING, source))
-        )
+        cells = [row.name, shape_text(row.shape), macs_text(row.macs), *(cost_texts(row.cost) if costs else ())]
+        table.add_row(*(Text(t) for t in (*cells, row.module or NOTHING, source)))
     return table
 
 
@@ -86,6 +91,7 @@ def _host(verdict: Verdict) -> RenderableType:
         f"  {verdict.operator}",
         f"  {shape_text(verdict.shape)}" if verdict.shape else "",
         (f"  {where}" if where else "", "dim"),
+        (f"  int8 on {verdict.core}" if verdict.core else "", "green"),
     )
     return Group(Padding(line, (0, 0, 0, 2)), *(Padding(_reason(r), (0, 0, 0, 4)) for r in verdict.reasons))
 

@@ -25,6 +25,7 @@ _TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
 _SEGMENT = 1  # in the enum DataLocation
 _LITERT = b"TFL3"
+_TOSA = b"TOSA"
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _summary(
                 payloads.append((delegates[-1], bytes(blob.data[blob.start : blob.start + blob.length])))
         operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
         graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
-        recorded = _recorded_bytes(plan, values) + sum(map(litert_output_bytes, [*graphs, *named_data.values()]))
+        recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
         methods[plan.string(0)] = MethodSummary(
             name=plan.string(0),
             inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
@@ -229,6 +230,25 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
             if call is not None and instruction.integer(0, "<B") in (_KERNEL_CALL, _DELEGATE_CALL):
                 total += sum(map(size_of, call.vector(1).integers()))
     return total
+
+
+def graph_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a graph in an open container records; 0 for any other blob."""
+    return litert_output_bytes(blob) or tosa_output_bytes(blob)
+
+
+def tosa_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a TOSA graph in an open container records, which are its outputs; else 0."""
+    start = blob.find(_TOSA)
+    if start < 4:
+        return 0
+    try:
+        # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: tensors 2, outputs 4; TosaTensor: name 0, shape 1.
+        block = _flatbuffer.root(memoryview(blob)[start - 4 :], _TOSA).vector(1).table(0).vector(1).table(0)
+        shapes = {tensor.string(0): tensor.vector(1).integers() for tensor in block.vector(2).tables()}
+        return sum(_recorded(math.prod(shapes.get(name, ()))) for name in block.vector(4).strings())
+    except _flatbuffer.CorruptFlatbufferError:
+        return 0
 
 
 def litert_output_bytes(blob: bytes) -> int:

@@ -1,0 +1,69 @@
+"""The bilinear filter by products with constants, for chips that cannot resize by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ops.base import operator
+from micronpu.ops.resize import ResizeBilinear
+
+if TYPE_CHECKING:
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
+
+FACTORS = (2, 4)
+"""Factors for which every product of two weights is an int8 number, with a bit to spare."""
+
+
+def axis_weights(factor: int) -> npt.NDArray[np.int64]:
+    """[factor, 3]: the weights of the elements before, at and behind, in steps of ``1 / (2 * factor)``."""
+    weights = np.zeros((factor, 3), np.int64)
+    for phase in range(factor):
+        upper = 2 * phase + 1 - factor  # how far the result lies behind the element
+        weights[phase] = [max(-upper, 0), 2 * factor - abs(upper), max(upper, 0)]
+    return weights
+
+
+@operator("resize_bilinear_products")
+class BilinearProducts(ResizeBilinear):
+    """`ResizeBilinear` to 2 or 4 times the height and width with half-pixel centers, as a depthwise convolution.
+
+    x [N, H, W, C] int8  ->  y [N, f * H, f * W, C] int8, qparams of x.
+
+    The same integers; only the TOSA form is another: every phase of the result is a channel of its own.
+    """
+
+    def factor(self, height: int, width: int) -> int:
+        """How many times larger the result is; 0 where it is no case for products."""
+        factor = self.size[0] // height
+        fits = self.half_pixel_centers and self.size == (factor * height, factor * width)
+        return factor if fits and factor in FACTORS else 0
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """x, its borders repeated, side by side for every phase -> DEPTHWISE_CONV2D -> RESCALE -> phases to places.
+
+        The weights are doubled: the double rounding of their sums is then one rounding with ties away from zero.
+        """
+        x = emit.input(0)
+        count, height, width, channels = x.shape
+        factor = self.factor(height, width)
+        if not factor or x.dtype != "INT8":
+            raise UnsupportedError(f"{self} of {list(x.shape)} is no resize by {' or '.join(map(str, FACTORS))}.")
+        for axis in (1, 2):
+            first, last, size = [0] * 4, [0] * 4, list(x.shape)
+            last[axis], size[axis] = x.shape[axis] - 1, 1
+            x = emit.concat([emit.slice(x, first, size), x, emit.slice(x, last, size)], axis)
+        phases = factor * factor
+        wide = emit.concat([x] * phases, 3)
+        along = axis_weights(factor)
+        kernels = 2 * np.einsum("ri,sj->ijrs", along, along).reshape(3, 3, phases)
+        weight = emit.constant(np.repeat(kernels, channels, axis=2)[..., None])
+        shape = (count, height, width, phases * channels)
+        sums = emit.plain_convolution(wide, weight, shape, (0, 0), "DEPTHWISE_CONV2D")
+        shift = (2 * (2 * factor) ** 2).bit_length() - 1
+        rounded = emit.rescale(sums, "INT8", [1 << 30], [30 + shift])
+        rows = emit.reshape(rounded, (count * height, width, factor, factor * channels))
+        return emit.reshape(emit.transpose(rows, (0, 2, 1, 3)), (count, *self.size, channels))

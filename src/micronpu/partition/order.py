@@ -1,0 +1,104 @@
+"""The order in which ExecuTorch has the nodes of a program once it has cut partitions out of it.
+
+The arguments of a delegate call are in the order in which the nodes of the partition read them.  ExecuTorch sorts the
+whole program anew, breadth first, whenever it has made a call of a partition, so that the arguments of the second
+partition are those of another order than the program's.  `micronpu.compile` follows it, so that both ways give the same
+payload.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Sequence
+
+from torch.fx import Node
+
+from micronpu.frontend.program import is_dequantize
+
+
+class ProgramOrder:
+    """Nodes in ExecuTorch's order.
+
+    A dequantize with several readers counts as one for each, as `NeutronPartitioner` makes of it.
+
+    Args:
+        nodes: of the program, in execution order.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._order: list[Hashable] = []
+        self._sources: dict[Hashable, list[Hashable]] = {}
+        self._results: dict[Hashable, Hashable] = {}  # what stands for the outputs of calls
+        for node in nodes:
+            for key in _parts(node):
+                self._order.append(key)
+                self._sources[key] = [(s, node) if is_dequantize(s) else s for s in node.all_input_nodes]
+
+    def positions(self, members: Collection[Node]) -> dict[Node, int]:
+        """Place of each node of a partition; a dequantize is where the first of its readers in the partition has it."""
+        found: dict[Node, int] = {}
+        for place, key in enumerate(self._order):
+            node, reader = key if isinstance(key, tuple) else (key, None)
+            if isinstance(node, Node) and node in members and (reader is None or reader in members):
+                found.setdefault(node, place)
+        return found
+
+    def cut(self, members: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> None:
+        """Replaces a partition by a call, and sorts as ExecuTorch does.
+
+        Args:
+            members: all nodes of the partition.
+            inputs, outputs: its border, in the order of the call.
+        """
+        inside = set(members)
+        results: dict[Hashable, Hashable] = {output: object() for output in outputs}
+        if not results:
+            return
+        needed: set[Hashable] = set()  # by what stays; a constant may be read by several partitions
+        gone: set[Hashable] = set()
+        for key in reversed(self._order):
+            owner = key[1] if isinstance(key, tuple) else key
+            if owner in inside and (key in results or key not in needed):
+                gone.add(key)
+            else:
+                needed.update(self._sources[key])
+        call = object()
+        last = max(self._order.index(output) for output in outputs)
+        behind = [call, *results.values()]
+        self._order = [
+            k
+            for i, key in enumerate(self._order)
+            for k in ([] if key in gone else [key]) + (behind if i == last else [])
+        ]
+        self._sources[call] = [self._results.get(i, i) for i in inputs]  # which another call may give
+        self._results.update(results)
+        self._sources.update({result: [call] for result in results.values()})
+        for key in self._order:
+            self._sources[key] = [results.get(s, s) for s in self._sources[key]]
+        self._sort()
+
+    def _sort(self) -> None:
+        readers: dict[Hashable, list[Hashable]] = {key: [] for key in self._order}
+        missing: dict[Hashable, int] = {}
+        for key in self._order:
+            sources = dict.fromkeys(self._sources[key])
+            missing[key] = len(sources)
+            for source in sources:
+                readers[source].append(key)
+        queue = deque(key for key in self._order if not missing[key])
+        self._order = []
+        while queue:
+            key = queue.popleft()
+            self._order.append(key)
+            for reader in readers[key]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    queue.append(reader)
+
+
+def _parts(node: Node) -> list[Hashable]:
+    """The node, or one for each reader of a dequantize, the later ones nearer to it."""
+    if not is_dequantize(node):
+        return [node]
+    first, *rest = [(node, user) for user in node.users] or [(node, node)]
+    return [first, *reversed(rest)]

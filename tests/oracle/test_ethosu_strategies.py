@@ -1,0 +1,125 @@
+"""The choice of the cheapest way to compile a partition, with Vela as the judge and LiteRT as the witness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
+from micronpu.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.ir.graph import Graph, GraphBuilder, Tensor
+from micronpu.ir.interpreter import interpret
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.convolution import Conv2d
+from micronpu.ops.elementwise import Add
+from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
+from micronpu.ops.pooling import AvgPool2d
+from micronpu.passes import run_passes
+
+TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
+GRID = QParams.per_tensor(0.05, -128)
+
+
+def network(size: int = 32) -> Graph:
+    """Planes, a convolution with stride, a residual block of 1x1 and 3x3 convolutions, an average."""
+    builder, rng = GraphBuilder(), np.random.default_rng(1)
+
+    def convolution(x: Tensor, outputs: int, kernel: int, stride: int = 1) -> Tensor:
+        depth, side = x.shape[3], kernel // 2
+        weight = TensorType((outputs, kernel, kernel, depth), DType.INT8, QParams.per_channel([0.004] * outputs, 0))
+        bias = TensorType((outputs,), DType.INT32, QParams.per_channel([0.004 * x.type.scale] * outputs, 0))
+        return builder.emit(
+            Conv2d((stride, stride), Padding2d.symmetric(side, side), activation=Activation.RELU),
+            x,
+            builder.constant(rng.integers(-127, 128, weight.shape), weight),
+            builder.constant(rng.integers(-500, 500, outputs), bias),
+            qparams=GRID,
+        )
+
+    x = builder.input(TensorType((1, 3, size, size), DType.INT8, QParams.per_tensor(0.02, 3)))
+    y = convolution(builder.emit(Transpose(TO_CHANNELS_LAST), x), 16, 3, 2)
+    y = convolution(convolution(y, 32, 1), 32, 1)
+    y = builder.emit(Add(), convolution(y, 32, 3), y, qparams=GRID)
+    return run_passes(builder.finish(builder.emit(AvgPool2d((size // 2, size // 2)), y)))
+
+
+def run_litert(model: LiteRtModel, x: np.ndarray) -> np.ndarray:
+    interpreter = Interpreter(
+        model_content=model.data, experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
+    )
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
+    graph, spec = network(), EthosUCompileSpec(target)
+    plain = compile_flatbuffer(to_litert(graph).data, spec)
+    choice = choose(graph, spec)
+    assert choice.program.cycles == min(o.cycles for o in choice.outcomes if o.cycles is not None)
+    assert choice.program.cycles <= plain.cycles
+    assert choice.outcome in choice.outcomes
+    assert f"{choice.program.cycles:,} cycles" in choice.note
+    x = np.random.default_rng(2).integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
+    expected = interpret(graph, [x])[0]
+    assert np.array_equal(interpret(choice.graph, [x])[0], expected)
+    assert np.array_equal(run_litert(to_litert(choice.graph), x), expected)
+
+
+def test_transpose_of_the_input_becomes_cheap_on_u85() -> None:
+    graph, spec = network(96), EthosUCompileSpec("ethos-u85-256")
+    choice = choose(graph, spec)
+    assert choice.forms["planes_into_convolution"] == 1
+    assert not any(isinstance(n.op, Transpose) for n in choice.graph.nodes)
+    assert any(isinstance(n.op, Transpose) for n in graph.nodes)  # the graph itself stays
+    assert choice.program.cycles < 0.7 * compile_flatbuffer(to_litert(graph).data, spec).cycles
+
+
+def test_equal_operators_are_measured_once() -> None:
+    spec = EthosUCompileSpec("ethos-u85-256")
+    bench = Bench(spec)
+    graph = network()
+    use_best_forms(graph.clone(), bench)
+    measured = dict(bench._cycles)
+    use_best_forms(network(), bench)
+    assert bench._cycles == measured
+
+
+def test_memory_limit_takes_a_smaller_way_or_says_what_is_needed() -> None:
+    graph, spec = network(96), EthosUCompileSpec("ethos-u55-128")
+    free = choose(graph, spec)
+    least = min(o.memory for o in free.outcomes)
+    tight = choose(graph, spec, memory_limit=free.outcome.memory - 1)
+    assert tight.outcome.fits and tight.outcome.memory < free.outcome.memory
+    assert tight.program.cycles >= free.program.cycles
+    with pytest.raises(MemoryLimitError, match="bytes of working memory") as caught:
+        choose(graph, spec, memory_limit=min(least, 4096))
+    assert caught.value.hint
+
+
+def test_formats_that_the_options_leave_out_are_not_tried() -> None:
+    tried: list[str] = []
+
+    def writes(name: str, works: bool) -> object:
+        def emit(graph: Graph) -> LiteRtModel:
+            tried.append(name)
+            if not works:
+                raise VelaError("no such form")
+            return to_litert(graph)
+
+        return emit
+
+    emitters = {"litert": writes("litert", True), "tosa": writes("tosa", False)}
+    choice = choose(network(), EthosUCompileSpec("ethos-u85-256", via="litert"), emitters=emitters)
+    assert set(tried) == {"litert"}
+    choice = choose(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
+    refused = [o for o in choice.outcomes if o.strategy.via == "tosa"]
+    assert [o.objection for o in refused] == ["no such form"]
+    with pytest.raises(VelaError, match="no such form"):
+        choose(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
