@@ -517,15 +517,14 @@ def refusal(model: nn.Module, *shapes: Size) -> str:
             function("divisor", lambda x: F.avg_pool2d(x, 2, divisor_override=3)),
             ["`avg_pool2d`", "divisor_override = 3"],
         ),
-        (function("dilated pool", lambda x: F.max_pool2d(x, 2, 1, 0, 2)), ["dilation [2, 2]", "dilation 1"]),
-        (function("unknown", lambda x: torch.cumsum(x, 1)), ["No operator of micronpu imports cumsum.default"]),
+        (function("unknown", lambda x: torch.cumprod(x, 1)), ["No operator of micronpu imports cumprod.default"]),
         (
             function("bounds that are tensors", lambda x: torch.clamp(x, torch.zeros(5), torch.ones(5))),
             ["clamp.Tensor"],
         ),
         (
-            layer("conv3d", lambda: nn.Conv3d(2, 3, 2), (1, 2, 4, 4, 4)),
-            ["No operator of micronpu imports conv3d.default"],
+            layer("conv3d", lambda: nn.Conv3d(2, 4, 2, groups=2), (1, 2, 4, 4, 4)),
+            ["`conv3d` with 2 groups", "groups=1"],
         ),
         (function("both broadcast", lambda x, y: x + y, (3, 1), (1, 4)), ["[3, 1] and [1, 4]", "expand one operand"]),
         (function("8 axes", lambda x: F.relu(x), (1,) * 7 + (2,)), ["at most 7 axes", "8 axes"]),

@@ -419,6 +419,19 @@ def test_bad_calibration_data(calibration, says):
         exported(get(NeutronRecipeType.INT8, calibration=calibration))
 
 
+def test_a_model_in_training_mode_is_not_calibrated():
+    with pytest.raises(ModelError, match=r"in training mode.*model\.eval\(\)"):
+        exported(get(NeutronRecipeType.INT8), Classifier().train(), [(X[:4],)])
+
+
+def test_dynamic_shapes_are_refused():
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.raises(ModelError, match="only known at run time"):
+        export_session(
+            CONV, [(x,)], get(NeutronRecipeType.INT8), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=9)},)
+        )
+
+
 def test_training_that_diverges():
     def diverge(module):
         module(X[:4])

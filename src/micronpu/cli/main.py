@@ -39,6 +39,19 @@ HtmlReport = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
 ]
 JsonReport = Annotated[Path | None, typer.Option(metavar="PATH", help="Write the report as JSON.", show_default=False)]
+PerTensor = Annotated[
+    bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
+]
+Activations = Annotated[
+    str,
+    typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it; weights are int8 in any case."),
+]
+InOut = Annotated[
+    str | None,
+    typer.Option(
+        "--io", metavar="TYPE", help="The program takes and gives integers, int8 or int16.", show_default="floats"
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -77,9 +90,9 @@ def compile_command(
             show_default="the function `calibration` of the model's file",
         ),
     ] = None,
-    per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
-    ] = False,
+    per_tensor: PerTensor = False,
+    activations: Activations = "int8",
+    io: InOut = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -103,6 +116,7 @@ def compile_command(
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         from micronpu.compiler.compile import compile_model
+        from micronpu.quantize.config import check_activations
 
         listener("load", 1.0)
         program = compile_model(
@@ -111,6 +125,8 @@ def compile_command(
             target,
             calibration=data,
             per_channel=not per_tensor,
+            activations=check_activations(activations, "--activations"),
+            io=check_activations(io, "--io") if io is not None else None,
             options=options,
             listener=listener,
         )
@@ -136,6 +152,9 @@ def check(
     require_full: Annotated[
         bool, typer.Option("--require-full", help="Exit with code 1 where an operator stays on the host.")
     ] = False,
+    per_tensor: PerTensor = False,
+    activations: Activations = "int8",
+    io: InOut = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -155,10 +174,19 @@ def check(
         listener("load", 0.0)
         loaded = load_model(model)
         from micronpu.compiler.compile import check_model
+        from micronpu.quantize.config import check_activations
 
         listener("load", 1.0)
         listener("partition", 0.0)
-        report = check_model(loaded.module, loaded.examples, target, options=options).report
+        report = check_model(
+            loaded.module,
+            loaded.examples,
+            target,
+            per_channel=not per_tensor,
+            activations=check_activations(activations, "--activations"),
+            io=check_activations(io, "--io") if io is not None else None,
+            options=options,
+        ).report
     console.output().print(report)
     _write_reports(report, report_html, report_json)
     if require_full and report.host:

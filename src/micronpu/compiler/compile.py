@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from executorch.exir import ExecutorchProgramManager
@@ -20,7 +20,7 @@ from micronpu.compiler.devices import Options, device_for
 from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.cortexm.core import Core
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.estimate.host import core_note
 from micronpu.frontend.program import (
     ProgramView,
@@ -34,8 +34,11 @@ from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.report import DelegationReport, Operation
+from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
+from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
+from micronpu.quantize.quantizer import StaticQuantizer
 
 DEFAULT_TARGET = "imxrt700"
 
@@ -66,6 +69,9 @@ def compile_model(
     calibration: Any = None,
     train: Train | None = None,
     per_channel: bool = True,
+    activations: Activations = "int8",
+    io: Activations | None = None,
+    quantizer: StaticQuantizer | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
@@ -80,6 +86,10 @@ def compile_model(
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
+        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.
+        io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
+        quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
+            place of the three above.
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         listener: hears about progress.
 
@@ -91,17 +101,18 @@ def compile_model(
     """
     clock = _Clock(listener)
     device = device_for(target, options)
-    quantized, examples = quantized_module(
-        model, example_inputs, device, calibration=calibration, train=train, per_channel=per_channel, clock=clock
+    quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
+    quantized, examples, borders = quantized_module(
+        model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock
     )
     host = host_part(quantized, device, clock)
     with clock.step("lower"), quiet():
         program, core_notes = _lowered(host.module, examples, host.core)
         buffer = bytes(program.buffer)
-    notes = (*host.report.notes, *core_notes, *_kernel_notes(program))
+    notes = (*host.report.notes, *core_notes, *_kernel_notes(program), *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files)
+    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders)
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,14 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
     )
     core = device.core if leftovers is not None and leftovers.groups else None
     return HostPart(module, core, report, tuple(compiled))
+
+
+def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
+    """What the integers at the program's border mean."""
+    if borders is None:
+        return ()
+    known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]
+    return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
 
 
 def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
@@ -201,49 +220,89 @@ def check_model(
     target: str = DEFAULT_TARGET,
     *,
     calibration: Any = None,
+    per_channel: bool = True,
+    activations: Activations = "int8",
+    io: Activations | None = None,
+    quantizer: StaticQuantizer | None = None,
     options: Options | None = None,
 ) -> Partitioning:
     """What would be delegated, without compiling.
 
     A float model without calibration data is quantized with its example inputs alone: the decisions depend on shapes
-    and operators, not on ranges.
+    and operators, not on ranges.  The arguments are those of `compile_model`.
     """
     clock = _Clock(None)
     examples = as_inputs(example_inputs)
     device = device_for(target, options)
-    quantized, _ = quantized_module(
-        model, examples, device, calibration=[examples] if calibration is None else calibration, clock=clock
+    quantizer = _quantizer(device, quantizer, False, per_channel, activations, io)
+    quantized, *_ = quantized_module(
+        model, examples, quantizer, calibration=[examples] if calibration is None else calibration, clock=clock
     )
     view = ProgramView(quantized)
     partitioning = device.partition(view)
     return _with_leftovers(partitioning, device.leftovers(view, partitioning))
 
 
+def _quantizer(
+    device: Device,
+    given: StaticQuantizer | None,
+    is_qat: bool,
+    per_channel: bool,
+    activations: Activations,
+    io: Activations | None,
+) -> StaticQuantizer:
+    """The user's quantizer, or the device's."""
+    if given is None:
+        return device.quantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+    if not isinstance(given, StaticQuantizer):
+        raise OptionError(
+            f"`quantizer` is a {type(given).__name__}.",
+            hint="the quantizer of the NPU's family, such as NeutronQuantizer",
+        )
+    if not per_channel or activations != "int8" or io is not None:
+        raise OptionError(
+            "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
+            hint="set them on the quantizer",
+        )
+    if given.is_qat != is_qat:
+        raise OptionError(
+            f"The quantizer has is_qat={given.is_qat}, but `train` is {'given' if is_qat else 'not given'}.",
+            hint="is_qat=True with `train`, and is_qat=False with `calibration`",
+        )
+    return given
+
+
+class Quantized(NamedTuple):
+    """A quantized module, example inputs for it, and what its inputs and outputs mean where they are integers."""
+
+    module: GraphModule
+    examples: tuple[torch.Tensor, ...]
+    borders: IntegerBorders | None = None
+
+
 def quantized_module(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
-    device: Device,
+    quantizer: StaticQuantizer,
     *,
     calibration: Any,
     clock: _Clock,
     train: Train | None = None,
-    per_channel: bool = True,
-) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
+) -> Quantized:
     """Checks all input, exports and quantizes."""
     examples = as_inputs(example_inputs)
-    quantizer = device.quantizer(per_channel=per_channel, is_qat=train is not None)
     with clock.step("export"):
         if isinstance(model, GraphModule) and not is_float(model):
             module = finished(model, examples)
         else:
             module = graph_module(export(model, examples))
-        _check_static(module)
+        check_static(module)
         check_examples(module, examples)
         check_parameters(module)
     if not is_float(module):
         if train is not None:
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
-        return module, examples
+        return Quantized(module, examples)
     if train is not None:
         if calibration is not None:
             raise ModelError(
@@ -251,10 +310,15 @@ def quantized_module(
                 hint="leave out one of them",
             )
         with clock.step("train"):
-            return quantize_aware_training(model, examples, train, quantizer), examples
-    batches = calibration_batches(calibration, examples)
-    with clock.step("quantize") as progress:
-        return quantize(module, batches, quantizer, lambda done: progress(done / len(batches))), examples
+            module = quantize_aware_training(model, examples, train, quantizer)
+    else:
+        batches = calibration_batches(calibration, examples)
+        with clock.step("quantize") as progress:
+            module = quantize(module, batches, quantizer, lambda done: progress(done / len(batches)))
+    if quantizer.settings.io is None:
+        return Quantized(module, examples)
+    borders = integer_borders(module)
+    return Quantized(module, borders.quantize(examples), borders)
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -293,7 +357,8 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             ) from error
 
 
-def _check_static(module: GraphModule) -> None:
+def check_static(module: GraphModule) -> None:
+    """Raises `ModelError` where a shape of a program is only known at run time."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, (tuple, list)) else (value,):

@@ -16,6 +16,7 @@ from micronpu.partition.report import DelegationReport
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from micronpu.quantize.borders import IntegerBorders
     from micronpu.runtime import HostProgram
 
 
@@ -30,6 +31,8 @@ class CompiledProgram:
         data_files: what else a device needs, by file name: blocks that the options place outside of the program.
         quantized: the quantized model, to be compared with; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
+        borders: what inputs and outputs mean where they are integers, with ``quantize`` and ``dequantize``; None where
+            they are floats.
     """
 
     buffer: bytes
@@ -38,6 +41,7 @@ class CompiledProgram:
     quantized: torch.nn.Module
     seconds: dict[str, float] = field(default_factory=dict)
     data_files: dict[str, bytes] = field(default_factory=dict)
+    borders: IntegerBorders | None = None
     _host: dict[bool, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:

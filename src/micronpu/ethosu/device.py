@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     from micronpu.ethosu.quantizer import EthosUQuantizer
+    from micronpu.quantize.config import Activations
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
 
@@ -52,10 +53,17 @@ class EthosUDevice(Device):
         self.additional_checks = tuple(additional_checks)
         self.core = core
 
-    def quantizer(self, *, per_channel: bool, is_qat: bool) -> EthosUQuantizer:
+    def quantizer(
+        self,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> EthosUQuantizer:
         from micronpu.ethosu.quantizer import EthosUQuantizer
 
-        return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat)
+        return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
 
     def partition(
         self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     from micronpu.neutron.quantizer import NeutronQuantizer
+    from micronpu.quantize.config import Activations
 
 REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
@@ -52,7 +53,14 @@ class NeutronDevice(Device):
         self.delegation = delegation
         self.core = core
 
-    def quantizer(self, *, per_channel: bool, is_qat: bool) -> NeutronQuantizer:
+    def quantizer(
+        self,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> NeutronQuantizer:
         from micronpu.neutron.quantizer import NeutronQuantizer
 
         return NeutronQuantizer(
@@ -60,6 +68,8 @@ class NeutronDevice(Device):
             per_channel=per_channel,
             is_qat=is_qat,
             disabled_rewrites=self.options.disabled_rewrites,
+            activations=activations,
+            io=io,
         )
 
     def partition(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from micronpu.frontend.program import ProgramView
+    from micronpu.quantize.config import Activations
     from micronpu.quantize.quantizer import StaticQuantizer
 
 
@@ -83,8 +84,15 @@ class Device(ABC):
     core: Core | None = None
 
     @abstractmethod
-    def quantizer(self, *, per_channel: bool, is_qat: bool) -> StaticQuantizer:
-        """The quantizer for a float model."""
+    def quantizer(
+        self,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> StaticQuantizer:
+        """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
 
     @abstractmethod
     def partition(

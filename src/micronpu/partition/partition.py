@@ -199,8 +199,10 @@ def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:
 def _float_verdict(node: FxNode) -> Verdict:
     """The verdict on an operator whose result nobody quantizes."""
     try:
-        import_of(node)
+        entry = import_of(node)
         detail = "its result is not quantized"
+        if entry.is_table:
+            detail += f"; {entry.overload} is for chips that look functions up in tables"
         hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
         dtype = getattr(value_of(node), "dtype", torch.float32)
         if dtype is not torch.float32:

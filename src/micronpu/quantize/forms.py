@@ -248,12 +248,12 @@ def index_to_slices(model: GraphModule, node: Node) -> bool:
     if index is None or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32) or not index.numel():
         return False
     size = x.meta["val"].shape[axis]
-    ranges = ranges([int(i) % size for i in index.tolist()])
-    if len(ranges) > MAX_PARTS:
+    runs_of_index = ranges([int(i) % size for i in index.tolist()])
+    if len(runs_of_index) > MAX_PARTS:
         return False
     parts = [
         call(model, node, aten.slice.Tensor, x, axis, first, first + (count - 1) * step + 1, step)
-        for first, count, step in ranges
+        for first, count, step in runs_of_index
     ]
     new = parts[0] if len(parts) == 1 else call(model, node, aten.cat.default, parts, axis)
     node.replace_all_uses_with(new)

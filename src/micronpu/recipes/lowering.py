@@ -17,10 +17,11 @@ from executorch.export import LoweringRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.compiler.compile import host_part
+from micronpu.compiler.compile import check_static, host_part
 from micronpu.cortexm.core import Core
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.report import DelegationReport
+from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module, quiet
 
 
@@ -29,27 +30,37 @@ class OutliningPartitioner(Partitioner):
 
     Args:
         device: the NPU with its options.  Where it has a core, that computes in int8 what the NPU leaves.
+        integer_io: the finished program takes and gives integers; the quantizer needs `set_io` for that.
 
     Attributes:
+        borders: what the integers of the last program mean, or None where it takes and gives floats.
         report: what runs where and why in the last program, or None before there was one.
         partitions: the delegated parts of the last program.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, integer_io: bool = False) -> None:
         super().__init__()
         # What stays on the host has quantize and dequantize at its border: this registers their out variants.
         import executorch.kernels.quantized  # noqa: F401
 
         self.device = device
+        self.integer_io = integer_io
+        self.borders: IntegerBorders | None = None
         self.report: DelegationReport | None = None
         self.partitions: tuple[CompiledPartition, ...] = ()
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program with calls in the place of what they compute."""
         with quiet():
-            host = host_part(graph_module(exported_program), self.device)
+            module = graph_module(exported_program)
+            check_static(module)
+            examples = _examples(exported_program)
+            self.borders = integer_borders(module) if self.integer_io else None
+            if self.borders is not None:
+                examples = self.borders.quantize(examples)
+            host = host_part(module, self.device)
             self.report, self.partitions = host.report, host.partitions
-            return _exported(_on_core(host.module, host.core), exported_program)
+            return torch.export.export(_on_core(host.module, host.core), examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """None: what is left is for the host."""
@@ -70,7 +81,8 @@ class CorePartitioner(Partitioner):
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program with kernels in the place of quantized operators."""
         with quiet():
-            return _exported(_on_core(graph_module(exported_program), self.core), exported_program)
+            module = _on_core(graph_module(exported_program), self.core)
+            return torch.export.export(module, _examples(exported_program))
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """None: what is left is computed in float."""
@@ -104,13 +116,19 @@ def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
     return []
 
 
-def _exported(module: GraphModule, before: ExportedProgram) -> ExportedProgram:
-    """The module as a program with the inputs of another one."""
-    examples = before.example_inputs[0] if before.example_inputs else None
-    if examples is None:
-        values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
-        examples = tuple(torch.zeros_like(v, device="cpu") for v in values)
-    return torch.export.export(module, tuple(examples))
+def _examples(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
+    """Inputs of the shapes that a program takes."""
+    if program.example_inputs:
+        return tuple(program.example_inputs[0])
+    given = set(program.graph_signature.user_inputs)
+    values = (n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in given)
+    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
+
+
+def layout_of(value: torch.Tensor) -> torch.memory_format:
+    """The order of a tensor's axes in memory."""
+    channels_last = value.dim() == 4 and not value.is_contiguous()
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:

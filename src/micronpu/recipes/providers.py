@@ -20,7 +20,7 @@ from micronpu.neutron.device import NeutronDevice
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import quiet
-from micronpu.quantize.config import Activations, QuantizationConfig
+from micronpu.quantize.config import Activations
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
@@ -274,9 +274,7 @@ def device_recipe(
     name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
 ) -> ExportRecipe:
     """A recipe for a device."""
-    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat)
-    if activations != "int8":
-        quantizer.set_global(QuantizationConfig(options.per_channel, is_qat, activations=activations))
+    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations)
     return build(name, quantizer, OutliningPartitioner(device), options)
 
 

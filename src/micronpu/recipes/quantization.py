@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from executorch.export import QuantizationRecipe
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import overload_name, static_shape
+from micronpu.errors import ModelError
+from micronpu.frontend.program import arguments, overload_name, static_shape
 from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
 from micronpu.quantize.qat import Train, finished, train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.transforms import fold_batch_norms
+from micronpu.recipes.lowering import layout_of
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -46,10 +48,12 @@ class _Calibration:
         self._examples: Inputs = ()
         self._watching = contextlib.ExitStack()
         self._runs = 0
+        self._in_training = ""
 
     def before(self, module: GraphModule) -> GraphModule:
         """Folds batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _examples(module)
+        self._in_training = next((n.name for n in module.graph.nodes if _is_in_training(n)), "")
         if fold_batch_norms(module):
             module.graph.eliminate_dead_code()
             module.recompile()
@@ -67,6 +71,12 @@ class _Calibration:
         run = contextlib.ExitStack()
 
         def start(*_: Any) -> None:
+            # Not earlier: what a pass raises, ExecuTorch puts into a sentence of its own.
+            if self._in_training:
+                raise ModelError(
+                    f"The model is in training mode, in which `{self._in_training}` changes results.",
+                    hint="model.eval() before the export",
+                )
             run.enter_context(one_thread())
 
         def end(*_: Any) -> None:
@@ -107,15 +117,16 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
     )
 
 
+def _is_in_training(node: Node) -> bool:
+    """Whether a node is a dropout at work or a batch norm that uses the statistics of its batch."""
+    given = arguments(node) if overload_name(node) in ("dropout.default", "batch_norm.default") else {}
+    return bool(given.get("train") or given.get("training"))
+
+
 def _examples(module: GraphModule) -> Inputs:
     """Inputs of the types that a captured module takes."""
     values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
-    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=_memory_format(v)) for v in values)
-
-
-def _memory_format(value: torch.Tensor) -> torch.memory_format:
-    contiguous = value.dim() != 4 or value.is_contiguous()
-    return torch.contiguous_format if contiguous else torch.channels_last
+    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
 
 
 def any_batch_size(module: GraphModule) -> GraphModule:

@@ -1,0 +1,124 @@
+"""What `micronpu.compile` takes about quantization: activations, integer borders, a quantizer of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.cli.main import app
+from micronpu.errors import MicroNpuError, OptionError
+from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+
+TARGET = "ethos-u55-128"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.classes = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classes(torch.relu(self.conv(x)).mean((2, 3)))
+
+
+def data(seed: int = 0) -> torch.Tensor:
+    return torch.randn(1, 3, 10, 10, generator=torch.Generator().manual_seed(seed))
+
+
+CALIBRATION = [data(seed) for seed in range(8)]
+
+
+def error_of(program: micronpu.CompiledProgram) -> float:
+    model = Net().eval()
+    return max(float((program.run(data(s)) - model(data(s))).abs().max()) for s in range(20, 24))
+
+
+def test_int16_activations_are_nearer_to_float():
+    coarse, fine = (
+        micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, activations=activations)
+        for activations in ("int8", "int16")
+    )
+    assert fine.report.share == 1.0
+    assert error_of(fine) < error_of(coarse) / 2
+
+
+def test_neutron_has_no_int16():
+    with pytest.raises(OptionError, match="the NPU does not compute with int16"):
+        micronpu.compile(Net().eval(), data(), "imxrt700-neutron", calibration=CALIBRATION, activations="int16")
+
+
+@pytest.mark.parametrize("target", [TARGET, "imxrt700-neutron", "imxrt700"])
+def test_a_program_of_integers(target: str):
+    floats = micronpu.compile(Net().eval(), data(), target, calibration=CALIBRATION)
+    program = micronpu.compile(Net().eval(), data(), target, calibration=CALIBRATION, io="int8")
+    assert program.borders is not None
+    (x,) = program.borders.quantize((data(9),))
+    y = program.run(x)
+    assert x.dtype is torch.int8 and y.dtype is torch.int8
+    assert any("takes and gives integers" in note for note in program.report.notes)
+    assert b"quantize_per_tensor" not in program.buffer
+    (real,) = program.borders.dequantize((y,))
+    assert torch.equal(real, floats.run(data(9)))
+    with pytest.raises(MicroNpuError, match="float"):
+        program.run(data(9))
+
+
+def test_a_quantizer_of_ones_own():
+    quantizer = EthosUQuantizer(EthosUCompileSpec(TARGET)).set_module_name(
+        "classes", QuantizationConfig(activations="int16")
+    )
+    program = micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, quantizer=quantizer)
+    assert program.report.share == 1.0
+    types = {n.op.name: n.output.type.dtype.value for n in program.partitions[0].graph.nodes}
+    assert types["conv2d"] == "int8" and types["fully_connected"] == "int16"
+
+
+def test_a_quantizer_decides_alone():
+    quantizer = NeutronQuantizer()
+    arguments = {"calibration": CALIBRATION, "quantizer": quantizer}
+    with pytest.raises(OptionError, match="together with `per_channel`, `activations` or `io`"):
+        micronpu.compile(Net().eval(), data(), "imxrt700", io="int8", **arguments)
+    with pytest.raises(OptionError, match="`quantizer` is a str"):
+        micronpu.compile(Net().eval(), data(), "imxrt700", calibration=CALIBRATION, quantizer="int8")
+    with pytest.raises(OptionError, match="is_qat=False, but `train` is given"):
+        micronpu.compile(Net().eval(), data(), "imxrt700", train=lambda m: None, quantizer=quantizer)
+
+
+NET = """
+import torch
+from torch import nn
+
+def net():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4))
+    return net.eval(), (torch.randn(1, 3, 10, 10),)
+
+def calibration():
+    return [(torch.randn(1, 3, 10, 10),) for _ in range(3)]
+"""
+
+
+def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(words))
+        return done.exit_code, " ".join(done.output.split())
+
+    code, text = run("compile", "own.py:net", "-t", "ethos-u85-256", "--activations", "int16", "--io", "int16")
+    assert code == 0, text
+    assert "takes and gives integers" in text and "Vela estimates" in text
+    code, text = run("inspect", "net.pte")
+    assert code == 0 and "Ethos-U85 with 256 MACs" in text and "int16" in text
+    code, text = run("check", "own.py:net", "-t", TARGET, "--activations", "int4")
+    assert code != 0
+    code, text = run("check", "own.py:net", "-t", TARGET, "--via", "tosa")
+    assert code == 0 and "4 of 4 operators on the NPU of ethos-u55-128" in text
