@@ -1,8 +1,8 @@
 """micronpu beside the peer on Ethos-U: cycles, time ahead of time, memory, bytes, delegation.
 
-    python -m benchmarks.ethosu
-    python -m benchmarks.ethosu --networks mbv2_224 trained:dscnn --targets ethos-u85-256 --json figures.json
-    python -m benchmarks.ethosu --own-only --networks resnet8
+    python -m benchmarks.ethosu_networks
+    python -m benchmarks.ethosu_networks --networks mbv2_224 trained:dscnn --targets ethos-u85-256 --json figures.json
+    python -m benchmarks.ethosu_networks --own-only --networks resnet8
 
 Both sides compile the same module with the same calibration inputs for the same accelerator with the same Vela, each in
 a process of its own with one thread. Cycles are Vela's estimate over all delegates, which leaves out what a side leaves
@@ -83,7 +83,7 @@ def measure_own(name: str, target: str, *, samples: int = 1, time_limit: float =
     Raises:
         ChildError: it fails, or exceeds the time limit.
     """
-    command = [sys.executable, "-m", "benchmarks.ethosu", "--here", name, "--targets", target]
+    command = [sys.executable, "-m", "benchmarks.ethosu_networks", "--here", name, "--targets", target]
     what = f"micronpu on {name!r} for {target}"
     return json_row([*command, "--samples", str(samples)], what, time_limit=time_limit, folder=ROOT, threads=1)
 

@@ -181,6 +181,20 @@ def test_int16_activations():
     assert wide < (narrow - CONV(*INPUTS[1])).abs().max()
 
 
+@pytest.mark.parametrize(("kind", "target"), [("int8", "imxrt700"), ("int16", "corstone320")])
+def test_a_program_that_takes_and_gives_integers(kind, target):
+    recipe = micronpu.get_chip_recipe(target, kind, io="int8", calibration=INPUTS)
+    session = exported(recipe, CONV)
+    program = micronpu.compile(CONV, INPUTS[0], target, calibration=INPUTS, activations=kind, io="int8")
+    assert bytes(session.get_pte_buffer()) == program.buffer
+    (partitioner,) = recipe.lowering_recipe.partitioners
+    assert partitioner.borders == program.borders
+    (result,) = HostProgram(program.buffer).run(*partitioner.borders.quantize(INPUTS[1]))
+    assert result.dtype == torch.int8
+    (back,) = partitioner.borders.dequantize((result,))
+    assert (back - CONV(*INPUTS[1])).abs().max() < 0.02
+
+
 CONV = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
 
 
@@ -345,6 +359,8 @@ def sentence(error):
         (lambda: micronpu.get_imxrt700_recipe(config="mcxn94x"), "the chip decides"),
         (lambda: micronpu.get_corstone300_recipe(system_conf="x"), "no option `system_conf`. Try: system_config"),
         (lambda: micronpu.get_chip_recipe("imxrt800"), "no target 'imxrt800'"),
+        (lambda: get(NeutronRecipeType.INT8, io="int4"), "`io` is 'int4'"),
+        (lambda: get(CortexMRecipeType.INT8, io="int8"), "which a core alone does not have"),
         (lambda: combine([]), "takes a list of export recipes"),
     ],
 )

@@ -181,3 +181,19 @@ def test_options_of_another_family() -> None:
         micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUCompileSpec("ethos-u55-128"))
     with pytest.raises(OptionError, match="The target is ethos-u85-256, but the options are for ethos-u55-128"):
         micronpu.check(Net().eval(), inputs(), target="ethos-u85-256", options=EthosUCompileSpec("ethos-u55-128"))
+
+
+def test_sram_that_is_not_there() -> None:
+    program = compiled()
+    needed = max(p.program.sram_bytes for p in program.partitions if isinstance(p, EthosUPartition))
+    enough = compiled(max_sram_bytes=needed)
+    assert any(f"needs {needed:,} bytes of the {needed:,} (100%) of SRAM" in note for note in enough.report.notes)
+    with pytest.raises(MicroNpuError, match=r"bytes of SRAM with the memory mode Shared_Sram; there are 1,024"):
+        compiled(max_sram_bytes=1024)
+    with pytest.raises(OptionError, match="`max_sram_bytes` is -1"):
+        compiled(max_sram_bytes=-1)
+
+
+def test_sram_of_the_chip() -> None:
+    program = micronpu.compile(Net().eval(), inputs(), target="corstone300-ethosu", calibration=CALIBRATION)
+    assert any("of the 2,097,152" in note for note in program.report.notes)

@@ -266,7 +266,7 @@ def test_an_ethos_u_of_a_chip(tmp_path):
     path.write_text(ETHOS_U_CHIP)
     target = find_target(str(path))
     assert target.device == "ethos-u55-128"
-    assert target.defaults() == {"system_config": "", "memory_mode": "Sram_Only"}
+    assert target.defaults() == {"system_config": "", "memory_mode": "Sram_Only", "max_sram_bytes": 0}
     for old, new, sentence in (
         ('"ethos-u"', '"tpu"', "The NPU family in the chip file .* is 'tpu'"),
         ('"ethos-u55-128"', '"ethos-u55-1"', "There is no Ethos-U 'ethos-u55-1'"),

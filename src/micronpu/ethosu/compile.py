@@ -76,6 +76,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
 
     Raises:
         RefusedError: Vela refuses the graph, whose operators it takes one by one.
+        MemoryLimitError: it needs more SRAM than there is.
         FileError: an intermediate file cannot be written.
     """
     name = graph.first_operator()
@@ -86,7 +87,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     if FlattenSlices().run(graph):
         graph.rename()
     try:
-        choice = choose(graph, spec, emitters=_EMITTERS)
+        choice = choose(graph, spec, memory_limit=spec.max_sram_bytes or None, emitters=_EMITTERS)
     except VelaError as error:
         raise _refused(graph, spec, error.what) from error
     graph, via = choice.graph, choice.outcome.strategy.via

@@ -105,8 +105,7 @@ class EthosUDevice(Device):
             f"Vela estimates {cycles:,} cycles, {milliseconds:.2f} ms, for the NPU with {self.spec.system_config} and "
             f"{self.spec.memory_mode}."
         )
-        scratch = max(p.program.scratch_size for p in own)
-        notes.append(f"The NPU needs {scratch:,} bytes of memory for inputs, outputs and what lies between.")
+        notes.append(_sram_note(max(p.program.sram_bytes for p in own), self.spec.max_sram_bytes))
         return tuple(notes)
 
 
@@ -122,3 +121,9 @@ def _choice(part: EthosUPartition) -> str:
     forms = ", ".join(f"{count} x {name}" for name, count in part.forms.items())
     made = f" with {forms}" if forms else ""
     return f"`{part.name}` goes to Vela as {part.choice.strategy.name}{made}, {cycles:,} cycles; {others}."
+
+
+def _sram_note(needed: int, there: int) -> str:
+    """What the NPU needs of the SRAM."""
+    of = f" of the {there:,} ({needed / there:.0%})" if there else ""
+    return f"The NPU needs {needed:,} bytes{of} of SRAM at the peak; the temporary pool of the runtime must hold them."

@@ -46,6 +46,8 @@ class EthosUCompileSpec:
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
+        max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a chip
+            brings along the SRAM of its file.
         intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
             made if missing, "" for none.
 
@@ -62,6 +64,7 @@ class EthosUCompileSpec:
     host_runnable: bool = True
     external_commands: str = ""
     external_weights: str = ""
+    max_sram_bytes: int = 0
     intermediates_dir: str = ""
 
     def __post_init__(self) -> None:
@@ -74,6 +77,9 @@ class EthosUCompileSpec:
         for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
             if not isinstance(getattr(self, name), str):
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is a string.")
+        given = self.max_sram_bytes
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise OptionError(f"`max_sram_bytes` is {given!r}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
         if not isinstance(self.host_runnable, bool):
             raise OptionError(f"`host_runnable` is {self.host_runnable!r}; it is True or False.")

@@ -65,7 +65,7 @@ class Outcome:
     Attributes:
         strategy: which one.
         cycles: Vela's estimate, or None where Vela refuses the program.
-        memory: bytes of working memory, which is the scratch memory and the fast one.
+        memory: bytes of SRAM.
         fits: whether that is within the limit.
         objection: why Vela refuses, or "".
     """
@@ -255,7 +255,7 @@ def choose(
 ) -> Choice:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
-    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of working memory.
+    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
 
     Args:
         emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
@@ -288,7 +288,7 @@ def choose(
             refused.append(Outcome(strategy, None, objection=error.what))
             errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
             return
-        memory = program.scratch_size + program.fast_scratch_size
+        memory = program.sram_bytes
         fits = memory_limit is None or memory <= memory_limit
         found.append((Outcome(strategy, program.cycles, memory, fits), emitted, program))
 
@@ -320,7 +320,8 @@ def choose(
     if not fitting:
         least = min(found, key=lambda entry: entry[0].memory)[0]
         raise MemoryLimitError(
-            f"The program needs {least.memory:,} bytes of working memory; there are {memory_limit:,}.",
+            f"The program needs {least.memory:,} bytes of SRAM with the memory mode {spec.memory_mode}; there are "
+            f"{memory_limit:,}.",
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )

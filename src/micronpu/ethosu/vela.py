@@ -90,6 +90,11 @@ class VelaProgram:
     clock_hz: float
 
     @property
+    def sram_bytes(self) -> int:
+        """Peak use of the SRAM, weights included where the memory mode keeps them there."""
+        return self.memory.get("Sram", 0)
+
+    @property
     def milliseconds(self) -> float:
         return self.cycles / self.clock_hz * 1000
 

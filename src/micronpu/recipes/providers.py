@@ -20,7 +20,7 @@ from micronpu.neutron.device import NeutronDevice
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import quiet
-from micronpu.quantize.config import Activations
+from micronpu.quantize.config import Activations, check_activations
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
@@ -78,6 +78,7 @@ class RecipeOptions:
             returns them; the example inputs of the session unless given.
         train: for quantization-aware training: trains the module that it is given, in place.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
+        io: "int8" or "int16" for a program that takes and gives integers; None for floats.
         files_dir: an existing folder for report and kernel selections, written when a program is lowered; "" for none.
 
     Raises:
@@ -88,11 +89,14 @@ class RecipeOptions:
     calibration: Any = None
     train: Any = None
     per_channel: bool = True
+    io: Activations | None = None
     files_dir: str | Path = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.per_channel, bool):
             raise OptionError(f"`per_channel` is {self.per_channel!r}; it is True or False.")
+        if self.io is not None:
+            check_activations(self.io, "io")
         if self.train is not None and not callable(self.train):
             raise OptionError(
                 f"`train` is a {type(self.train).__name__}, not a function that trains the module it is given.",
@@ -260,6 +264,11 @@ class CortexMRecipeProvider(_Provider):
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
         core = find_core(CortexMOptions(**own).core)
+        if options.io is not None:
+            raise OptionError(
+                f"The recipe {name} was given `io`, which a core alone does not have.",
+                hint="leave it out, or the recipe of an NPU, whose program has it for the core, too",
+            )
         quantizer = CortexMQuantizer(per_channel=options.per_channel, is_qat=is_qat)
         return build(name, quantizer, CorePartitioner(core), options)
 
@@ -274,8 +283,8 @@ def device_recipe(
     name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
 ) -> ExportRecipe:
     """A recipe for a device."""
-    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations)
-    return build(name, quantizer, OutliningPartitioner(device), options)
+    quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
+    return build(name, quantizer, OutliningPartitioner(device, integer_io=options.io is not None), options)
 
 
 PROVIDERS: tuple[_Provider, ...] = (NeutronRecipeProvider(), EthosURecipeProvider(), CortexMRecipeProvider())

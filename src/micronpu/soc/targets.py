@@ -12,6 +12,8 @@ from micronpu.ethosu.devices import accelerators, find_accelerator
 from micronpu.soc.chip import ETHOS_U, Chip, EthosUNpu, TargetEntry, load_chip, load_chips
 
 _SUFFIX = ".toml"
+SRAM = "sram"
+"""Name of the memory in a chip file that the NPU shares with the core."""
 _own: dict[str, Chip] = {}
 
 
@@ -45,7 +47,11 @@ class Target:
         npu = self.chip.npu if self.chip is not None else None
         if not isinstance(npu, EthosUNpu):
             return {}
-        return {"system_config": npu.system_config, "memory_mode": npu.memory_mode}
+        return {
+            "system_config": npu.system_config,
+            "memory_mode": npu.memory_mode,
+            "max_sram_bytes": next((m.bytes for m in self.chip.memories if m.name == SRAM), 0) if self.chip else 0,
+        }
 
 
 def all_chips() -> tuple[Chip, ...]:
