@@ -245,6 +245,27 @@ def test_a_qat_recipe_trains_with_any_batch_size(recipe, target):
     assert accuracy["recipe"] > accuracy["before"] + 0.1
 
 
+def test_npu_and_core_are_trained_once():
+    parts = [get(kind, train=train) for kind in (NeutronRecipeType.INT8_QAT, CortexMRecipeType.INT8_QAT)]
+    recipe = combine(parts, "both")
+    assert (recipe.name, recipe.quantization_recipe.is_qat, len(recipe.quantization_recipe.quantizers)) == (
+        "both",
+        True,
+        1,
+    )
+    assert recipe.quantization_recipe.quantizers == parts[0].quantization_recipe.quantizers
+
+
+def test_the_core_alone_is_trained():
+    session = exported(get(CortexMRecipeType.INT8_QAT, train=train), inputs=INPUTS[:1])
+    operators = host_operators(session.get_executorch_program_manager())
+    assert "cortex_m::quantized_linear.out" in operators or "cortex_m::quantized_conv2d_nhwc.out" in operators
+    program = HostProgram(bytes(session.get_pte_buffer()))
+    answers = torch.cat([program.run(x)[0] for x in X[:64].split(1)]).argmax(1)
+    before = torch.cat([MODEL(x) for x in X[:64].split(1)]).argmax(1)
+    assert (answers == Y[:64]).sum() > (before == Y[:64]).sum() + 5
+
+
 def test_a_concatenation_keeps_the_wide_range_in_a_recipe():
     """torchao tells the quantizer where the observers are; ExecuTorch's wrapper has to pass that on."""
 

@@ -98,7 +98,7 @@ def test_memory_limit_takes_a_smaller_way_or_says_what_is_needed() -> None:
     tight = choose(graph, spec, memory_limit=free.outcome.memory - 1)
     assert tight.outcome.fits and tight.outcome.memory < free.outcome.memory
     assert tight.program.cycles >= free.program.cycles
-    with pytest.raises(MemoryLimitError, match="bytes of working memory") as caught:
+    with pytest.raises(MemoryLimitError, match="bytes of SRAM") as caught:
         choose(graph, spec, memory_limit=min(least, 4096))
     assert caught.value.hint
 

@@ -23,7 +23,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
-from micronpu.passes.legalize import SplitPads
+from micronpu.passes.legalize import CopyOutputs, SplitPads
 
 _LEAST_GAIN = 0.03
 """Part of an operator's cycles that a form must save: what is measured alone differs a little in the program."""
@@ -238,7 +238,7 @@ def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> d
             name = replaced[node][0].origin.passes[-1]
             used[name] = used.get(name, 0) + 1
     graph.nodes = kept
-    for step in (MergeReshapes(), RemoveNoOps(), SplitPads()):
+    for step in (MergeReshapes(), RemoveNoOps(), SplitPads(), CopyOutputs()):
         step.run(graph)
         graph.remove_dead()
     graph.rename()

@@ -72,8 +72,8 @@ def chip_targets(chip: Chip) -> list[Target]:
 
 
 def all_targets() -> dict[str, Target]:
-    """Every target by name, aliases excluded."""
-    found = {t.name: t for chip in all_chips() for t in chip_targets(chip)}
+    """Every target that needs no file of the user, by name, aliases excluded."""
+    found = {t.name: t for chip in load_chips() for t in chip_targets(chip)}
     for name in accelerators():
         found[name] = Target(TargetEntry(name, "an Ethos-U whatever the chip"), ETHOS_U, name)
     return found
