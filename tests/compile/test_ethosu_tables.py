@@ -337,3 +337,10 @@ def test_a_program_that_only_reshapes_is_no_partition():
     assert not ethosu_partition(ProgramView(ethosu_quantized(lambda x: x.reshape(4, 3), x)), SPEC).groups
     for function in (lambda x: x.transpose(1, 2), lambda x: torch.cat([x, x], 1), lambda x: F.pad(x, (1, 1))):
         assert len(ethosu_partition(ProgramView(ethosu_quantized(function, x)), SPEC).groups) == 1
+
+
+def test_a_clamp_that_changes_nothing_is_a_program_all_the_same():
+    x = torch.linspace(-1, 1, 32).reshape(1, 2, 4, 4)
+    program = micronpu.compile(Small(lambda self, x: F.hardtanh(x)), x, target="ethos-u55-128", calibration=[(x,)])
+    assert not program.report.host
+    assert torch.allclose(program.run(x), x, atol=0.01)
