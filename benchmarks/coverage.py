@@ -3,6 +3,7 @@
     python -m benchmarks.coverage                          # all networks
     python -m benchmarks.coverage tv:resnet18 own:unet     # some
     python -m benchmarks.coverage --peer --json rows.json  # beside ExecuTorch's own Neutron flow
+    python -m benchmarks.coverage --target ethos-u85-256 --activations int16
 
 The networks have random weights with a fixed seed and are calibrated with random data: only operators, partitions and
 times are measured. `tv:` and `timm:` need those libraries, which are no dependency of micronpu; without them their
@@ -29,6 +30,9 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.errors import MicroNpuError
+from micronpu.quantize.config import Activations
+
+TARGET = "imxrt700-neutron"
 
 
 class DoubleConv(nn.Sequential):
@@ -180,11 +184,15 @@ def decibels(result: Tensor, real: Tensor) -> float:
     return 10 * math.log10(float(real.double().square().sum()) / max(noise, 1e-30))
 
 
-def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, Any]:
-    """Compiles one network for i.MX RT700.
+def coverage(
+    name: str, *, target: str = TARGET, activations: Activations = "int8", samples: int = 2, sqnr: bool = False
+) -> dict[str, Any]:
+    """Compiles one network.
 
     Args:
         name: such as "tv:resnet18".
+        target: see ``micronpu targets``.
+        activations: "int8" or "int16".
         samples: how many random calibration inputs.
         sqnr: whether to run the program, and the quantized module in eager mode, on the first calibration input.
 
@@ -202,7 +210,7 @@ def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, An
     if sqnr:
         settle(model, torch.cat([x for (x,) in batches]))
     start = time.perf_counter()
-    program = micronpu.compile(model, batches[0], "imxrt700-neutron", calibration=batches)
+    program = micronpu.compile(model, batches[0], target, calibration=batches, activations=activations)
     total = time.perf_counter() - start
     report = program.report
     host: dict[str, dict[str, Any]] = {}
@@ -212,6 +220,8 @@ def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, An
         entry["reasons"].update(f"{reason.rule}: {reason.detail}" for reason in verdict.reasons)
     row = {
         "network": name,
+        "target": report.target,
+        "activations": activations,
         "operators": len(report.verdicts),
         "delegated": report.delegated,
         "partitions": report.partitions,
@@ -219,6 +229,7 @@ def coverage(name: str, *, samples: int = 2, sqnr: bool = False) -> dict[str, An
         "macs_delegated": report.delegated_macs,
         "seconds": {"total": total} | program.seconds,
         "host": host,
+        "notes": report.notes,
         "pte_bytes": len(program.buffer),
     }
     if sqnr:
@@ -263,6 +274,8 @@ def main() -> None:
     """Command line: a table, as each network is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
+    parser.add_argument("--target", default=TARGET, help="see `micronpu targets`; default: %(default)s")
+    parser.add_argument("--activations", default="int8", choices=("int8", "int16"))
     parser.add_argument("--samples", type=int, default=2, help="random calibration inputs")
     parser.add_argument("--sqnr", action="store_true", help="run the programs and compare them with the float network")
     parser.add_argument("--peer", action="store_true", help="measure executorch.backends.nxp, too (tv: and timm: only)")
@@ -277,7 +290,13 @@ def main() -> None:
     rows = []
     for name in options.networks:
         try:
-            row = coverage(name, samples=options.samples, sqnr=options.sqnr)
+            row = coverage(
+                name,
+                target=options.target,
+                activations=options.activations,
+                samples=options.samples,
+                sqnr=options.sqnr,
+            )
         except LibraryMissingError as error:
             print(f"{name} is skipped: {error}", flush=True)
             continue

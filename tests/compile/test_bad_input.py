@@ -391,7 +391,7 @@ COMMANDS = {
     "compile text.pt2": "text.pt2 is no program that torch can load: ",
     "compile m.py:net": "A float model needs calibration data to choose the ranges of its int8 tensors. Try: "
     "--calibration inputs.npz, --calibration file.py:function, or a function `calibration` in m.py.",
-    "compile own.py:net -t rt700": "There is no target 'rt700'. Try: one of ethos-u55-128",
+    "compile own.py:net -t rt700": "There is no target 'rt700'. Try: one of corstone300",
     "compile own.py:net -o no/net.pte": "no/net.pte cannot be written: the folder no does not exist. Try: mkdir -p no.",
     "compile own.py:net -o .": ". cannot be written: it is a folder. Try: a file in it, NAME.",
     "compile own.py:net --report-html no/r.html": "no/r.html cannot be written: the folder no does not exist.",

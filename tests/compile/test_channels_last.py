@@ -50,7 +50,7 @@ class WithHost(nn.Module):
         self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.cumsum(self.first(x), 2))
+        return self.second(torch.erf(self.first(x)))
 
 
 def compiled(model: nn.Module, *examples: Tensor) -> micronpu.CompiledProgram:

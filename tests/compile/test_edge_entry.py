@@ -53,7 +53,7 @@ def assert_both_entries_agree(
 ):
     """Same verdicts, same payload bytes, same results; returns what the second entry made."""
     data = data or batches(inputs)
-    compiled = micronpu.compile(model, inputs, calibration=data)
+    compiled = micronpu.compile(model, inputs, "imxrt700-neutron", calibration=data)
     chosen = partitioner()
     program = lower(compiled.quantized, inputs, chosen, **options)
     entries = payloads(program), [p.payload for p in compiled.partitions]
@@ -128,13 +128,13 @@ def test_host_operators_between_partitions():
 
     def forward(s, x):
         y = s.c(x)
-        z = torch.cumsum(torch.erf(y), 1)
+        z = torch.erf(y) * 2
         left, right = s.c(F.relu(s.c(z))), F.max_pool2d(s.d(z), 3, 1, 1)
         return F.softmax(s.l((left + right + s.d(z)).mean((2, 3))), -1), y
 
     model = Small(forward, c=conv(), d=conv(8, 8, 1), l=linear())
     made = assert_both_entries_agree(model, image(), partitions=2)
-    assert {v.operator for v in made.report.host} == {"erf.default", "cumsum.default"}
+    assert {v.operator for v in made.report.host} == {"erf.default"}
 
 
 def test_a_later_partition_of_several_inputs():

@@ -118,8 +118,8 @@ def test_long_chains_are_fast(every: int):
     """A chain of 20 000 vertices, all supported or with the host between."""
     size = 20_000
     supported = [every == 1 or v % every != 0 for v in range(size)]
-    start = time.perf_counter()
+    start = time.process_time()
     partitions = group([[v - 1] if v else [] for v in range(size)], supported)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert len(partitions) == (1 if every == 1 else len(range(1, size, every)))
     assert seconds < 1.0

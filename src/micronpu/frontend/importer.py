@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 import numpy.typing as npt
 from torch.fx import Node
 
@@ -32,6 +33,7 @@ from micronpu.frontend.program import (
     origin_of,
     overload_name,
     static_shape,
+    value_of,
 )
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.graph import Node as GraphNode
@@ -182,6 +184,13 @@ class Importer:
                 hint="quantize the model with the quantizer of the target, which turns numbers into constants",
             )
         if not is_dequantize(source):
+            dtype = getattr(value_of(source), "dtype", torch.float32)
+            if not dtype.is_floating_point:
+                raise UnsupportedError(
+                    f"The operand `{source.name}` of `{reader.name}` is {str(dtype).removeprefix('torch.')}, and only "
+                    "floats are quantized.",
+                    hint="leave it to the host, or give the model floats",
+                )
             raise UnsupportedError(
                 f"The operand `{source.name}` of `{reader.name}` is not quantized: no dequantize stands between.",
                 hint="quantize the model, or check why the quantizer left this operator in float",
