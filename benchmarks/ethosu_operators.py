@@ -1,6 +1,6 @@
 """Which single-operator modules run on an Ethos-U as a whole, beside the peer's figures for the same modules.
 
-    python -m benchmarks.ethosu_operators path/to/op_sweep.py --target ethos-u55-128 [--only conv] [--json rows.jsonl]
+    python -m benchmarks.ethosu_operators path/to/op_sweep.py --target ethos-u55-128 [--activations int16]
 
 The modules are those of the peer's own sweep, whose file is given; its figures lie beside it.  Every module is
 quantized with its inputs, compiled by `micronpu.compile`, and the finished `.pte` is run.  A row tells how much was
@@ -30,10 +30,15 @@ from torch.fx import GraphModule, Node
 
 import micronpu
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.quantize.config import Activations
 
 CASTS = ("to.dtype", "_to_copy.default")
 BATCHES = 4
-PEER_ROWS = {"ethos-u55-128": "ops-u55-int8.jsonl", "ethos-u85-256": "ops-u85-int8.jsonl"}
+PEER_ROWS = {
+    ("ethos-u55-128", "int8"): "ops-u55-int8.jsonl",
+    ("ethos-u85-256", "int8"): "ops-u85-int8.jsonl",
+    ("ethos-u55-128", "int16"): "ops-u55-a16w8.jsonl",
+}
 
 Row = dict[str, Any]
 Tensors = tuple[torch.Tensor, ...]
@@ -90,13 +95,13 @@ def difference(program: Any, inputs: Tensors) -> float:
     return round(largest, 3)
 
 
-def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str) -> Row:
+def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str, activations: Activations) -> Row:
     """One row."""
     start = time.perf_counter()
-    row: Row = {"op": name, "target": target}
+    row: Row = {"op": name, "target": target, "activations": activations}
     batches = calibration(inputs)
     try:
-        program = micronpu.compile(module.eval(), inputs, target=target, calibration=batches)
+        program = micronpu.compile(module.eval(), inputs, target=target, calibration=batches, activations=activations)
         host = program.report.host
         computing = [v for v in host if v.operator not in CASTS]
         full = bool(program.partitions) and not computing
@@ -116,16 +121,16 @@ def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str) ->
     return row | {"seconds": round(time.perf_counter() - start, 2)}
 
 
-def sweep(path: Path, target: str, only: str = "") -> Iterator[Row]:
+def sweep(path: Path, target: str, activations: Activations, only: str = "") -> Iterator[Row]:
     """One row per module whose name contains ``only``."""
     for name, (module, inputs) in load_cases(path).items():
         if only in name:
-            yield measure(name, module, inputs, target)
+            yield measure(name, module, inputs, target, activations)
 
 
-def peer_rows(path: Path, target: str) -> dict[str, str]:
+def peer_rows(path: Path, target: str, activations: Activations) -> dict[str, str]:
     """Status of each module with the peer, where it was measured."""
-    file = path.parent / "results" / PEER_ROWS.get(target, "-")
+    file = path.parent / "results" / PEER_ROWS.get((target, activations), "-")
     if not file.is_file():
         return {}
     rows = (json.loads(line) for line in file.read_text().splitlines())
@@ -155,16 +160,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", type=Path, help="the peer's op_sweep.py")
     parser.add_argument("--target", default="ethos-u55-128")
+    parser.add_argument("--activations", default="int8", choices=("int8", "int16"))
     parser.add_argument("--only", default="", help="part of a module's name")
     parser.add_argument("--json", type=Path, help="file for the rows; standard output unless given")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     rows = []
     with arguments.json.open("w") if arguments.json else os.fdopen(os.dup(1), "w") as file:
-        for row in sweep(arguments.cases, arguments.target, arguments.only):
+        for row in sweep(arguments.cases, arguments.target, arguments.activations, arguments.only):
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
-    print(totals(rows, peer_rows(arguments.cases, arguments.target)), flush=True)
+    print(totals(rows, peer_rows(arguments.cases, arguments.target, arguments.activations)), flush=True)
     return int(any(row["status"] == "error" for row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Trained networks compiled for Ethos-U: accuracy on labelled data, delegation, cycles (Vela), time of a run on the host.
+"""Trained networks compiled for Ethos-U: accuracy on labelled data, delegation, cycles, time of a run on the host.
 
     python -m benchmarks.ethosu_trained
     python -m benchmarks.ethosu_trained --networks dscnn --targets ethos-u85-256 --activations int8 --json figures.json
