@@ -106,6 +106,8 @@ class RandomNetwork(nn.Module):
     def _choose_outputs(self, count: int) -> list[int]:
         chosen = [count - 1]
         given = len(self.example)
+        read = {i for step, _ in self._steps for i in step.reads}
+        chosen += [i for i in range(given, count - 1) if i not in read and self._random.random() < 0.6]
         if self._random.random() < 0.35 and count > given:
             chosen.append(self._random.randrange(given, count))  # also what others read, or the same one twice
         if self._random.random() < 0.1:
@@ -436,4 +438,4 @@ def product(rng: random.Random, values: Sequence[Tensor]) -> Step | None:
     return Step("matmul", lambda a, b: a @ b.transpose(-1, -2) * (a.shape[-1] ** -0.5), rng.choice(turned))
 
 
-MAKERS += [binary, binary, binary, concat, concat, product, MAKERS[0], MAKERS[0], MAKERS[0]]
+MAKERS += [binary, binary, binary, concat, product, conv2d, conv2d, conv2d, cut, move, move, unary, picture]

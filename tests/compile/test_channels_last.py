@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.schema import DelegateCall
 from torch import Tensor, nn
 
 import micronpu
 from micronpu.errors import ModelError
+from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
+from micronpu.ethosu.compile import host_graph_key
 from micronpu.ir import interpret
-from micronpu.neutron.payload import parse
+from micronpu.neutron.payload import TensorSlot, parse
+from micronpu.quantize.calibrate import quiet
 from micronpu.runtime import HostProgram
 
 LAST = torch.channels_last
+ETHOS_U = "ethos-u55-128"
 
 
 def last(x: Tensor) -> Tensor:
@@ -132,3 +139,66 @@ def test_host_operator_between_two_partitions() -> None:
     x = last(torch.randn(1, 3, 8, 8))
     step = program.partitions[-1].graph.outputs[0].type.scale
     assert (program.run(x) - program.quantized(x)).abs().max().item() <= 4 * step
+
+
+class Twice(WithHost):
+    """As well with a result that the next partition, the host and the caller read."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        y = torch.relu(self.first(x))
+        return self.second(torch.atan2(y, y + 1)), y
+
+
+class HostFirst(WithHost):
+    """The host reads the picture before a partition does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(torch.atan2(x, x + 1))))
+
+
+def ethosu_entry(program: micronpu.CompiledProgram, example: Tensor) -> bytes:
+    """The same quantized model through ExecuTorch's own entry."""
+    with quiet():
+        exported = torch.export.export(program.quantized, (example,))
+        partitioner = EthosUPartitioner(EthosUCompileSpec(ETHOS_U))
+        edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])
+        config = ExecutorchBackendConfig(extract_delegate_segments=False)
+        return bytes(edge.to_executorch(config=config).buffer)
+
+
+def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
+    """For every call of an Ethos-U: the orders of its tensors in memory, and what its program takes them for."""
+    blob = deserialize_pte_binary(buffer)
+    assert blob.named_data is not None
+    graphs = {
+        k: parse(bytes(blob.named_data.buffers[e.buffer_index])).layout for k, e in blob.named_data.pte_data.items()
+    }
+    (plan,) = blob.program.execution_plan
+    found = []
+    for instruction in plan.chains[0].instructions:
+        call = instruction.instr_args
+        if isinstance(call, DelegateCall):
+            payload = bytes(
+                blob.program.backend_delegate_data[plan.delegates[call.delegate_index].processed.index].data
+            )
+            layout = graphs[host_graph_key(payload)]
+            orders = [list(plan.values[i].val.dim_order) for i in call.args]
+            found.append((orders, [*layout.inputs, *layout.outputs]))
+    return found
+
+
+@pytest.mark.parametrize("model", [Pictures, Twice, HostFirst])
+def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.Module]) -> None:
+    """The runtime on the device copies bytes and reorders nothing, so that both must agree on the order."""
+    torch.manual_seed(0)
+    x = [last(torch.randn(1, 3, 10, 9)) for _ in range(4)]
+    network = model().eval().to(memory_format=LAST)
+    program = micronpu.compile(network, (x[0],), ETHOS_U, calibration=[(b,) for b in x])
+    wanted = program.quantized(x[1])
+    for buffer in (program.buffer, ethosu_entry(program, x[0])):
+        for orders, slots in calls(buffer):
+            assert [order == [0, 2, 3, 1] for order in orders] == [slot.channels_last for slot in slots]
+        results = HostProgram(buffer).run(x[1])
+        for y, expected in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            assert (y - expected).abs().max() <= 0.02 * expected.abs().max()
+    assert any(slot.channels_last for _, slots in calls(program.buffer) for slot in slots)

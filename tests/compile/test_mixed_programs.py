@@ -277,7 +277,7 @@ def test_unknown_operator_stays_on_the_host_with_a_reason():
     assert (verdict.operator, verdict.shape) == ("topk.default", (1, 8, 6, 5))
     line = HostBetween.forward.__code__.co_firstlineno + 1  # torch tells the line of the module, not of the helper
     assert str(verdict.reasons[0]) == (
-        f"`topk` ({__file__}:{line}): The operator, in this form and quantized to int8, is one that micronpu can "
+        f"`topk` ({__file__}:{line}): The operator, in this form and quantized, is one that micronpu can "
         "express. Found: No operator of micronpu imports topk.default. Try: return the scores and choose among them in "
         "the application."
     )

@@ -32,6 +32,7 @@ from micronpu.neutron.compile import compile_graph
 from micronpu.neutron.kernels import parse_selection, render_selection
 from micronpu.ops.activation import Relu
 from micronpu.ops.elementwise import Add
+from micronpu.partition.entry import split_dequantizes
 from micronpu.runtime import HostProgram
 
 OTHER = NeutronCompileOptions(
@@ -404,10 +405,11 @@ def test_a_shared_dequantize_at_the_last_moment():
     partitioner = NeutronPartitioner()
     lowered(program, partitioner, [join])
     assert "dequantize_is_its_own" in {r.rule for v in partitioner.report.host for r in v.reasons}
-    cured = NeutronPartitioner()
-    lowered(program, cured, NeutronEdgePassManager([join]))
-    assert "dequantize_is_its_own" not in {r.rule for v in cured.report.host for r in v.reasons}
-    assert cured.report.delegated > partitioner.report.delegated
+    for passes in (NeutronEdgePassManager([join]), [join, split_dequantizes]):
+        cured = NeutronPartitioner()
+        lowered(program, cured, passes)
+        assert "dequantize_is_its_own" not in {r.rule for v in cured.report.host for r in v.reasons}
+        assert cured.report.delegated > partitioner.report.delegated
 
 
 class Mixed(torch.nn.Module):

@@ -65,7 +65,6 @@ def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
     assert choice.program.cycles == min(o.cycles for o in choice.outcomes if o.cycles is not None)
     assert choice.program.cycles <= plain.cycles
     assert choice.outcome in choice.outcomes
-    assert f"{choice.program.cycles:,} cycles" in choice.note
     x = np.random.default_rng(2).integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
     expected = interpret(graph, [x])[0]
     assert np.array_equal(interpret(choice.graph, [x])[0], expected)

@@ -122,6 +122,37 @@ def test_costs_are_columns_where_the_compiler_knows_them():
     assert "bound by" not in page(plain)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_cycles_and_source_are_readable_at_every_width(width):
+    plain = compiled()
+    cost = Cost(1_234_567, 1000, {"Sram": 200, "OffChipFlash": 1_234_567}, 4096, 0.25)
+    far = [
+        replace(o, cost=cost, origin=replace(o.origin, source="/a/long/way/down/net.py:3")) for o in plain.operations
+    ]
+    lines = printed(replace(plain, operations=tuple(far)), width).splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if "1,234,567" in line and "1,234,567 cycles" not in line]
+    assert len(rows) == len(far)
+    assert all(line.rstrip().endswith("net.py:3") for line in rows)
+
+
+def test_equal_operations_in_a_row_are_one_line():
+    plain = compiled()
+    first, second = plain.operations
+    cost = Cost(7, 7, {}, 0, 0.5)
+    repeated = replace(first, partition=0)
+    several = replace(plain, operations=(repeated, repeated, repeated, replace(second, partition=0)))
+    rows = partition_rows(several)[0]
+    assert [(row.title, row.macs) for row in rows] == [
+        (f"3 x {first.name}", 3 * first.macs),
+        (second.name, second.macs),
+    ]
+    assert "Partition 0: 4 NPU operations" in printed(several)
+    assert "4 NPU operations" in page(several)
+    costly = replace(several, operations=(repeated, replace(repeated, cost=cost), replace(repeated, cost=cost)))
+    assert [row.count for row in partition_rows(costly)[0]] == [1, 1, 1]
+
+
 def test_operation_is_read_off_the_graph():
     build = GraphBuilder(origin=Origin(("conv",), "net.py:3", "stem"))
     x = build.input(_int8((1, 4, 4, 2)))

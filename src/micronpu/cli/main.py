@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, targets, passes."""
+"""`micronpu`: compile, check, run, inspect, targets, passes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,9 @@ def targets(debug: Debug = False) -> None:
 @app.command()
 @console.guarded
 def passes(debug: Debug = False) -> None:
-    """List what changes a program on its way and can be left out with --disabled-passes."""
+    """List what changes a program on its way.
+
+    --disabled-passes, an option of Neutron targets, leaves out all but those that are for an Ethos-U."""
     from micronpu.cli.passes import catalogue
 
     out = console.output()

@@ -83,7 +83,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
         if name not in own:
             others = " and ".join(f.title for f in families.values() if name in {o.name for o in fields(f.options)})
             raise OptionError(
-                f"The option {_flag(name)} is for {others}, and the target {target.name} has a {family.title}.",
+                f"The option {_flag(name)} is for {others}, but {target.name} is a target with {family.title}.",
                 hint="leave it out, or another --target",
             )
     values = {name: _value(own[name], value) for name, value in given.items()}

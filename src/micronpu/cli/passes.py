@@ -1,9 +1,11 @@
-"""What `micronpu passes` lists: everything that changes a program and can be left out, read off the doc-strings."""
+"""What `micronpu passes` lists: everything that changes a program, read off the doc-strings."""
 
 from __future__ import annotations
 
 import inspect
 
+from micronpu.ethosu.cures import CURES
+from micronpu.ethosu.forms import FORMS
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES
 from micronpu.quantize.switches import float_rewrites
@@ -14,7 +16,11 @@ def catalogue() -> dict[str, dict[str, str]]:
     return {
         "Rewrites of the float program, before it is quantized": float_rewrites(),
         "Passes over the graph of a partition": {p.name: _sentence(p) for p in (*SIMPLIFY, *SETTLE, *FINISH)},
-        "Rewrites of an operator that a rule refuses": {r.name: _sentence(r) for r in REWRITES},
+        "Rewrites of an operator that a rule of Neutron refuses": {r.name: _sentence(r) for r in REWRITES},
+        "Rewrites of an operator that Vela refuses for an Ethos-U": {r.name: _sentence(r) for r in CURES},
+        "Forms of an operator for an Ethos-U, of which the one with the fewest cycles is taken": {
+            f.name: _sentence(f) for f in FORMS
+        },
     }
 
 

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
 from micronpu.compiler.devices import Options, device_for
-from micronpu.compiler.outline import delegate, lower, missing_kernels, outline
+from micronpu.compiler.outline import compute_contiguously, delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
 from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError, OptionError
@@ -25,9 +25,7 @@ from micronpu.estimate.host import core_note
 from micronpu.frontend.program import (
     ProgramView,
     integer_type,
-    is_channels_last,
     is_index,
-    leaves_channels_last,
     static_shape,
 )
 from micronpu.ops.movement import TO_CHANNELS_LAST
@@ -157,6 +155,8 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
         ),
     )
     core = device.core if leftovers is not None and leftovers.groups else None
+    if core is None:
+        compute_contiguously(module)
     return HostPart(module, core, report, tuple(compiled))
 
 
@@ -210,8 +210,8 @@ def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[t
         layout = torch.channels_last if channels_last else torch.contiguous_format
         return torch.zeros(shape, dtype=torch.int32 if is_index(node) else integer_type(node)).to(memory_format=layout)
 
-    inputs = [empty(n, is_channels_last(n)) for n in group.inputs]
-    return inputs, [empty(n, leaves_channels_last(n)) for n in group.outputs]
+    inputs = [empty(n, view.enters_channels_last(n)) for n in group.inputs]
+    return inputs, [empty(n, view.leaves_channels_last(n)) for n in group.outputs]
 
 
 def check_model(

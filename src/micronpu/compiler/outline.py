@@ -27,11 +27,21 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.errors import InternalError
-from micronpu.frontend.program import arguments, leaves_channels_last, mark_image, static_shape, value_of
+from micronpu.frontend.program import (
+    arguments,
+    is_compute,
+    is_dequantize,
+    is_quantize,
+    leaves_channels_last,
+    mark_image,
+    static_shape,
+    value_of,
+)
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.entry import named_data
 from micronpu.partition.partition import Group
 
+_CLONE = torch.ops.aten.clone.default
 _EDGE = EdgeCompileConfig(_check_ir_validity=False)
 
 
@@ -136,6 +146,33 @@ def outline(
     for number, call in enumerate(calls):
         root.add_module(f"{name}_{number}", call)
     return GraphModule(root, graph)
+
+
+def compute_contiguously(module: GraphModule) -> None:
+    """Gives operators of the host contiguous copies of what comes into the program in another order.
+
+    x -> (quantize -> delegate, atan2)        x -> (quantize -> delegate, clone{contiguous} -> atan2)
+
+    What partitions hand them is contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
+    """
+    for node in list(module.graph.nodes):
+        source = node.args[0] if is_quantize(node) else node
+        if not isinstance(source, Node) or source.op != "placeholder" or _is_in_order(node):
+            continue
+        readers = [n for n in node.users if is_dequantize(n) or (is_compute(n) and value_of(node).is_floating_point())]
+        if not readers:
+            continue
+        with module.graph.inserting_after(node):
+            clone = module.graph.call_function(_CLONE, (node,), {"memory_format": torch.contiguous_format})
+        for reader in readers:
+            reader.replace_input_with(node, clone)
+    module.recompile()
+
+
+def _is_in_order(node: Node) -> bool:
+    """Whether ExecuTorch takes a value for contiguous; it asks for the strides of axes of size 1, too."""
+    value = value_of(node)
+    return not isinstance(value, torch.Tensor) or value.stride() == torch.empty(value.shape, device="meta").stride()
 
 
 def _integers(quantize: Node) -> torch.Tensor:

@@ -11,7 +11,7 @@ from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.compiler.outline import lower, outline
+from micronpu.compiler.outline import compute_contiguously, lower, outline
 from micronpu.cortexm.core import Core
 from micronpu.cortexm.emit import emit
 from micronpu.cortexm.legalize import legalize
@@ -37,7 +37,9 @@ def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, 
         graph = legalize(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)))
         graphs.append(graph)
         calls.append(emit(graph, core))
-    return outline(module, groups, calls, "core", view.images), tuple(graphs)
+    outlined = outline(module, groups, calls, "core", view.images)
+    compute_contiguously(outlined)
+    return outlined, tuple(graphs)
 
 
 def lower_host(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core) -> ExecutorchProgramManager:

@@ -9,6 +9,10 @@ from micronpu.ir.graph import Node
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Padding2d, Size2d
 
+_FEW_CHANNELS = 16
+"""Of the input of a transposed convolution; with more, CMSIS-NN computes a convolution with the kernel reversed."""
+_SUM_BYTES = 4
+
 
 def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
     """CMSIS-NN's own answer to one of its questions for a size."""
@@ -48,6 +52,11 @@ def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
     op: Any = node.op
     image = _image(node, list(node.inputs[1].shape), op.crop, op.stride, (1, 1))
     first = _bytes("transpose_conv", core, **image)
+    (_, rows, columns, channels), (high, wide) = node.inputs[1].shape, op.stride
+    if channels <= _FEW_CHANNELS or max(op.stride) > 2:
+        # The kernel fills as many rows of sums; the answer above mixes up the strides (CMSIS-NN 7.0).
+        sums = max(rows, high) * ((node.inputs[0].shape[2] - 1) * wide + max(columns, wide)) * node.output.shape[3]
+        first = max(first, _SUM_BYTES * sums)
     del image["output_nhwc"]
     return first, _bytes("transpose_conv_reverse_conv", core, **image)
 

@@ -17,8 +17,8 @@ from micronpu.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.payload import pack
 from micronpu.ethosu.rules import RULE, SENTENCE, judge_of
-from micronpu.ethosu.strategies import Outcome, choose
-from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.ethosu.strategies import Outcome, choose, compiled
+from micronpu.ethosu.vela import VelaError, VelaProgram
 from micronpu.ir.graph import Graph
 from micronpu.neutron.converter import reference_artifacts
 from micronpu.neutron.payload import PayloadLayout, TensorSlot
@@ -123,7 +123,7 @@ def _forms(graph: Graph, spec: EthosUCompileSpec) -> tuple[list[Form], dict[str,
     for via in _EMITTERS if spec.via == "auto" else (spec.via,):
         try:
             model = _EMITTERS[via](graph)
-            forms.append(Form(via=via, model=model, program=compile_flatbuffer(model.data, spec)))
+            forms.append(Form(via=via, model=model, program=compiled(graph, model, spec)))
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
             objections[via] = error.what
     return forms, objections
@@ -161,8 +161,8 @@ def host_graph_key(payload: bytes) -> str:
 def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
     """The integer graph in the open container that the plug-in runs."""
     layout = PayloadLayout(
-        inputs=tuple(TensorSlot(i, False) for i in range(len(graph.inputs))),
-        outputs=tuple(TensorSlot(i, False) for i in range(len(graph.outputs))),
+        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in range(len(graph.inputs))),
+        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in range(len(graph.outputs))),
         num_arguments=len(graph.inputs),
     )
     return pack_reference(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
 
 from micronpu.ethosu.rules import Judge
@@ -98,27 +97,27 @@ class FlattenSlices(Pass):
 CURES: tuple[Rewrite, ...] = (MultiplyBilinear(), PickFromDepthwise())
 
 
-def cure(node: Node, judge: Judge, disabled: Collection[str] = ()) -> list[Node] | None:
+def cure(node: Node, judge: Judge) -> list[Node] | None:
     """What stands in an operator's stead after the first rewrite after which Vela takes all of it, or None.
 
     In the form that it takes most operators in, since a partition is of one form.
     """
     for rewrite in CURES:
-        nodes = None if rewrite.name in disabled else rewrite.apply(node, 1)
+        nodes = rewrite.apply(node, 1)
         if nodes and all(judge.prefers(n) for n in nodes):
             return nodes
     return None
 
 
-def cure_name(node: Node, judge: Judge, disabled: Collection[str] = ()) -> str | None:
+def cure_name(node: Node, judge: Judge) -> str | None:
     """Name of the rewrite that makes an operator fit, or None."""
-    nodes = cure(node, judge, disabled)
+    nodes = cure(node, judge)
     return nodes[0].origin.passes[-1] if nodes else None
 
 
-def cure_graph(graph: Graph, judge: Judge, disabled: Collection[str] = ()) -> None:
+def cure_graph(graph: Graph, judge: Judge) -> None:
     """Puts cures in the place of the operators that Vela refuses, in an imported graph."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes += (None if judge.prefers(node) else cure(node, judge, disabled)) or [node]
+        nodes += (None if judge.prefers(node) else cure(node, judge)) or [node]
     graph.nodes = nodes

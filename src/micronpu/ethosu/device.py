@@ -110,17 +110,17 @@ class EthosUDevice(Device):
 
 
 def _choice(part: EthosUPartition) -> str:
-    """Which way was chosen, with which forms of operators, and by how much."""
+    """Which way was chosen, with which forms of operators, and what the others would have cost."""
     cycles = part.program.cycles
-    others = ", ".join(
-        f"{o.strategy.name} is refused"
+    others = "; ".join(
+        f"{o.strategy.name} refused"
         if o.cycles is None
-        else f"{o.strategy.name} would cost {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
+        else f"{o.strategy.name} {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
         for o in part.others
     )
     forms = ", ".join(f"{count} x {name}" for name, count in part.forms.items())
-    made = f" with {forms}" if forms else ""
-    return f"`{part.name}` goes to Vela as {part.choice.strategy.name}{made}, {cycles:,} cycles; {others}."
+    made = f" ({forms})" if forms else ""
+    return f"Partition `{part.name}`: {part.choice.strategy.name}{made}, {cycles:,} cycles. Other ways: {others}."
 
 
 def _sram_note(needed: int, there: int) -> str:

@@ -7,6 +7,7 @@ compiled whole.  Forms that cost more there than they did alone are taken back.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,24 +98,6 @@ class Choice:
     outcomes: tuple[Outcome, ...]
     forms: dict[str, int]
 
-    @property
-    def note(self) -> str:
-        """The choice as a sentence for the report, or "" where there was nothing to choose."""
-        plain = next((o for o in self.outcomes if not o.strategy.forms and o.cycles), None)
-        others = [o for o in self.outcomes if o is not self.outcome and o.cycles is not None]
-        if not others or self.outcome.cycles is None:
-            return ""
-        text = f"Chosen: {self.outcome.strategy.name}, {self.outcome.cycles:,} cycles"
-        if self.forms and self.outcome.strategy.forms:
-            text += " with " + ", ".join(f"{count} x {name}" for name, count in self.forms.items())
-        rest = "; ".join(f"{o.strategy.name} {o.cycles:,}" for o in others)
-        saved = (
-            f" ({1 - self.outcome.cycles / plain.cycles:.0%} less)"
-            if plain and plain.cycles and plain in others
-            else ""
-        )
-        return f"{text}{saved}. Others: {rest}."
-
 
 class MemoryLimitError(UnsupportedError):
     """No way to compile the partition needs as little memory as there is."""
@@ -136,6 +119,24 @@ class Place:
 
     read_by_sum: bool
     shares: bool
+
+
+def compiled(
+    graph: Graph, emitted: Emitted, spec: EthosUCompileSpec, options: Mapping[tuple[str, str], str] | None = None
+) -> VelaProgram:
+    """Compiles a graph that is written already.
+
+    Raises:
+        VelaError: Vela refuses it; or its program has other inputs or outputs than the graph, which has been seen of
+            reshaped outputs in TOSA (Vela 5.2).
+    """
+    program = compile_flatbuffer(emitted.data, spec, options)
+    for what, tensors, found in (("inputs", graph.inputs, program.inputs), ("outputs", graph.outputs, program.outputs)):
+        wanted = [t.type.bytes for t in tensors]
+        sizes = [math.prod(border.shape) * border.element_size for border in found]
+        if sizes != wanted:
+            raise VelaError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
+    return program
 
 
 class Bench:
@@ -283,7 +284,7 @@ def choose(
             return
         try:
             emitted = known[strategy.via](graphs[strategy.forms])
-            program = compile_flatbuffer(emitted.data, spec, dict(strategy.options))
+            program = compiled(graphs[strategy.forms], emitted, spec, dict(strategy.options))
         except UnsupportedError as error:
             refused.append(Outcome(strategy, None, objection=error.what))
             errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
@@ -378,7 +379,7 @@ def _smaller(via: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Strate
 
 
 def _name(via: str, forms: bool) -> str:
-    return f"{'LiteRT' if via == 'litert' else 'TOSA'}{' in the best forms' if forms else ''}"
+    return f"{'LiteRT' if via == 'litert' else 'TOSA'}{' in other forms' if forms else ''}"
 
 
 def _alone(nodes: Sequence[Node]) -> Graph:

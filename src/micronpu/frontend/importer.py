@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 import numpy.typing as npt
+import torch
 from torch.fx import Node
 
 from micronpu.errors import InternalError, UnsupportedError
@@ -22,14 +22,12 @@ from micronpu.frontend.program import (
     Edge,
     ProgramView,
     arguments,
-    is_channels_last,
     is_dequantize,
     is_dequantize_channel,
     is_float_cast,
     is_getitem,
     is_index,
     is_quantize,
-    leaves_channels_last,
     origin_of,
     overload_name,
     static_shape,
@@ -403,7 +401,7 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
             types[node] = _index_type(node)
         if node not in types:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        importer.values[node] = _input(builder, types[node], node in view.images or is_channels_last(node))
+        importer.values[node] = _input(builder, types[node], node in view.images or view.enters_channels_last(node))
     for node in chosen:
         importer.add(node)
     missing = [n.name for n in outputs if n not in importer.values]
@@ -411,14 +409,14 @@ def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], o
         raise InternalError(f"The group does not compute its outputs {missing}.")
     results = [
         builder.emit(Transpose(TO_CHANNELS_LAST), importer.values[n], origin=origin_of(n))
-        if n in view.images or leaves_channels_last(n)
+        if n in view.images or view.leaves_channels_last(n)
         else importer.values[n]
         for n in outputs
     ]
     graph = builder.finish(*results)
     taken, left = ([n not in view.images for n in border] for border in (inputs, outputs))
-    graph.channels_last_inputs = {i for i, n in enumerate(inputs) if taken[i] and is_channels_last(n)}
-    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if left[i] and leaves_channels_last(n)}
+    graph.channels_last_inputs = {i for i, n in enumerate(inputs) if taken[i] and view.enters_channels_last(n)}
+    graph.channels_last_outputs = {i for i, n in enumerate(outputs) if left[i] and view.leaves_channels_last(n)}
     graph.nodes = _in_order_of_need(graph)
     if len(graph.inputs) != len(inputs):
         raise InternalError("The group reads a value from outside that is not among its inputs.")

@@ -84,9 +84,12 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
+_CASTS = ("to.dtype", "_to_copy.default", "_to_dim_order_copy.default")
+
+
 def is_float_cast(node: Node) -> bool:
     """Whether the node makes a float32 of a truth value or an integer that an operator computes."""
-    if overload_name(node) not in ("to.dtype", "_to_copy.default") or not isinstance(node.args[0], Node):
+    if overload_name(node) not in _CASTS or not isinstance(node.args[0], Node):
         return False
     source, own = (getattr(value_of(n), "dtype", None) for n in (node.args[0], node))
     computed = node.args[0].op == "call_function"
@@ -161,6 +164,16 @@ def mark_image(node: Node) -> None:
     node.meta[_IMAGE] = True
 
 
+def enters_channels_last(node: Node) -> bool:
+    """Whether a partition is given ``node`` in channels-last order.
+
+    Only from the border of the program.  What the host computes from contiguous results of partitions is contiguous,
+    whatever order it had before they were cut out.
+    """
+    source = node.args[0] if is_quantize(node) else node
+    return is_channels_last(node) and isinstance(source, Node) and source.op == "placeholder"
+
+
 def leaves_channels_last(node: Node) -> bool:
     """Whether a partition hands its result ``node`` on in channels-last order.
 
@@ -223,6 +236,7 @@ class ProgramView:
         self._edges: dict[Node, Edge | None] = {}
         self.inputs: list[Node] = []
         self.images = {n for n in self.graph.nodes if n.meta.get(_IMAGE)}
+        self._keeps_order = isinstance(program, ExportedProgram)
         if isinstance(program, ExportedProgram):
             self._read_exported(program)
         else:
@@ -255,6 +269,14 @@ class ProgramView:
                     self._constants[node] = value
             elif node.op == "placeholder":
                 self.inputs.append(node)
+
+    def enters_channels_last(self, node: Node) -> bool:
+        """Whether a partition is given ``node`` in channels-last order; an edge program is lowered in its own order."""
+        return is_channels_last(node) if self._keeps_order else enters_channels_last(node)
+
+    def leaves_channels_last(self, node: Node) -> bool:
+        """Whether a partition hands its result ``node`` on in channels-last order."""
+        return is_channels_last(node) if self._keeps_order else leaves_channels_last(node)
 
     def constant(self, node: Any) -> torch.Tensor | None:
         """Value of a constant node, or None."""

@@ -45,7 +45,7 @@ FindCure = Callable[[GraphNode], str | None]
 """Name of a rewrite that makes an operator fit for the target, or None."""
 
 IMPORTED = "is_imported"
-IMPORTED_SENTENCE = "The operator, in this form and quantized to int8, is one that micronpu can express."
+IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
 COMPUTES = "computes"
 COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
 
@@ -192,7 +192,7 @@ def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:
         "dequantize_is_its_own",
         "The operands of an operator are dequantized for it alone.",
         f"`{torn.name}` is also read by operators outside the partition",
-        "transform_passes=NeutronEdgePassManager(), which gives every reader a dequantize of its own",
+        "transform_passes=[..., micronpu.partition.entry.split_dequantizes], which gives every reader its own",
     )
 
 

@@ -157,6 +157,8 @@ def meets(tensor: Tensor, wanted: Permutation, users: dict[Tensor, list[Node]]) 
                     return True
                 continue
             result = reader.output
+            if result.type.rank != len(wanted):
+                continue  # a broadcast result has axes that the transpose does not know
             moved = reader.op.permuted(inverse(wanted), result.type)
             if moved is not None and moved[1] == inverse(wanted) and result not in seen:
                 seen.add(result)

@@ -14,6 +14,7 @@ from micronpu.report.rows import (
     NOTHING,
     Row,
     cost_texts,
+    file_name,
     kind_of_rows,
     macs_text,
     partition_rows,
@@ -21,7 +22,11 @@ from micronpu.report.rows import (
     sentence,
     shape_text,
     short_source,
+    total_cycles,
+    totals,
 )
+
+_CYCLES = '<th class="number">cycles</th>'
 
 
 def write_html(report: DelegationReport, path: str | os.PathLike[str]) -> Path:
@@ -39,10 +44,12 @@ def page(report: DelegationReport) -> str:
     # What stays on the host comes first: it is what a reader may want to change.
     parts = [_head(report), _tiles(report), _notes(report), _host(report)]
     kind = kind_of_rows(report)
-    # Bars are comparable over partitions: they share one scale.
     rows = partition_rows(report)
-    largest = max((row.macs for members in rows.values() for row in members), default=0)
-    parts += [_partition(number, members, kind, largest) for number, members in rows.items()]
+    everything = [row for members in rows.values() for row in members]
+    costs = bool(total_cycles(everything))
+    # Bars are comparable over partitions: they share one scale.
+    largest = max((_weight(row, costs) for row in everything), default=0)
+    parts += [_partition(number, members, kind, largest, costs) for number, members in rows.items()]
     body = "\n".join(part for part in parts if part)
     return f"""<!doctype html>
 <html lang="en">
@@ -87,16 +94,18 @@ def _split(report: DelegationReport) -> str:
 
 def _tiles(report: DelegationReport) -> str:
     tiles = [
-        ("operators on the NPU", f"{report.delegated:,}", f"of {len(report.verdicts):,}", ""),
+        ("on the NPU", f"{report.delegated:,}", f"of {plural(len(report.verdicts), 'operator')}", ""),
         ("partitions", f"{report.partitions:,}", "calls to the NPU", ""),
         ("MACs on the NPU", _short(report.delegated_macs), f"of {report.macs:,} known", f"{report.delegated_macs:,}"),
         (
-            "operators on the host",
+            "on the host",
             f"{len(report.host):,}",
             f"{len(report.in_float):,} of them in float" if report.host else "nothing is left over",
             "",
         ),
     ]
+    if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
+        tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
     if report.program_bytes:
         size = report.program_bytes
         tiles.append((".pte", f"{size / 1024:,.1f} KiB", f"{size:,} bytes", ""))
@@ -120,22 +129,23 @@ def _short(count: int) -> str:
 
 
 def _notes(report: DelegationReport) -> str:
-    return "\n".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in report.notes)
 
 
-def _partition(number: int, rows: list[Row], kind: str, largest: int) -> str:
-    macs = sum(row.macs for row in rows)
-    cycles = sum(row.cost.cycles for row in rows if row.cost is not None)
-    about = plural(len(rows), kind) + (f", {macs:,} MACs" if macs else "") + (f", {cycles:,} cycles" if cycles else "")
-    lines = "\n".join(_line(row, largest, bool(cycles)) for row in rows)
-    costs = '<th class="number">cycles</th><th>bound by</th><th class="number">use</th>' if cycles else ""
+def _weight(row: Row, costs: bool) -> int:
+    """What the bar of a row stands for: cycles where they are known, or else MACs."""
+    return row.macs if not costs else row.cost.cycles if row.cost is not None else 0
+
+
+def _partition(number: int, rows: list[Row], kind: str, largest: int, costs: bool) -> str:
+    lines = "\n".join(_line(row, largest, costs) for row in rows)
+    more = '<th>bound by</th><th class="number">use</th>' if costs else ""
+    head = f'<th class="number">MACs</th>{_CYCLES if costs else ""}<th></th>{more}'
     return f"""<details class="card" open>
-<summary><h2>Partition {number}</h2> <span class="about">{about}</span></summary>
+<summary><h2>Partition {number}</h2> <span class="about">{totals(rows, kind)}</span></summary>
 <div class="scroll"><table>
-<colgroup><col style="width:24%"><col style="width:14%"><col style="width:11%"><col style="width:17%"></colgroup>
 <thead>
-<tr><th>{escape(kind)}</th><th>result</th><th class="number">MACs</th><th></th>{costs}
-<th>module</th><th>source</th></tr>
+<tr><th>{escape(kind)}</th><th>result</th>{head}<th>module</th><th>source</th></tr>
 </thead>
 <tbody>
 {lines}
@@ -147,22 +157,24 @@ def _partition(number: int, rows: list[Row], kind: str, largest: int) -> str:
 def _line(row: Row, largest: int, costs: bool) -> str:
     nodes = ", ".join(row.nodes)
     about = f"{row.detail}\nfrom {nodes}" if nodes and nodes != row.detail else row.detail
-    width = f"{100 * row.macs / largest:.4g}" if row.macs else ""
-    bar = f'<span class="bar" style="width:{width}%"></span>' if width else ""
-    cycles, bound, use = cost_texts(row.cost)
-    cost = f'<td class="number">{cycles}</td><td>{bound}</td><td class="number">{use}</td>' if costs else ""
+    weight = _weight(row, costs)
+    bar = f'<span class="bar" style="width:{100 * weight / largest:.4g}%"></span>' if weight else ""
+    cells = f'<td class="number">{macs_text(row.macs)}</td>'
+    if costs:
+        cycles, bound, use = cost_texts(row.cost)
+        cells += f'<td class="number">{cycles}</td><td class="bars">{bar}</td>'
+        cells += f'<td>{escape(bound)}</td><td class="number">{use}</td>'
+    else:
+        cells += f'<td class="bars">{bar}</td>'
     return (
-        f'<tr><td class="name" title="{escape(about)}">{escape(row.name)}</td>'
-        f"<td>{shape_text(row.shape)}</td>"
-        f'<td class="number">{macs_text(row.macs)}</td><td class="bars">{bar}</td>{cost}'
-        f"<td>{escape(row.module) or NOTHING}</td><td>{_source(row.source)}</td></tr>"
+        f'<tr><td class="name" title="{escape(about)}">{escape(row.title)}</td>'
+        f"<td>{shape_text(row.shape)}</td>{cells}"
+        f"<td>{escape(row.module) or NOTHING}</td><td>{_source(row.source, file_name(row.source))}</td></tr>"
     )
 
 
-def _source(source: str) -> str:
-    if not source:
-        return NOTHING
-    return f'<code title="{escape(source)}">{escape(short_source(source))}</code>'
+def _source(source: str, shown: str) -> str:
+    return f'<code title="{escape(source)}">{escape(shown)}</code>' if source else NOTHING
 
 
 def _host(report: DelegationReport) -> str:
@@ -181,7 +193,7 @@ def _verdict(verdict: Verdict) -> str:
     facts += [f"{verdict.macs:,} MACs"] if verdict.macs else []
     facts += [f"int8 on {escape(verdict.core)}"] if verdict.core else []
     facts += [escape(where.module)] if where.module else []
-    facts += [_source(where.source)] if where.source else []
+    facts += [_source(where.source, short_source(where.source))] if where.source else []
     return f"""<article>
 <h3>{escape(verdict.node)} <span class="operator">{escape(verdict.operator)}</span></h3>
 <p class="facts">{" · ".join(facts)}</p>

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from micronpu.partition.report import Cost, DelegationReport
@@ -24,6 +24,7 @@ class Row:
         module: path of the submodule, or "".
         source: ``file:line`` of the user's model, or "".
         cost: estimate of the NPU's compiler, or None.
+        count: how many equal operations in a row, of which no cost is known, the line stands for.
     """
 
     name: str
@@ -34,6 +35,12 @@ class Row:
     module: str
     source: str
     cost: Cost | None = None
+    count: int = 1
+
+    @property
+    def title(self) -> str:
+        """The name, with the number of operations where there are several."""
+        return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
 def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
@@ -67,7 +74,24 @@ def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
                     origin.source,
                 )
             )
-    return dict(sorted(rows.items()))
+    return {number: _joined(members) for number, members in sorted(rows.items())}
+
+
+def _joined(rows: Iterable[Row]) -> list[Row]:
+    """One line for equal operations in a row, such as the slices of a split."""
+    joined: list[Row] = []
+    for row in rows:
+        last = joined[-1] if joined else None
+        if last is not None and _looks(last) == _looks(row):
+            joined[-1] = replace(last, macs=last.macs + row.macs, count=last.count + 1)
+        else:
+            joined.append(row)
+    return joined
+
+
+def _looks(row: Row) -> object:
+    """What two lines have to share to be one; a cost is always shown by itself."""
+    return row.name, row.shape, row.nodes, row.module, row.source, id(row) if row.cost is not None else None
 
 
 def kind_of_rows(report: DelegationReport) -> str:
@@ -98,6 +122,20 @@ def cost_texts(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.cycles:,}", waits, f"{cost.utilisation:.0%}" if cost.utilisation else NOTHING
 
 
+def total_cycles(rows: Iterable[Row]) -> int:
+    """Cycles of the NPU for all rows; 0 where its compiler has no estimate."""
+    return sum(row.cost.cycles for row in rows if row.cost is not None)
+
+
+def totals(rows: Sequence[Row], kind: str) -> str:
+    """``13 NPU operations, 2,656,768 MACs, 84,011 cycles``; what is zero or not known is left out."""
+    macs, cycles = sum(row.macs for row in rows), total_cycles(rows)
+    parts = [plural(sum(row.count for row in rows), kind)]
+    parts += [f"{macs:,} MACs"] if macs else []
+    parts += [f"{cycles:,} cycles"] if cycles else []
+    return ", ".join(parts)
+
+
 def macs_sentence(report: DelegationReport) -> str:
     """Where the arithmetic runs, or "" where there is none."""
     parts = [f"{report.delegated_macs:,} multiply-accumulate operations on the NPU"] if report.delegated_macs else []
@@ -117,6 +155,11 @@ def short_source(source: str) -> str:
         return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
     except ValueError:
         return source
+
+
+def file_name(source: str) -> str:
+    """The ``file:line`` without folders."""
+    return Path(source).name
 
 
 def sentence(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from micronpu.report.rows import (
     NOTHING,
     Row,
     cost_texts,
+    file_name,
     kind_of_rows,
     macs_sentence,
     macs_text,
@@ -24,17 +26,24 @@ from micronpu.report.rows import (
     sentence,
     shape_text,
     short_source,
+    total_cycles,
+    totals,
 )
 
 if TYPE_CHECKING:
     from micronpu.compiler.program import CompiledProgram
+
+_COSTS = ("cycles", "bound by", "use")
+_NUMBERS = ("MACs", "cycles", "use")
+_LEAST_SAYING = ("use", "bound by", "module", "result")
+"""Columns that a narrow terminal does without, the first one first."""
 
 
 def report_view(report: DelegationReport) -> RenderableType:
     """Summary, a table per partition, what stays on the host and why, and the notes."""
     parts: list[RenderableType] = [_summary(report)]
     for number, rows in partition_rows(report).items():
-        parts += ["", _partition(number, rows, kind_of_rows(report))]
+        parts += ["", _Partition(number, rows, kind_of_rows(report))]
     if report.host:
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style="bold yellow")]
         parts += [_host(v) for v in report.host]
@@ -56,32 +65,57 @@ def _summary(report: DelegationReport) -> RenderableType:
     return Group(line, Text(f"{macs}.")) if macs else line
 
 
-def _partition(number: int, rows: list[Row], kind: str) -> RenderableType:
-    macs = sum(row.macs for row in rows)
-    table = Table(
-        title=f"Partition {number}: {plural(len(rows), kind)}" + (f", {macs:,} MACs" if macs else ""),
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
-    table.add_column(kind, style="cyan", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("MACs", justify="right", no_wrap=True)
-    costs = any(row.cost is not None for row in rows)
-    if costs:
-        table.add_column("cycles", justify="right", no_wrap=True)
-        table.add_column("bound by", no_wrap=True)
-        table.add_column("use", justify="right", no_wrap=True)
-    table.add_column("module", overflow="fold")
-    table.add_column("source", overflow="fold", style="dim")
-    for row in rows:
-        source = short_source(row.source) or NOTHING
-        # Text, not str: brackets in a name are no markup.
-        cells = [row.name, shape_text(row.shape), macs_text(row.macs), *(cost_texts(row.cost) if costs else ())]
-        table.add_row(*(Text(t) for t in (*cells, row.module or NOTHING, source)))
-    return table
+class _Partition:
+    """The table of a partition, as wide as the terminal allows.
+
+    Where that is too little, file names lose their folders, then the columns some of their distance, and then the table
+    loses the columns that say the least.
+    """
+
+    def __init__(self, number: int, rows: list[Row], kind: str) -> None:
+        self._title = f"Partition {number}: {totals(rows, kind)}"
+        columns = {
+            kind: [row.title for row in rows],
+            "result": [shape_text(row.shape) for row in rows],
+            "MACs": [macs_text(row.macs) for row in rows],
+        }
+        if total_cycles(rows):
+            texts = [cost_texts(row.cost) for row in rows]
+            columns |= {name: [text[i] for text in texts] for i, name in enumerate(_COSTS)}
+        columns["module"] = [row.module or NOTHING for row in rows]
+        columns["source"] = [short_source(row.source) or NOTHING for row in rows]
+        self._columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, gap = dict(self._columns), 3
+        if _width(columns, gap) > options.max_width:
+            columns["source"] = [file_name(source) for source in columns["source"]]
+        if _width(columns, gap) > options.max_width:
+            gap = 2
+        for name in _LEAST_SAYING:
+            if _width(columns, gap) > options.max_width:
+                columns.pop(name, None)
+        table = Table(
+            title=self._title,
+            title_style="bold",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1) if gap == 3 else (0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
+        )
+        for place, name in enumerate(columns):
+            style = "cyan" if place == 0 else "dim" if name == "source" else ""
+            table.add_column(name, justify="right" if name in _NUMBERS else "left", style=style, overflow="fold")
+        for cells in zip(*columns.values(), strict=True):
+            # Text, not str: brackets in a name are no markup.
+            table.add_row(*map(Text, cells))
+        yield table
+
+
+def _width(columns: dict[str, list[str]], gap: int) -> int:
+    """Of a table with ``gap`` characters between the columns."""
+    return sum(max(map(cell_len, (name, *cells))) for name, cells in columns.items()) + gap * (len(columns) - 1)
 
 
 def _host(verdict: Verdict) -> RenderableType:

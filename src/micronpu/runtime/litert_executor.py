@@ -1,4 +1,4 @@
-"""Runs the LiteRT program of a Neutron partition: the functional simulator behind the plug-in.
+"""Runs the LiteRT program of a partition, whichever NPU it is for: the functional simulator behind the plug-in.
 
 Two ways to compute: LiteRT's reference kernels, which are the arithmetic that micronpu promises bit for bit, and the
 fast kernels (XNNPACK), which round a few results differently (0.06 % of the elements of a large convolution by one
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -69,6 +69,40 @@ class Buffer(NamedTuple):
     scalar_type: int
 
 
+class Border(Protocol):
+    """An input or output of a partition's program: size in bytes, and element type for NumPy and for ExecuTorch."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def numpy_type(self) -> np.dtype[Any]: ...
+
+    @property
+    def scalar_type(self) -> int: ...
+
+
+def check_buffers(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
+    """The memory that the program around a partition passes fits the partition's tensors.
+
+    Args:
+        what: "Input" or "Output", for the message.
+
+    Raises:
+        PayloadError: a buffer has another size or element type.
+    """
+    for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
+        if buffer.size == border.size and buffer.scalar_type == border.scalar_type:
+            continue
+        found = NUMPY_TYPES.get(buffer.scalar_type)
+        passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
+        raise PayloadError(
+            f"{what} {position} of the NPU partition has {border.size} bytes of {border.numpy_type.name}, "
+            f"but the program around it passes {passed}.",
+            hint=_COMPILE_AGAIN,
+        )
+
+
 @dataclass(frozen=True)
 class OperatorTrace:
     """One operator of a traced run.
@@ -111,7 +145,7 @@ def _interpreter(model: bytes, mode: Mode) -> Any:
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise PayloadError(
-            f"LiteRT cannot load the program inside the Neutron payload: {_one_line(error)}.", hint=_COMPILE_AGAIN
+            f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
         ) from error
     return interpreter
 
@@ -136,8 +170,8 @@ class LiteRtProgram:
         self._outputs = [_border(detail) for detail in self._interpreter.get_output_details()]
         if (len(self._inputs), len(self._outputs)) != (num_inputs, num_outputs):
             raise PayloadError(
-                f"The Neutron payload has {num_inputs} inputs and {num_outputs} outputs, but the LiteRT program inside "
-                f"has {len(self._inputs)} and {len(self._outputs)}.",
+                f"The NPU partition has {num_inputs} inputs and {num_outputs} outputs, but its LiteRT program has "
+                f"{len(self._inputs)} and {len(self._outputs)}.",
                 hint=_COMPILE_AGAIN,
             )
         # Inputs are written straight into LiteRT's arena, which stays where it is: shapes are static.
@@ -153,8 +187,8 @@ class LiteRtProgram:
         """
         if self._in_parts:
             return self.run_traced(inputs, outputs, lambda trace: None)
-        self._check("Input", inputs, self._inputs)
-        self._check("Output", outputs, self._outputs)
+        check_buffers("Input", inputs, self._inputs)
+        check_buffers("Output", outputs, self._outputs)
         for tensor, address, buffer in zip(self._inputs, self._addresses, inputs, strict=True):
             if address is None:
                 value = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
@@ -177,8 +211,8 @@ class LiteRtProgram:
         Raises:
             PayloadError: as `run`.
         """
-        self._check("Input", inputs, self._inputs)
-        self._check("Output", outputs, self._outputs)
+        check_buffers("Input", inputs, self._inputs)
+        check_buffers("Output", outputs, self._outputs)
         if self._cuts is None:
             self._cuts = _cut(self._model, self._mode)
         values: dict[int, np.ndarray[Any, Any]] = {}
@@ -190,18 +224,6 @@ class LiteRtProgram:
             # An output that no operator makes is a constant of the program.
             made = values[tensor.index] if tensor.index in values else self._interpreter.get_tensor(tensor.index)
             ctypes.memmove(buffer.address, np.ascontiguousarray(made).ctypes.data, buffer.size)
-
-    def _check(self, what: str, buffers: Sequence[Buffer], tensors: Sequence[_Tensor]) -> None:
-        for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
-            if buffer.size == tensor.size and buffer.scalar_type == tensor.scalar_type:
-                continue
-            found = NUMPY_TYPES.get(buffer.scalar_type)
-            passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
-            raise PayloadError(
-                f"{what} {position} of the Neutron program has {tensor.size} bytes of {tensor.numpy_type.name}, "
-                f"but the program around it passes {passed}.",
-                hint=_COMPILE_AGAIN,
-            )
 
 
 class _Cut:
@@ -350,7 +372,7 @@ def _address(interpreter: Any, tensor: _Tensor) -> int | None:
         if tensor.size == 0:
             return 0
         raise ModelError(
-            f"Input tensor {tensor.index} of the Neutron program has no memory in LiteRT: {_one_line(error)}.",
+            f"Input tensor {tensor.index} of the NPU partition has no memory in LiteRT: {_one_line(error)}.",
             hint="remove inputs that the model does not use",
         ) from error
 
@@ -360,7 +382,7 @@ def _invoke(interpreter: Any) -> None:
         interpreter.invoke()
     except (ValueError, RuntimeError) as error:
         raise PayloadError(
-            f"LiteRT failed while it ran the Neutron program: {_one_line(error)}.", hint=_COMPILE_AGAIN
+            f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
         ) from error
 
 

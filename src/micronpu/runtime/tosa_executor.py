@@ -16,7 +16,7 @@ import numpy as np
 
 from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.errors import PayloadError, RuntimeUnavailableError
-from micronpu.runtime.litert_executor import NUMPY_TYPES, Buffer, Mode, OperatorTrace, scalar_type_of
+from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
 
 IDENTIFIER = b"TOSA"
 """Of the flatbuffer, at its fifth byte."""
@@ -42,6 +42,11 @@ class _Border:
     def size(self) -> int:
         """Bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_type.itemsize
+
+    @property
+    def scalar_type(self) -> int:
+        """ExecuTorch's number of the element type."""
+        return scalar_type_of(self.numpy_type)
 
 
 class TosaProgram:
@@ -123,8 +128,8 @@ class TosaProgram:
         ]
 
     def _compute(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> list[np.ndarray[Any, Any]]:
-        self._check("Input", inputs, self._inputs)
-        self._check("Output", outputs, self._outputs)
+        check_buffers("Input", inputs, self._inputs)
+        check_buffers("Output", outputs, self._outputs)
         made = self.call(
             *(
                 np.frombuffer(ctypes.string_at(buffer.address, buffer.size), border.numpy_type).reshape(border.shape)
@@ -134,19 +139,6 @@ class TosaProgram:
         for array, buffer in zip(made, outputs, strict=True):
             ctypes.memmove(buffer.address, array.ctypes.data, buffer.size)
         return made
-
-    @staticmethod
-    def _check(what: str, buffers: Sequence[Buffer], borders: Sequence[_Border]) -> None:
-        for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
-            if buffer.size == border.size and buffer.scalar_type == scalar_type_of(border.numpy_type):
-                continue
-            found = NUMPY_TYPES.get(buffer.scalar_type)
-            passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
-            raise PayloadError(
-                f"{what} {position} of the TOSA program has {border.size} bytes of {border.numpy_type.name}, "
-                f"but the program around it passes {passed}.",
-                hint=_COMPILE_AGAIN,
-            )
 
 
 def _only(table: Table, field: int, what: str) -> Table:

@@ -54,7 +54,8 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     flavor = target.converter_flavor
     if not is_supported(node.op.name, flavor):
         newer = node.op.name in SUPPORTED
-        detail = f"`{node.op.name}` with the converter of {flavor}" if newer else f"`{node.op.name}`"
+        meaning = (inspect.getdoc(type(node.op)) or "").split("\n")[0]
+        detail = f"`{node.op.name}` with the converter of {flavor}" if newer else f"`{node.op.name}`: {meaning}"
         hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer' if newer else ""
         return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name, node.origin.source, hint)]
     reasons = []
