@@ -50,7 +50,7 @@ class ConverterError(MicroNpuError):
 
 
 class RuntimeUnavailableError(MicroNpuError):
-    """The host runtime plug-in cannot be built or loaded on this machine."""
+    """The host runtime plug-in, or the process that Vela runs in, cannot be had on this machine."""
 
 
 class InternalError(MicroNpuError):

@@ -132,7 +132,7 @@ def pieces(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]
     ],
 )
 def test_slices_of_high_rank_become_flat(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]):
-    """The first of these ends the process in Vela 5.2 for U55 as it is."""
+    """The first of these has ended Vela 5.2's process for U55 as it is."""
     graph = pieces(shape, begin, size, (size[1] * size[0], int(np.prod(size[2:]))))
     before = graph.clone()
     assert FlattenSlices().run(graph)

@@ -7,6 +7,8 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.emit.tosa import to_tosa
+from micronpu.ethosu import strategies
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
@@ -122,3 +124,15 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
     assert [o.objection for o in refused] == ["no such form"]
     with pytest.raises(VelaError, match="no such form"):
         choose(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
+
+
+def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EthosUCompileSpec("ethos-u55-128")
+    emitters = {"litert": to_litert, "tosa": to_tosa}
+
+    def formats() -> set[str]:
+        return {outcome.strategy.via for outcome in choose(network(), spec, emitters=emitters).outcomes}
+
+    assert formats() == {"litert", "tosa"}
+    monkeypatch.setattr(strategies, "_LARGE_NODES", 0)
+    assert formats() == {"litert"}

@@ -36,7 +36,9 @@ def _neutron_options(target: Target, options: Options | None) -> NeutronCompileO
     if options is None:
         return NeutronCompileOptions(config=target.device)
     if not isinstance(options, NeutronCompileOptions):
-        raise OptionError(f"The target {target.name} has a Neutron, but the options are {options!r}.", hint=hint)
+        raise OptionError(
+            f"The target {target.name} has a Neutron, but the options are of type {type(options).__name__}.", hint=hint
+        )
     if options.config != target.device:
         raise OptionError(f"The target is {target.device}, but the options are for {options.config}.", hint=hint)
     return options
@@ -47,7 +49,9 @@ def _ethosu_options(target: Target, options: Options | None) -> EthosUCompileSpe
     if options is None:
         return EthosUCompileSpec(target.device, **target.defaults())
     if not isinstance(options, EthosUCompileSpec):
-        raise OptionError(f"The target {target.name} has an Ethos-U, but the options are {options!r}.", hint=hint)
+        raise OptionError(
+            f"The target {target.name} has an Ethos-U, but the options are of type {type(options).__name__}.", hint=hint
+        )
     if options.target != target.device:
         raise OptionError(f"The target is {target.device}, but the options are for {options.target}.", hint=hint)
     return options

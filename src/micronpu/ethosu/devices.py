@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import functools
+import math
 import sys
 from dataclasses import dataclass
 from importlib import resources, util
@@ -15,6 +16,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_PORTS, _AREAS = ("axi0_port", "axi1_port"), ("const_mem_area", "arena_mem_area", "cache_mem_area")
+_PORT_NAMES, _MEMORIES = ("Axi0", "Axi1"), ("Sram", "Dram", "OnChipFlash", "OffChipFlash")
+"""Of a Vela configuration, see the comments of its own vela.ini."""
 
 # Vela builds the larger U65 from two cores.
 _TWO_CORES = "ethos-u65-512"
@@ -112,12 +117,47 @@ def sections(ini: str, prefix: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=32)
 def clock_hz(ini: str, system_config: str) -> float:
-    """Clock of the NPU in a system configuration."""
-    parser = configparser.ConfigParser(strict=False)
+    """Clock of the NPU in a system configuration.
+
+    Raises:
+        OptionError: it has none, or one that is no number.
+    """
+    given = _entries(ini, f"System_Config.{system_config}").get("core_clock", "")
+    try:
+        clock = float(given)
+    except ValueError:
+        clock = 0.0
+    if not 0 < clock < math.inf:
+        has = f"core_clock={given}" if given else "no core_clock"
+        raise OptionError(f"The system configuration {system_config!r} has {has}.", hint="core_clock=500e6, in hertz")
+    return clock
+
+
+@functools.lru_cache(maxsize=32)
+def check_configuration(ini: str, system_config: str, memory_mode: str) -> None:
+    """Refuses a Vela configuration in which the compiler core would pass over what it cannot use.
+
+    Raises:
+        OptionError: no clock, or a port or area that does not exist.
+    """
+    clock_hz(ini, system_config)
+    for what, section, keys, values in (
+        (f"system configuration {system_config!r}", f"System_Config.{system_config}", _PORTS, _MEMORIES),
+        (f"memory mode {memory_mode!r}", f"Memory_Mode.{memory_mode}", _AREAS, _PORT_NAMES),
+    ):
+        for key, value in _entries(ini, section).items():
+            if key in keys and value not in values:
+                raise OptionError(f"The {what} has {key}={value}.", hint=f"{key} is one of {', '.join(values)}")
+
+
+def _entries(ini: str, section: str) -> dict[str, str]:
+    """Keys and values of a section and of those that it inherits from."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.read_string(ini)
-    section = f"System_Config.{system_config}"
-    while section:
-        if parser.has_option(section, "core_clock"):
-            return parser.getfloat(section, "core_clock")
-        section = parser.get(section, "inherit", fallback="")
-    raise OptionError(f"The system configuration {system_config!r} has no core_clock.")
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    while section and section not in seen and parser.has_section(section):
+        seen.add(section)
+        found = {**dict(parser[section]), **found}
+        section = parser[section].get("inherit", "")
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import OptionError
-from micronpu.ethosu.devices import Accelerator, default_ini, find_accelerator
+from micronpu.ethosu.devices import Accelerator, check_configuration, default_ini, find_accelerator
 from micronpu.files import check_intermediates
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ _OF_THIS_MACHINE = ("intermediates_dir", "config_ini")
 
 _VIA = ("auto", "litert", "tosa")
 
+_ALIGNMENT, _LEAST_ALIGNMENT = "--cpu-tensor-alignment", 16
+
 # Flags of the `vela` command that mean something for a program in memory: key in the compiler's options and its values.
 VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
     "--optimise": ("scheduler", "optimize", ("Performance", "Size")),
     "--arena-cache-size": ("scheduler", "arena_size_limit", int),
     "--tensor-allocator": ("scheduler", "tensor_allocator", ("HillClimb", "LinearAlloc")),
-    "--cpu-tensor-alignment": ("scheduler", "cpu_tensor_alignment", int),
+    _ALIGNMENT: ("scheduler", "cpu_tensor_alignment", int),
     "--cop-format": ("compiler", "cop_format", ("COP1", "COP2")),
 }
 
@@ -46,8 +48,8 @@ class EthosUCompileSpec:
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
-        max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a chip
-            brings along the SRAM of its file.
+        max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a
+            chip brings along the SRAM of its file.
         intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
             made if missing, "" for none.
 
@@ -86,18 +88,19 @@ class EthosUCompileSpec:
         ini = self.ini
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:
-            object.__setattr__(self, "system_config", _default("system_config", accelerator.system_config, systems))
+            object.__setattr__(self, "system_config", _default("System_Config", accelerator.system_config, systems))
         if not self.memory_mode:
-            object.__setattr__(self, "memory_mode", _default("memory_mode", accelerator.memory_mode, modes))
+            object.__setattr__(self, "memory_mode", _default("Memory_Mode", accelerator.memory_mode, modes))
         if self.system_config not in systems:
             raise OptionError(
                 f"{self.target} has no system configuration {self.system_config!r}.",
-                hint=f"one of {', '.join(systems)}",
+                hint=_offer("System_Config", systems),
             )
         if self.memory_mode not in modes:
             raise OptionError(
-                f"{self.target} has no memory mode {self.memory_mode!r}.", hint=f"one of {', '.join(modes)}"
+                f"{self.target} has no memory mode {self.memory_mode!r}.", hint=_offer("Memory_Mode", modes)
             )
+        check_configuration(ini, self.system_config, self.memory_mode)
         self.vela_options()
 
     @property
@@ -111,8 +114,11 @@ class EthosUCompileSpec:
             return default_ini()
         path = Path(self.config_ini)
         if not path.is_file():
-            raise OptionError(f"There is no Vela configuration {path}.")
-        return path.read_text(encoding="utf-8")
+            raise OptionError(f"There is no Vela configuration `{path}`.", hint="the path of an ini file")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"The Vela configuration `{path}` is no text: {error}.", hint="an ini file") from error
 
     def vela_options(self) -> dict[tuple[str, str], str]:
         """The extra flags as (section, key) and value of the compiler's options."""
@@ -131,7 +137,12 @@ class EthosUCompileSpec:
             if isinstance(allowed, tuple) and value not in allowed:
                 raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")
             if allowed is int and (not value.isdigit() or int(value) == 0):
-                raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.")
+                raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.", hint=f"{flag}=65536")
+            if flag == _ALIGNMENT and (int(value) < _LEAST_ALIGNMENT or int(value) & (int(value) - 1)):
+                raise OptionError(
+                    f"The Vela flag {flag} is {value!r}; it is a power of two from {_LEAST_ALIGNMENT} on.",
+                    hint=f"{flag}={_LEAST_ALIGNMENT}",
+                )
             options[section, key] = value
         return options
 
@@ -161,10 +172,14 @@ class EthosUCompileSpec:
         return cls(**values)
 
 
-def _default(what: str, preferred: str, offered: tuple[str, ...]) -> str:
-    """The family's default where the configuration has it; an own configuration must name its only one."""
+def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:
+    """The family's default where the configuration has it, or else the only one of a configuration of the user's."""
     if preferred in offered:
         return preferred
     if len(offered) == 1:
         return offered[0]
-    raise OptionError(f"The Vela configuration leaves `{what}` open.", hint=f"one of {', '.join(offered) or 'none'}")
+    raise OptionError(f"The Vela configuration leaves `{kind.lower()}` open.", hint=_offer(kind, offered))
+
+
+def _offer(kind: str, offered: tuple[str, ...]) -> str:
+    return f"one of {', '.join(offered)}" if offered else f"an ini file with a section [{kind}.NAME] for this Ethos-U"

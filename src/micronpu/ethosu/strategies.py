@@ -36,6 +36,9 @@ _DISABLE = ("scheduler", "disable_feature")
 _LIMIT = ("scheduler", "arena_size_limit")
 _SMALL_NODES = 24
 """Programs of so few operators are also compiled by the strategies that rarely pay."""
+_LARGE_NODES = 300
+"""Programs of more operators go to Vela in one format, and in the other where Vela refuses that: on U55 its time grows with
+the square of the program, and the two formats differ by what stands at the end of it."""
 
 
 Emitted = LiteRtModel | TosaModel
@@ -358,7 +361,7 @@ def _strategies(
 ) -> Iterator[Strategy]:
     """What is tried beside the first format."""
     best = max(graphs)
-    for via in formats[1:]:
+    for via in formats[1:] if size <= _LARGE_NODES else ():
         yield Strategy(_name(via, best), via, best)
     if size > _SMALL_NODES:
         return

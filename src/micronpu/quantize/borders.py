@@ -113,10 +113,13 @@ def _border(name: str, edge: Edge) -> IntegerBorder:
 def _input_edge(view: ProgramView, node: Node) -> Edge:
     dtype = getattr(value_of(node), "dtype", None)
     if dtype is not torch.float32:
+        hint = "leave out the integer inputs of the program, or compute what depends on this input elsewhere"
+        if dtype is torch.uint8:
+            hint = "a model that takes floats: a uint8 image becomes its int8 input by subtracting 128 on the host"
         raise ModelError(
             f"The input `{node.name}` is {str(dtype).removeprefix('torch.')}; a program with integer inputs takes int8 "
             "or int16 numbers that stand for floats, and nothing else.",
-            hint="leave out the integer inputs of the program, or compute what depends on this input elsewhere",
+            hint=hint,
         )
     edges = {view.edge(user) if is_quantize(user) else None for user in node.users}
     edge = edges.pop() if len(edges) == 1 else None

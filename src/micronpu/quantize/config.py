@@ -47,7 +47,7 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
     known = get_args(Activations)
     if value in known:
         return value  # type: ignore[no-any-return]
-    hint = f"one of {list(known)}"
+    hint = f"one of {', '.join(known)}"
     if str(value).removeprefix("torch.") == "uint8":
         hint += "; a uint8 image becomes int8 by subtracting 128 on the host"
     raise OptionError(f"`{name}` is {value!r}; activations are int8 or int16.", hint=hint)

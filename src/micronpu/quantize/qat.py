@@ -150,7 +150,7 @@ def quantize_aware_training(
 
     if not callable(train):
         raise OptionError(
-            f"`train` is a {type(train).__name__}, not a function that trains the module it is given.",
+            f"`train` is of type {type(train).__name__}, not a function that trains the module it is given.",
             hint="def train(module): ...",
         )
     if quantizer is None:

@@ -99,7 +99,7 @@ class RecipeOptions:
             check_activations(self.io, "io")
         if self.train is not None and not callable(self.train):
             raise OptionError(
-                f"`train` is a {type(self.train).__name__}, not a function that trains the module it is given.",
+                f"`train` is of type {type(self.train).__name__}, not a function that trains the module it is given.",
                 hint="def train(module): ...",
             )
         check_files_dir(self.files_dir)
@@ -121,7 +121,7 @@ class RecipeOptions:
         if not is_qat and self.train is not None:
             raise OptionError(
                 f"The recipe {recipe} is for post-training quantization and has a training function.",
-                hint=f"{recipe}_QAT, or leave out `train`",
+                hint="the recipe for QAT, or leave out `train`",
             )
         if is_qat and self.calibration is not None:
             raise OptionError(

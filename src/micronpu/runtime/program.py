@@ -390,7 +390,7 @@ def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
 def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tuple[bytes, str]:
     """The program's bytes, and what to call it in messages."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source), "The program"
+        return bytes(source), "the program"
     path = Path(source)
     try:
         return path.read_bytes(), str(path)

@@ -132,7 +132,10 @@ class Chip:
 
 def _field(table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str) -> Any:
     if key not in table:
-        raise OptionError(f"The chip file {where} has no `{key}`.", hint=f"add `{key} = ...`")
+        hint = f"add a table [{key}]" if kind is dict else f"add a table [[{key}]]" if kind is list else ""
+        beside = ", ".join(f"`{name}`" for name in table)
+        hint = hint or f"add `{key} = ...`" + (f" beside {beside}" if beside else "")
+        raise OptionError(f"The chip file {where} has no `{key}`.", hint=hint)
     value = table[key]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise OptionError(f"`{key}` in the chip file {where} is {value!r}, which is not of the expected type.")

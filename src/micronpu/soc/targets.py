@@ -53,6 +53,17 @@ class Target:
             "max_sram_bytes": next((m.bytes for m in self.chip.memories if m.name == SRAM), 0) if self.chip else 0,
         }
 
+    def check(self) -> None:
+        """Refuses a chip whose Ethos-U, system configuration or memory mode Vela does not know.
+
+        Raises:
+            OptionError: which it is, with the known ones.
+        """
+        if self.family == ETHOS_U:
+            from micronpu.ethosu.options import EthosUCompileSpec
+
+            EthosUCompileSpec(self.device, **self.defaults())
+
 
 def all_chips() -> tuple[Chip, ...]:
     """The chips that come with the package, and those from a user's files that this process has read."""
@@ -106,7 +117,12 @@ def _from_file(path: str, wanted: str) -> Target:
         raise OptionError(
             f"The chip file {path} is called `{chip.name}`, as a chip that micronpu brings along.", hint="another name"
         )
-    targets = chip_targets(chip)
+    try:
+        targets = chip_targets(chip)
+        for target in targets:
+            target.check()
+    except OptionError as error:
+        raise OptionError(f"The chip file {path} cannot be used: {error.what}", hint=error.hint) from error
     if not targets:
         raise OptionError(f"The chip file {path} has no target.", hint="add a table [[target]]")
     chosen = [t for t in targets if wanted in ("", t.name, *t.entry.aliases)]
