@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ def json_row(
     """
     limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
     with (
+        _ended_by_sigterm(),
         tempfile.TemporaryDirectory() as scratch,
         subprocess.Popen(
             command,
@@ -54,7 +57,7 @@ def json_row(
             process.communicate()
             if not isinstance(stop, subprocess.TimeoutExpired):
                 raise
-            raise ChildError(f"{what} did not finish in {time_limit:g} s. Try: a longer --time-limit.") from None
+            raise ChildError(f"{what} did not finish in {time_limit:g} s. Try: a longer time limit.") from None
     if process.returncode != 0:
         last_words = "\n".join(errors.strip().splitlines()[-5:]) or "It printed no error."
         raise ChildError(f"{what} failed with exit code {process.returncode}:\n{last_words}")
@@ -63,6 +66,23 @@ def json_row(
             row: dict[str, Any] = json.loads(line)
             return row
     raise ChildError(f"{what} printed no JSON row.")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM unwind the stack, as an exception, so that a child in its own session does not outlive us."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end_with_parent() -> None:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.peer_nxp import PeerError, measure
+from benchmarks.child import ChildError
+from benchmarks.peer_nxp import measure
 from torch import Tensor, nn
 
 import micronpu
@@ -260,7 +261,7 @@ def peer_row(name: str, samples: int) -> dict[str, Any]:
     """What the peer makes of the network; an entry `error` where it fails."""
     try:
         row = measure(name, samples=samples)
-    except PeerError as error:
+    except ChildError as error:
         return {"error": str(error)}
     return {
         "delegated": row["delegated"],

@@ -12,13 +12,13 @@ import importlib
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peer_nxp import PeerError, peer_script
+from benchmarks.child import ChildError, json_row
+from benchmarks.peer_nxp import peer_script
 
 
 def measure(model: str, *, samples: int = 4, time_limit: float = 900.0) -> dict[str, Any]:
@@ -33,20 +33,12 @@ def measure(model: str, *, samples: int = 4, time_limit: float = 900.0) -> dict[
         `peak_rss_mib`, `pte_bytes`.
 
     Raises:
-        PeerError: the networks are missing, the process fails, or exceeds the time limit.
+        ChildError: the networks are missing, the process fails, or exceeds the time limit.
     """
     peer_script()  # says what to try where the networks are missing
     command = [sys.executable, "-m", "benchmarks.own_neutron", model, "--samples", str(samples)]
     root = Path(__file__).resolve().parents[1]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=time_limit, check=False)
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"micronpu did not finish {model!r} in {time_limit:g} s.") from None
-    if done.returncode != 0:
-        last_words = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise PeerError(f"micronpu failed on {model!r} with exit code {done.returncode}:\n{last_words}")
-    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return row
+    return json_row(command, f"micronpu on {model!r}", time_limit=time_limit, folder=root)
 
 
 def compile_here(name: str, samples: int) -> dict[str, Any]:
@@ -95,7 +87,7 @@ def main() -> None:
     for model in options.models:
         try:
             row = measure(model, samples=options.samples)
-        except PeerError as error:
+        except ChildError as error:
             sys.exit(str(error))
         print(json.dumps(row), flush=True)
 

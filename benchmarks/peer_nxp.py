@@ -11,31 +11,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
-class PeerError(RuntimeError):
-    """The peer is missing, failed, or took too long; the message says which, and what to try."""
+from benchmarks.child import ChildError, json_row
 
 
 def peer_script() -> Path:
     """The script that runs the peer.
 
     Raises:
-        PeerError: there is none.
+        ChildError: there is none.
     """
     folder = Path(os.environ.get("MICRONPU_PEERS") or Path(__file__).resolve().parents[2] / "shared" / "peers")
     script = folder.resolve() / "nxp" / "run_upstream.py"
     if not script.is_file():
-        raise PeerError(f"The NXP peer is not at {script}. Try: set MICRONPU_PEERS to the folder that holds nxp/.")
+        raise ChildError(f"The NXP peer is not at {script}. Try: set MICRONPU_PEERS to the folder that holds nxp/.")
     return script
 
 
@@ -56,60 +48,14 @@ def measure(
         `peak_rss_mib`, `pte_bytes`.
 
     Raises:
-        PeerError: the peer is missing, fails, prints no row, or exceeds the time limit.
+        ChildError: the peer is missing, fails, prints no row, or exceeds the time limit.
     """
     command = [sys.executable, str(peer_script()), model, "--samples", str(samples)]
     if channels_last:
         command.append("--channels-last")
     if pte is not None:
         command += ["--pte", str(pte.resolve())]
-    with (
-        _ended_by_sigterm(),
-        tempfile.TemporaryDirectory() as scratch,
-        subprocess.Popen(
-            command,
-            cwd=scratch,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # so that the peer's own children can be ended with it
-        ) as process,
-    ):
-        try:
-            output, errors = process.communicate(timeout=time_limit)
-        except BaseException as stop:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            if not isinstance(stop, subprocess.TimeoutExpired):
-                raise
-            raise PeerError(
-                f"The NXP peer did not finish {model!r} in {time_limit:g} s. Try: a longer time_limit."
-            ) from None
-    if process.returncode != 0:
-        last_words = "\n".join(errors.strip().splitlines()[-5:]) or "It printed no error."
-        raise PeerError(f"The NXP peer failed on {model!r} with exit code {process.returncode}:\n{last_words}")
-    for line in reversed(output.splitlines()):
-        if line.startswith("{"):
-            row: dict[str, Any] = json.loads(line)
-            return row
-    raise PeerError(f"The NXP peer printed no JSON row for {model!r}.")
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM unwind the stack, as an exception, so that the peer in its own session does not outlive us."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return json_row(command, f"The NXP peer on {model!r}", time_limit=time_limit)
 
 
 def main() -> None:
@@ -128,7 +74,7 @@ def main() -> None:
                 channels_last=options.channels_last,
                 time_limit=options.time_limit,
             )
-        except PeerError as error:
+        except ChildError as error:
             sys.exit(str(error))
         print(json.dumps(row), flush=True)
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peer_nxp import PeerError
+from benchmarks.child import ChildError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -210,7 +210,7 @@ def time_row(name: str, samples: int, repeat: int) -> Row:
     """Both sides in turn, each in processes of their own; the fastest run of each counts.
 
     Raises:
-        PeerError: one of them fails.
+        ChildError: one of them fails.
     """
     from benchmarks import own_neutron, peer_nxp
 
@@ -305,7 +305,7 @@ def main() -> None:
         for name in options.peer_networks:
             try:
                 found["time"].append(time_row(name, options.peer_samples, options.repeat))
-            except PeerError as error:
+            except ChildError as error:
                 failures.append(str(error))
         CONSOLE.print(time_table(found["time"]))
     if {"accuracy", "exactness"} & set(options.what):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.compile.refusals import failed, refused, sentence
 from torch import nn
 from torch.export import Dim, export
-from typer.testing import CliRunner
 
 import micronpu
-from micronpu.cli.main import app
-from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.errors import FileError, ModelError, OptionError, PayloadError
 from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.runtime import HostProgram
 from micronpu.soc import all_targets
@@ -58,30 +54,15 @@ def pte(program, tmp_path_factory) -> Path:
     return program.save(tmp_path_factory.mktemp("programs") / "net.pte")
 
 
-def sentence(error: MicroNpuError) -> str:
-    """The message, checked for its form: one line, a full stop before the hint and at the end."""
-    text = str(error)
-    assert "\n" not in text
-    assert error.hint, f"nothing to try: {text}"
-    assert text == f"{error.what} Try: {error.hint}."
-    assert error.what[-1] in ".?"
-    return text
-
-
-def refused(call: Callable[[], Any], kind: type[MicroNpuError], *parts: str) -> None:
-    """Checks that a call ends in an error whose sentence has these parts in this order."""
-    with pytest.raises(MicroNpuError) as caught:
-        call()
-    assert type(caught.value) is kind
-    text = sentence(caught.value)
-    assert re.search(".*".join(map(re.escape, parts)), text), text
-
-
 # --- calibration data ---------------------------------------------------------------------------------------------
 
 WRONG = "Calibration item 1, input 0 "
 CALIBRATION = {
-    "none": (None, "A float model needs calibration data", "int8 tensors. Try: calibration=[...] with some dozens"),
+    "none": (
+        None,
+        "A float model needs calibration data",
+        "quantized tensors. Try: calibration=[...] with some",
+    ),
     "empty": ([], "The calibration data is empty. Try: pass some dozens of typical inputs."),
     "no rows": (np.zeros((0, 2, 6, 6), np.float32), "The calibration data is empty."),
     "shape": ([X, X[:, :, :5]], WRONG, "has shape [1, 2, 5, 6], the model takes [1, 2, 6, 6]. Try: shape the data"),
@@ -352,19 +333,6 @@ def files(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def failed(*arguments: object) -> str:
-    """The one sentence on stderr of a command that ends with code 1, prints nothing else and leaves no file."""
-    before = set(Path().iterdir())
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.endswith(".\n")
-    assert set(Path().iterdir()) == before
-    return result.stderr
-
-
 HINT = "Try: return model.eval(), (torch.randn(1, 3, 32, 32),)."
 DEBUG = "Try: --debug, which shows the traceback."
 COMMANDS = {
@@ -389,7 +357,7 @@ COMMANDS = {
     "compile raises.py:net": "raises.py cannot be imported in line 1: ModuleNotFoundError: No module named",
     "compile none.pt2": "There is no file none.pt2. Try: check the path.",
     "compile text.pt2": "text.pt2 is no program that torch can load: ",
-    "compile m.py:net": "A float model needs calibration data to choose the ranges of its int8 tensors. Try: "
+    "compile m.py:net": "A float model needs calibration data to choose the ranges of its quantized tensors. Try: "
     "--calibration inputs.npz, --calibration file.py:function, or a function `calibration` in m.py.",
     "compile own.py:net -t rt700": "There is no target 'rt700'. Try: one of corstone300",
     "compile own.py:net -o no/net.pte": "no/net.pte cannot be written: the folder no does not exist. Try: mkdir -p no.",

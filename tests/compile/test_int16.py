@@ -11,6 +11,7 @@ from torch import nn
 from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported_model_to_train
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
+import micronpu
 from micronpu.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
 from micronpu.ethosu.compile import compile_graph
@@ -413,3 +414,24 @@ def test_products_of_int16_matrices_stay_on_the_host_unless_they_are_int8():
     assert "set_node_name" in refused[0].reasons[0].hint
     helped = report(EthosUQuantizer(SPEC, **WIDE).set_operator("bmm", QuantizationConfig()))
     assert helped.host == ()
+
+
+@pytest.mark.parametrize("via", ["litert", "tosa"])
+def test_a_layer_norm_of_rows_of_very_different_size(via):
+    """The variance of the smallest row is a few steps of the grid that all rows share."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 40, 16) * torch.logspace(-1.6, 0, 40).reshape(40, 1)
+    norm = nn.LayerNorm(16).eval()
+    program = micronpu.compile(
+        norm,
+        (x,),
+        "ethos-u55-128",
+        calibration=[x],
+        options=EthosUCompileSpec("ethos-u55-128", via=via),
+        activations="int16",
+    )
+    assert program.report.share == 1.0 and program.report.partitions == 1
+    with torch.no_grad():
+        real, eager, result = norm(x), program.quantized(x), program.run(x)
+    losses = [10 * torch.log10(real.square().sum() / (y - real).square().sum()) for y in (eager, result)]
+    assert losses[1] > losses[0] - 6 and losses[1] > 40

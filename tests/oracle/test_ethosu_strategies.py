@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
@@ -11,7 +13,7 @@ from micronpu.emit.tosa import to_tosa
 from micronpu.ethosu import strategies
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
-from micronpu.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
@@ -136,3 +138,20 @@ def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatc
     assert formats() == {"litert", "tosa"}
     monkeypatch.setattr(strategies, "_LARGE_NODES", 0)
     assert formats() == {"litert"}
+
+
+def test_a_program_that_lacks_an_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vela 5.2 has lost reshaped outputs of TOSA programs; a device would read what is not there."""
+    graph, spec = network(16), EthosUCompileSpec("ethos-u55-128")
+
+    def forgetful(model: bytes, spec: EthosUCompileSpec, options: object = None) -> VelaProgram:
+        program = compile_flatbuffer(model, spec)
+        return program if model[4:8] == b"TFL3" else replace(program, outputs=())
+
+    monkeypatch.setattr(strategies, "compile_flatbuffer", forgetful)
+    choice = choose(graph, spec, emitters={"litert": to_litert, "tosa": to_tosa})
+    refused = [o for o in choice.outcomes if o.cycles is None]
+    assert choice.outcome.strategy.via == "litert" and refused
+    assert all(o.strategy.via == "tosa" and "outputs of [] bytes instead of [32]" in o.objection for o in refused)
+    with pytest.raises(VelaError, match=r"Vela's program has outputs of \[\] bytes instead of \[32\]"):
+        choose(graph, replace(spec, via="tosa"), emitters={"tosa": to_tosa})

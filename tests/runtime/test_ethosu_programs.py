@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.backend.partitioner import Partitioner
 from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -99,6 +101,15 @@ def test_both_entries_give_the_same_payload() -> None:
     with HostProgram(buffer) as other:
         for got, wanted in zip(other.run(*inputs(3)), program.run(*inputs(3)), strict=True):
             assert torch.equal(got, wanted)
+
+
+def test_another_back_end_of_the_same_name_is_not_taken() -> None:
+    """ExecuTorch's back end for Cortex-M, which programs for a core import, brings along one."""
+    importlib.import_module("executorch.backends.cortex_m.passes")
+    assert sum(c.__name__ == "EthosUBackend" for c in BackendDetails.__subclasses__()) > 1
+    program = compiled()
+    buffer = lowered(program.quantized, EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")))  # type: ignore[arg-type]
+    assert read_pte(buffer).payloads == read_pte(program.buffer).payloads
 
 
 def lowered(quantized: torch.fx.GraphModule, partitioner: Partitioner) -> bytes:

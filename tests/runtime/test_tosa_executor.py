@@ -70,9 +70,9 @@ def test_the_reference_model_says_nothing(capfd: pytest.CaptureFixture[str]):
 def test_buffers_of_another_size_or_type_are_refused():
     program, (x,) = loaded(CONVOLUTION), CONVOLUTION.samples[4]
     (y,) = interpret(CONVOLUTION.graph(), [x])
-    with pytest.raises(PayloadError, match=r"Input 0 of the NPU partition has 90 bytes of int8, but .* passes 89 bytes"):
+    with pytest.raises(PayloadError, match=r"Input 0 of the NPU partition has 90 bytes .* passes 89 bytes"):
         program.run([Buffer(x.ctypes.data, 89, 1)], [buffer(y)])
-    with pytest.raises(PayloadError, match=r"Output 0 of the NPU partition has 96 bytes of int8, but .* bytes of uint8"):
+    with pytest.raises(PayloadError, match=r"Output 0 of the NPU partition has 96 bytes .* bytes of uint8"):
         program.run([buffer(x)], [Buffer(y.ctypes.data, y.nbytes, 0)])
 
 

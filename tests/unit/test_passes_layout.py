@@ -8,6 +8,7 @@ from tests.unit.pass_graphs import FIRST, LAST, Net, apply, assert_same, count, 
 
 from micronpu.ir import DType, Graph, QParams, TensorType, verify
 from micronpu.ops.movement import Transpose
+from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.layout import (
     FoldTransposeIntoLinear,
@@ -517,6 +518,21 @@ def test_per_tensor_weights_are_reordered_too():
 
     y = net.builder.emit(FullyConnected(), flat, weight, bias, qparams=q(0.1))
     assert count(apply(FoldTransposeIntoLinear(), net.finish(y)), "transpose") == 0
+
+
+def test_a_slice_behind_a_reduction_has_fewer_axes_than_the_transpose():
+    net = Net()
+    moved = net.transpose(net.input(4, 3), 1, 0)
+    cut = net.builder.emit(Slice((1,), (2,)), net.mean(moved, 1))
+    after = apply(SinkTransposes(), net.finish(moved, cut))
+    assert picture(after) == drawn(
+        """
+        transpose_0 = transpose{permutation=(1, 0)}(input_0)
+        mean_0 = mean{axes=(1,)}(transpose_0)
+        slice_0 = slice{begin=(1,), size=(2,)}(mean_0)
+        return transpose_0, slice_0
+        """
+    )
 
 
 def test_a_reduction_does_not_need_a_transpose_that_others_read():

@@ -173,7 +173,7 @@ def test_a_file_that_is_no_text(tmp_path):
     ("old", "new", "sentence"),
     [
         ('name = "toy"\n', "name = \n", "The chip file toy.toml is not valid TOML: "),
-        ('name = "toy"\n', "", "The chip file toy.toml has no `name`. Try: add `name = ...`."),
+        ('name = "toy"\n', "", "The chip file toy.toml has no `name`. Try: add `name = ...` beside `title`,"),
         ('name = "toy"\n', "name = 3\n", "`name` in the chip file toy.toml is 3, which is not of the expected type."),
         ("macs = 4", "macs = true", "`macs` in the chip file toy.toml is True, which is not of the expected type."),
         ("macs = 4", "macs = 4.5", "`macs` in the chip file toy.toml is 4.5, which is not of the expected type."),

@@ -262,7 +262,7 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
 def _no_calibration(file: UserFile | None) -> Any:
     own = f", or a function `calibration` in {file.path}" if file is not None else ""
     raise ModelError(
-        "A float model needs calibration data to choose the ranges of its int8 tensors.",
+        "A float model needs calibration data to choose the ranges of its quantized tensors.",
         hint=f"--calibration inputs.npz, --calibration file.py:function{own}",
     )
 

@@ -306,7 +306,7 @@ def quantized_module(
     if train is not None:
         if calibration is not None:
             raise ModelError(
-                "`train` and `calibration` are both given, and each chooses the ranges of the int8 tensors.",
+                "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
                 hint="leave out one of them",
             )
         with clock.step("train"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from executorch import exir
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import EdgeProgramManager
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.compiler.outline import compute_contiguously, lower, outline
+from micronpu.compiler.outline import compute_contiguously, outline
 from micronpu.cortexm.core import Core
 from micronpu.cortexm.emit import emit
 from micronpu.cortexm.legalize import legalize
@@ -40,16 +39,6 @@ def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, 
     outlined = outline(module, groups, calls, "core", view.images)
     compute_contiguously(outlined)
     return outlined, tuple(graphs)
-
-
-def lower_host(module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core) -> ExecutorchProgramManager:
-    """Export and ExecuTorch's lowering of what `on_core` made.
-
-    Args:
-        module: the host part round its delegate calls.
-        examples: inputs that fix shapes and the order of axes in memory.
-    """
-    return lower(on_core(module, core)[0], examples, plan_scratch)
 
 
 def plan_scratch(edge: EdgeProgramManager) -> None:

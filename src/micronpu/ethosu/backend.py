@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.errors import OptionError
@@ -22,6 +22,21 @@ class EthosUBackend(BackendDetails):
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """The payload of a partition, with a debug handle per NPU operation."""
         return preprocess(edge_program, EthosUDevice(EthosUCompileSpec.from_specs(compile_specs)))
+
+
+def _found_last() -> type[BackendDetails]:
+    """The same back end as the class that ExecuTorch finds by this name, as long as somebody holds it.
+
+    It takes the class defined last.  ExecuTorch has one of this name itself, which its Cortex-M back end imports.
+    """
+
+    class EthosUBackend(BackendDetails):
+        preprocess = _BACKEND.preprocess
+
+    return EthosUBackend
+
+
+_BACKEND = EthosUBackend
 
 
 class EthosUPartitioner(DevicePartitioner):
@@ -58,3 +73,9 @@ class EthosUPartitioner(DevicePartitioner):
             EthosUDevice(compile_spec, additional_checks=checks),
             DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
         )
+        self._backend: type[BackendDetails] = EthosUBackend
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
+        self._backend = _found_last()
+        return super().partition(exported_program)

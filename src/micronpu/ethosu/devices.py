@@ -6,6 +6,7 @@ import configparser
 import functools
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources, util
 from pathlib import Path
@@ -17,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_PORTS, _AREAS = ("axi0_port", "axi1_port"), ("const_mem_area", "arena_mem_area", "cache_mem_area")
+_AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
 _PORT_NAMES, _MEMORIES = ("Axi0", "Axi1"), ("Sram", "Dram", "OnChipFlash", "OffChipFlash")
 """Of a Vela configuration, see the comments of its own vela.ini."""
 
@@ -111,7 +112,9 @@ def sections(ini: str, prefix: str) -> tuple[str, ...]:
         parser.read_string(ini)
     except configparser.Error as error:
         first = str(error).splitlines()[0]
-        raise OptionError(f"The Vela configuration cannot be read: {first}") from error
+        raise OptionError(
+            f"The Vela configuration cannot be read: {first.rstrip('.')}.", hint="an ini file such as Vela's vela.ini"
+        ) from error
     return tuple(s.removeprefix(prefix) for s in parser.sections() if s.startswith(prefix))
 
 
@@ -141,13 +144,25 @@ def check_configuration(ini: str, system_config: str, memory_mode: str) -> None:
         OptionError: no clock, or a port or area that does not exist.
     """
     clock_hz(ini, system_config)
-    for what, section, keys, values in (
-        (f"system configuration {system_config!r}", f"System_Config.{system_config}", _PORTS, _MEMORIES),
-        (f"memory mode {memory_mode!r}", f"Memory_Mode.{memory_mode}", _AREAS, _PORT_NAMES),
-    ):
-        for key, value in _entries(ini, section).items():
-            if key in keys and value not in values:
-                raise OptionError(f"The {what} has {key}={value}.", hint=f"{key} is one of {', '.join(values)}")
+    system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
+    for key in _AREAS:
+        area = _one_of(mode, key, _PORT_NAMES, f"memory mode {memory_mode!r}")
+        owner = f"system configuration {system_config!r}"
+        memory = _one_of(system, f"{area.lower()}_port", _MEMORIES, owner)
+        if not any(name.startswith(f"{memory.lower()}_") for name in system):
+            raise OptionError(
+                f"The {owner} does not say how fast the memory {memory} is.",
+                hint=f"{memory}_clock_scale=1.0 and so on, as in Vela's vela.ini",
+            )
+
+
+def _one_of(entries: Mapping[str, str], key: str, values: Sequence[str], owner: str) -> str:
+    value = entries.get(key, "")
+    if value not in values:
+        raise OptionError(
+            f"The {owner} has {f'{key}={value}' if value else f'no {key}'}.", hint=f"{key}={' or '.join(values)}"
+        )
+    return value
 
 
 def _entries(ini: str, section: str) -> dict[str, str]:

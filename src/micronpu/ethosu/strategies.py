@@ -37,8 +37,8 @@ _LIMIT = ("scheduler", "arena_size_limit")
 _SMALL_NODES = 24
 """Programs of so few operators are also compiled by the strategies that rarely pay."""
 _LARGE_NODES = 300
-"""Programs of more operators go to Vela in one format, and in the other where Vela refuses that: on U55 its time grows with
-the square of the program, and the two formats differ by what stands at the end of it."""
+"""Programs of more operators go to Vela in one format, and in the other where Vela refuses that: on U55 its time grows
+with the square of the program, and the two formats differ by what stands at the end of it."""
 
 
 Emitted = LiteRtModel | TosaModel

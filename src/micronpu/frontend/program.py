@@ -19,7 +19,7 @@ from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError
+from micronpu.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
 
@@ -184,6 +184,22 @@ def leaves_channels_last(node: Node) -> bool:
     return is_channels_last(node) and all(r.op == "output" for r in readers)
 
 
+def _is_kept_channels_last(node: Node) -> bool:
+    """As `is_channels_last`, for a value that stays in the order that it has.
+
+    Raises:
+        UnsupportedError: it has another order, which a payload cannot express.
+    """
+    value = value_of(node)
+    if is_channels_last(node) or not isinstance(value, torch.Tensor) or value.is_contiguous():
+        return is_channels_last(node)
+    raise UnsupportedError(
+        f"`{node.name}`, at the border of a partition, lies in memory with its axes in the order {value.dim_order()}; "
+        "contiguous and channels-last are possible.",
+        hint="micronpu.compile, which orders it anew, or contiguous example inputs",
+    )
+
+
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (torch,) if m.__file__)
 
 
@@ -272,11 +288,11 @@ class ProgramView:
 
     def enters_channels_last(self, node: Node) -> bool:
         """Whether a partition is given ``node`` in channels-last order; an edge program is lowered in its own order."""
-        return is_channels_last(node) if self._keeps_order else enters_channels_last(node)
+        return _is_kept_channels_last(node) if self._keeps_order else enters_channels_last(node)
 
     def leaves_channels_last(self, node: Node) -> bool:
         """Whether a partition hands its result ``node`` on in channels-last order."""
-        return is_channels_last(node) if self._keeps_order else leaves_channels_last(node)
+        return _is_kept_channels_last(node) if self._keeps_order else leaves_channels_last(node)
 
     def constant(self, node: Any) -> torch.Tensor | None:
         """Value of a constant node, or None."""

@@ -118,7 +118,7 @@ def _alpha_is_one(node: AtenNode) -> None:
     if node.value("alpha") != 1:
         raise UnsupportedError(
             f"`{node.overload}` scales its second operand by alpha = {node.value('alpha')}.",
-            hint="quantize with `NeutronQuantizer`, which makes a multiplication of it",
+            hint="quantize with the quantizer of the target, which makes a multiplication of it",
         )
 
 
@@ -313,7 +313,7 @@ def _emit_selection(node: AtenNode, op: Op) -> Tensor:
     if x.type.qparams != z.type.qparams:
         raise UnsupportedError(
             f"The operands of `{node.overload}` are on different grids, {x.type.qparams} and {z.type.qparams}.",
-            hint="quantize with `NeutronQuantizer`, which lets them share one",
+            hint="quantize with the quantizer of the target, which lets them share one",
         )
     return emit_binary(node, op, x, z, None)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import DType, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, Table, tabulated
 from micronpu.ops.arithmetic import (
     doubling_high_multiply,
@@ -25,7 +26,8 @@ from micronpu.ops.arithmetic import (
     wrap_int32,
 )
 from micronpu.ops.base import Steps, Value, from_aten, operator, own_qparams
-from micronpu.ops.elementwise import any_scale, scaled_sum
+from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, scaled_sum
+from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from micronpu.ops.aten import AtenNode
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
+_BEND = 1024
+"""Steps of int16 up to which `rsqrt` has a table of its own; a multiple of 128, where tables have an entry."""
 
 
 @operator("abs")
@@ -220,7 +224,26 @@ class Rsqrt(Elementwise):
     @from_aten("rsqrt.default", "rsqrt_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+        x = node.tensor("x")
+        return node.emit(cls(), x, qparams=node.output) if x.type.dtype is DType.INT8 else cls._in_two_ranges(node, x)
+
+    @classmethod
+    def _in_two_ranges(cls, node: AtenNode, x: Tensor) -> Tensor:
+        """The int16 function from a table for large numbers and a finer one for those up to a bend.
+
+        y = rsqrt(max(x, bend)) + (rsqrt(32 x, saturated at the bend) - rsqrt(bend))
+
+        Lines of 128 steps are far from the function near zero, where a variance in a layer norm may well be.
+        """
+        y, bend = node.output, x.type.scale * _BEND
+        finer = QParams.per_tensor(x.type.scale * _BEND / (x.type.dtype.limits[1] + 1), 0)
+        scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
+        large = node.emit(Maximum(), x, node.constant(np.full(scalar.shape, _BEND), scalar), qparams=x.type.qparams)
+        small = node.emit(Requantize(DType.INT16), x, qparams=finer)
+        at_bend = min(round(1.0 / math.sqrt(bend) / y.scale[0]), x.type.dtype.limits[1])
+        offset = node.constant(np.full(scalar.shape, at_bend), replace(scalar, qparams=y))
+        excess = node.emit(Sub(), node.emit(cls(), small, qparams=y), offset, qparams=y)
+        return node.emit(Add(), node.emit(cls(), large, qparams=y), excess, qparams=y)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x, y = emit.input_type(0), emit.output_type

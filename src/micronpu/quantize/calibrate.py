@@ -37,7 +37,7 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> l
     """
     if calibration is None:
         raise ModelError(
-            "A float model needs calibration data to choose the ranges of its int8 tensors.",
+            "A float model needs calibration data to choose the ranges of its quantized tensors.",
             hint="calibration=[...] with some dozens of typical inputs, or a model that is quantized already",
         )
     if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):

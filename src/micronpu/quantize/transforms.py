@@ -85,9 +85,7 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     return node
 
 
-def prepare_for_annotation(
-    model: GraphModule, disabled: Collection[str] = (), *, tables: bool = False
-) -> GraphModule:
+def prepare_for_annotation(model: GraphModule, disabled: Collection[str] = (), *, tables: bool = False) -> GraphModule:
     """All rewrites of the float program, in place.
 
     Args:

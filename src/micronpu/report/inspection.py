@@ -17,18 +17,6 @@ from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# ExecuTorch's numbers of element types.
-_TYPES = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    11: "bool",
-}
 _PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
 _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch"}
 
@@ -134,7 +122,7 @@ def _border(method: MethodSummary) -> tuple[Tensor, ...]:
             return Tensor(f"{kind} {number}", (), "no tensor")
         plain = tuple(range(len(value.shape)))
         place = "" if value.dim_order == plain else f"axes in memory {value.dim_order}"
-        return Tensor(f"{kind} {number}", value.shape, _TYPES.get(value.scalar_type, str(value.scalar_type)), place)
+        return Tensor(f"{kind} {number}", value.shape, value.dtype, place)
 
     return (
         *(tensor("input", i, v) for i, v in enumerate(method.inputs)),

@@ -20,20 +20,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from micronpu.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.runtime.pte import ELEMENT_TYPES
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 _WIDE_SOFTMAX = 512
 
 NUMPY_TYPES: dict[int, type[np.generic]] = {
-    0: np.uint8,
-    1: np.int8,
-    2: np.int16,
-    3: np.int32,
-    4: np.int64,
-    5: np.float16,
-    6: np.float32,
-    7: np.float64,
-    11: np.bool_,
+    number: np.dtype(name).type for number, name in ELEMENT_TYPES.items() if name != "bfloat16"
 }
 """NumPy type of ExecuTorch's element type numbers (`ScalarType`)."""
 _SCALAR_TYPES = {np.dtype(numpy_type): number for number, numpy_type in NUMPY_TYPES.items()}

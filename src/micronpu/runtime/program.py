@@ -19,19 +19,7 @@ from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 if TYPE_CHECKING:
     import torch
 
-# ExecuTorch's element type numbers and torch's names for them (executorch/exir/scalar_type.py).
-_TORCH_TYPES = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    11: "bool",
-    15: "bfloat16",
-}
+_UNNAMED = "The program"
 
 
 @dataclass(frozen=True)
@@ -284,11 +272,16 @@ class HostProgram:
         needed = self._recorded + self._summary.recorded_bytes
         if needed > self.options.debug_buffer_size:
             raise OptionError(
-                f"One more run of {self._name} may record {needed} bytes, but its debug buffer has "
+                f"One more run of {self._name_inside} may record {needed} bytes, but its debug buffer has "
                 f"{self.options.debug_buffer_size}.",
                 hint=f"RunOptions(profile=True, debug_buffer_size={needed}), or 0 to record times only",
             )
         self._recorded = needed
+
+    @property
+    def _name_inside(self) -> str:
+        """The program's name where it does not begin the sentence."""
+        return _UNNAMED.lower() if self._name == _UNNAMED else self._name
 
     def _failure(self, what: str, error: RuntimeError) -> BaseException:
         """The exception for the user: the plug-in's own sentence where there is one."""
@@ -326,13 +319,13 @@ class HostProgram:
             and not wanted.dynamic
             and given.shape == wanted.shape
             and given.stride() == wanted.strides
-            and given.dtype is getattr(torch, _dtype_name(wanted), None)
+            and given.dtype is getattr(torch, wanted.dtype, None)
             and given.device.type == "cpu"
             and not given.requires_grad
         ):
             return given  # the usual case costs a microsecond, not ten
         signature = _signature(wanted)
-        where = f"Input {position} of {self._name}"
+        where = f"Input {position} of {self._name_inside}"
         if not isinstance(given, torch.Tensor):
             raise ModelError(
                 f"{where} must be a tensor {signature}, but a {type(given).__name__} was given.",
@@ -348,11 +341,11 @@ class HostProgram:
         fits = shape == wanted.shape
         if wanted.dynamic and len(shape) == len(wanted.shape):
             fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
-        if dtype != _dtype_name(wanted) or not fits:
+        if dtype != wanted.dtype or not fits:
             same_size = math.prod(shape) == math.prod(wanted.shape)
             raise ModelError(
                 f"{where} must be {signature}, but {TensorSignature(dtype, shape)} was given.",
-                hint=f"tensor.to(torch.{_dtype_name(wanted)})"
+                hint=f"tensor.to(torch.{wanted.dtype})"
                 if fits
                 else f"tensor.reshape{wanted.shape}"
                 if same_size
@@ -390,7 +383,7 @@ def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
 def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tuple[bytes, str]:
     """The program's bytes, and what to call it in messages."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source), "the program"
+        return bytes(source), _UNNAMED
     path = Path(source)
     try:
         return path.read_bytes(), str(path)
@@ -400,9 +393,5 @@ def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tu
         ) from error
 
 
-def _dtype_name(value: TensorValue) -> str:
-    return _TORCH_TYPES.get(value.scalar_type, f"type number {value.scalar_type}")
-
-
 def _signature(value: TensorValue | None) -> TensorSignature | None:
-    return None if value is None else TensorSignature(_dtype_name(value), value.shape, value.dynamic)
+    return None if value is None else TensorSignature(value.dtype, value.shape, value.dynamic)

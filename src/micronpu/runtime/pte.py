@@ -24,6 +24,19 @@ _TENSOR = 5  # in the union KernelTypes
 _TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
 _SEGMENT = 1  # in the enum DataLocation
+ELEMENT_TYPES = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    15: "bfloat16",
+}
+"""Torch's name of ExecuTorch's element type numbers (`executorch/exir/scalar_type.py`)."""
 _LITERT = b"TFL3"
 _TOSA = b"TOSA"
 
@@ -36,6 +49,11 @@ class TensorValue:
     shape: tuple[int, ...]
     dim_order: tuple[int, ...]
     dynamic: bool
+
+    @property
+    def dtype(self) -> str:
+        """Torch's name of the element type."""
+        return ELEMENT_TYPES.get(self.scalar_type, f"type number {self.scalar_type}")
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
