@@ -11,15 +11,18 @@ from tests.cases import Case, all_cases, case, i8, q, w8
 from micronpu.ethosu.compile import compile_graph
 from micronpu.ethosu.cures import CURES, FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.patches import StridesIntoChannels
 from micronpu.ethosu.rules import judge_of
 from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.concat import Concat
-from micronpu.ops.convolution import DepthwiseConv2d
-from micronpu.ops.fused import Padding2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
+from micronpu.passes import run_passes
 
 U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
 OPERATORS = {
@@ -148,3 +151,55 @@ def test_slices_of_high_rank_become_flat(shape: tuple[int, ...], begin: tuple[in
 def test_slices_of_images_stay():
     graph = pieces((1, 6, 8, 4), (0, 1, 0, 0), (1, 4, 8, 4), (4, 32))
     assert not FlattenSlices().run(graph)
+
+
+def strided(size: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: Padding2d) -> Graph:
+    """[2, *size] -> conv2d -> y"""
+    builder, rng = GraphBuilder(), np.random.default_rng(3)
+    weight = TensorType((5, *kernel, size[2]), DType.INT8, QParams.per_channel([0.004, 0.01, 0.02, 0.003, 0.1], 0))
+    bias = TensorType((5,), DType.INT32, QParams.per_channel([0.05 * s for s in weight.qparams.scale], 0))
+    x = builder.input(TensorType((2, *size), DType.INT8, QParams.per_tensor(0.05, 7)))
+    operands = [
+        builder.constant(rng.integers(-127, 128, weight.shape), weight),
+        builder.constant(rng.integers(-900, 900, 5), bias),
+    ]
+    op = Conv2d(stride, padding, activation=Activation.RELU)
+    return run_passes(builder.finish(builder.emit(op, x, *operands, qparams=QParams.per_tensor(0.3, -100))))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        strided((16, 24, 3), (4, 4), (4, 4), Padding2d()),
+        strided((33, 30, 3), (7, 7), (4, 4), Padding2d(3, 3, 3, 3)),
+        strided((19, 18, 3), (3, 2), (5, 4), Padding2d()),
+        strided((1, 40, 8), (1, 10), (1, 5), Padding2d(0, 0, 3, 2)),
+        strided((23, 9, 2), (11, 3), (4, 1), Padding2d(2, 2, 1, 1)),
+    ],
+    ids=["patches", "overlapping", "gaps", "audio", "rows_only"],
+)
+def test_a_large_stride_becomes_channels(graph: Graph):
+    before = graph.clone()
+    assert StridesIntoChannels().run(graph)
+    graph.rename()
+    verify(graph, Stage.LITERT)
+    (convolution,) = (n for n in graph.nodes if isinstance(n.op, Conv2d))
+    assert convolution.op.stride == (1, 1)
+    x = np.random.default_rng(4).integers(-128, 128, before.inputs[0].shape).astype(np.int8)
+    np.testing.assert_array_equal(interpret(graph, [x])[0], interpret(before, [x])[0])
+    for spec in (U55, U85):
+        assert compile_graph(before.clone(), spec).program.cycles
+
+
+def test_strides_of_the_hardware_and_groups_stay():
+    for graph in (
+        strided((16, 24, 3), (4, 4), (3, 3), Padding2d()),
+        strided((16, 24, 3), (2, 2), (2, 2), Padding2d()),
+    ):
+        assert not StridesIntoChannels().run(graph)
+
+
+@pytest.mark.parametrize(("spec", "most"), [(U55, 700_000), (U85, 1_300_000)], ids=["u55", "u85"])
+def test_patches_of_a_picture_cost_a_transpose(spec: EthosUCompileSpec, most: int):
+    graph = strided((224, 224, 3), (4, 4), (4, 4), Padding2d())
+    assert compile_graph(graph, spec).program.cycles < 2 * most  # two pictures

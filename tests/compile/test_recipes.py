@@ -370,7 +370,7 @@ def sentence(error):
         (lambda: micronpu.get_imxrt700_recipe("int8_qat"), "has no training function"),
         (lambda: micronpu.get_imxrt700_recipe(train=train), "post-training quantization and has a training function"),
         (lambda: get(EthosURecipeType.INT8_QAT, train=train, calibration=INPUTS), "and calibration data"),
-        (lambda: get(EthosURecipeType.INT8_QAT, train="train.py"), "`train` is a str"),
+        (lambda: get(EthosURecipeType.INT8_QAT, train="train.py"), "`train` is of type str"),
         (lambda: get(NeutronRecipeType.INT8, per_channel=1), "`per_channel` is 1"),
         (lambda: get(NeutronRecipeType.INT8, config="imxrt7000"), "imxrt7000"),
         (lambda: get(EthosURecipeType.INT8, target="ethos-u55-100"), "ethos-u55-100"),

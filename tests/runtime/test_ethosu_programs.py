@@ -208,3 +208,13 @@ def test_sram_that_is_not_there() -> None:
 def test_sram_of_the_chip() -> None:
     program = micronpu.compile(Net().eval(), inputs(), target="corstone300-ethosu", calibration=CALIBRATION)
     assert any("of the 2,097,152" in note for note in program.report.notes)
+
+
+@pytest.mark.parametrize(("target", "has_fast"), [("ethos-u55-128", False), ("ethos-u65-256", True)])
+def test_report_counts_what_the_firmware_sets_aside(target: str, has_fast: bool) -> None:
+    program = compiled(target)
+    programs = [p.program for p in program.partitions if isinstance(p, EthosUPartition)]
+    (note,) = [note for note in program.report.notes if "of SRAM at the peak" in note]
+    assert f"temporary pool holds {max(p.scratch_size for p in programs):,} bytes of scratch memory" in note
+    fast = max(p.fast_scratch_size for p in programs)
+    assert (fast > 0) == has_fast == (f"fast scratch memory {fast:,} bytes" in note)

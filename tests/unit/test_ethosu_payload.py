@@ -103,7 +103,7 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
         ({"extra_flags": ("--arena-cache-size", "-5")}, "it is a positive number"),
         ({"extra_flags": "--optimise=Size"}, "it is a list of strings"),
         ({"via": "onnx"}, "`via` is 'onnx'. Try: one of auto, litert, tosa"),
-        ({"config_ini": "no such.ini"}, "There is no Vela configuration no such.ini"),
+        ({"config_ini": "no such.ini"}, "There is no Vela configuration `no such.ini`"),
         ({"host_runnable": 1}, "`host_runnable` is 1; it is True or False"),
     ],
 )

@@ -18,9 +18,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "Passes over the graph of a partition": {p.name: _sentence(p) for p in (*SIMPLIFY, *SETTLE, *FINISH)},
         "Rewrites of an operator that a rule of Neutron refuses": {r.name: _sentence(r) for r in REWRITES},
         "Rewrites of an operator that Vela refuses for an Ethos-U": {r.name: _sentence(r) for r in CURES},
-        "Forms of an operator for an Ethos-U, of which the one with the fewest cycles is taken": {
-            f.name: _sentence(f) for f in FORMS
-        },
+        "Forms of an operator for an Ethos-U, the cheapest of which is taken": {f.name: _sentence(f) for f in FORMS},
     }
 
 

@@ -54,7 +54,7 @@ def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
     first = _bytes("transpose_conv", core, **image)
     (_, rows, columns, channels), (high, wide) = node.inputs[1].shape, op.stride
     if channels <= _FEW_CHANNELS or max(op.stride) > 2:
-        # The kernel fills as many rows of sums; the answer above mixes up the strides (CMSIS-NN 7.0).
+        # The kernel fills as many rows of sums; the library of ExecuTorch 1.5 mixes up the strides.
         sums = max(rows, high) * ((node.inputs[0].shape[2] - 1) * wide + max(columns, wide)) * node.output.shape[3]
         first = max(first, _SUM_BYTES * sums)
     del image["output_nhwc"]

@@ -15,6 +15,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.ethosu.costs import costs_of
 from micronpu.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.patches import StridesIntoChannels
 from micronpu.ethosu.payload import pack
 from micronpu.ethosu.rules import RULE, SENTENCE, judge_of
 from micronpu.ethosu.strategies import Outcome, choose, compiled
@@ -84,7 +85,8 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     files.write("graph_before.txt", lambda: f"{graph}\n")
     cure_graph(graph, judge_of(spec))
     run_passes(graph)
-    if FlattenSlices().run(graph):
+    changed = [step.run(graph) for step in (FlattenSlices(), StridesIntoChannels())]
+    if any(changed):
         graph.rename()
     try:
         choice = choose(graph, spec, memory_limit=spec.max_sram_bytes or None, emitters=_EMITTERS)

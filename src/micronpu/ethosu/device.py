@@ -13,6 +13,7 @@ from micronpu.cortexm.core import Core
 from micronpu.ethosu.compile import EthosUPartition, compile_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.target import ethosu_partition
+from micronpu.ethosu.vela import VelaProgram
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
@@ -105,7 +106,7 @@ class EthosUDevice(Device):
             f"Vela estimates {cycles:,} cycles, {milliseconds:.2f} ms, for the NPU with {self.spec.system_config} and "
             f"{self.spec.memory_mode}."
         )
-        notes.append(_sram_note(max(p.program.sram_bytes for p in own), self.spec.max_sram_bytes))
+        notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
 
 
@@ -123,7 +124,11 @@ def _choice(part: EthosUPartition) -> str:
     return f"Partition `{part.name}`: {part.choice.strategy.name}{made}, {cycles:,} cycles. Other ways: {others}."
 
 
-def _sram_note(needed: int, there: int) -> str:
-    """What the NPU needs of the SRAM."""
+def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:
+    """What the NPU needs of the SRAM, and what the firmware has to set aside; partitions run one after the other."""
+    needed = max(p.sram_bytes for p in programs)
+    scratch, fast = max(p.scratch_size for p in programs), max(p.fast_scratch_size for p in programs)
     of = f" of the {there:,} ({needed / there:.0%})" if there else ""
-    return f"The NPU needs {needed:,} bytes{of} of SRAM at the peak; the temporary pool of the runtime must hold them."
+    text = f"The NPU needs {needed:,} bytes{of} of SRAM at the peak. "
+    text += f"The runtime's temporary pool holds {scratch:,} bytes of scratch memory"
+    return text + (f", and the firmware's fast scratch memory {fast:,} bytes." if fast else ".")

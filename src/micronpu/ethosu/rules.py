@@ -13,6 +13,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.emit.tosa import to_tosa
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ethosu.options import EthosUCompileSpec
+from micronpu.ethosu.patches import StridesIntoChannels
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
@@ -74,6 +75,7 @@ class Judge:
             legal = run_passes(graph)
         except UnsupportedError as error:
             return dict.fromkeys(self.forms, error.what)
+        StridesIntoChannels().run(legal)
         objections = {}
         for form in self.forms:
             try:
