@@ -154,3 +154,12 @@ def test_both_sides_of_limits(op: Op, shape: tuple[int, ...], able: tuple[str, .
     builder.emit(op, *operands, qparams=Q)
     reasons = Judge(EthosUCompileSpec(f"ethos-{accelerator}"))(builder.graph.nodes[0])
     assert bool(reasons) == (accelerator not in able)
+
+
+@pytest.mark.parametrize("via", ["litert", "tosa"])
+def test_cycles_stand_at_the_operator_that_takes_them(via: str) -> None:
+    """TOSA has constants among its operators, which Vela's own numbers leave out."""
+    compiled = compile_graph(small_graph(), EthosUCompileSpec("ethos-u85-256", via=via))
+    (convolution,) = [i for i, node in enumerate(compiled.graph.nodes) if node.op.name == "conv2d"]
+    macs = {compiled.form.model.nodes[layer.source]: layer.macs for layer in compiled.program.layers if layer.macs}
+    assert macs == {convolution: 16 * 16 * 8 * 27}

@@ -175,7 +175,9 @@ def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimat
     if "perf" not in tables:
         return ()
     header, *rows = tables["perf"]
-    order = {row[0]: index for index, row in enumerate(tables.get("source", ())[1:])}
+    # Vela leaves the constants of shapes out of its numbers, but names the operator of the file.
+    names, *sources = tables.get("source") or [["id", "ext_key"]]
+    order = {row[names.index("id")]: int(row[names.index("ext_key")]) for row in sources}
     wanted = ("name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
     column = {name: header.index(name) for name in wanted}
     memories = {name.removesuffix("_ac"): i for i, name in enumerate(header) if name.endswith("_ac")}
