@@ -12,6 +12,7 @@ from micronpu.ethosu.payload import parse
 from micronpu.ethosu.rules import Judge
 from micronpu.ethosu.vela import VelaError, compile_flatbuffer
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ops.base import Op
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.fused import Activation, Padding2d
@@ -20,6 +21,7 @@ from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.table import LookupTable
 
@@ -158,8 +160,13 @@ def test_both_sides_of_limits(op: Op, shape: tuple[int, ...], able: tuple[str, .
 
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_cycles_stand_at_the_operator_that_takes_them(via: str) -> None:
-    """TOSA has constants among its operators, which Vela's own numbers leave out."""
-    compiled = compile_graph(small_graph(), EthosUCompileSpec("ethos-u85-256", via=via))
+    """A slice in TOSA has constants of shapes among the operators, which Vela's own numbers leave out."""
+    graph = small_graph()
+    (x,) = graph.inputs
+    wide = Tensor("wide", x.type.with_shape((1, 18, 18, 3)))
+    graph.inputs = [wide]
+    graph.nodes.insert(0, Node(Slice((0, 1, 1, 0), (1, 16, 16, 3)), [wide], [x]))
+    compiled = compile_graph(graph, EthosUCompileSpec("ethos-u85-256", via=via))
     (convolution,) = [i for i, node in enumerate(compiled.graph.nodes) if node.op.name == "conv2d"]
     macs = {compiled.form.model.nodes[layer.source]: layer.macs for layer in compiled.program.layers if layer.macs}
     assert macs == {convolution: 16 * 16 * 8 * 27}
