@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -211,10 +212,11 @@ class _Provider(BackendRecipeProvider):
         activations: Activations = "int16" if recipe_type.name.startswith("INT16") else "int8"
         return self._create(name, own, options, is_qat, activations)
 
+    @abstractmethod
     def _create(
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
-        raise NotImplementedError
+        """The recipe, from checked options."""
 
 
 class NeutronRecipeProvider(_Provider):
