@@ -10,16 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.compile.hash_seed import digests_of_another_process
 from torch import nn
 from torch.fx import Node, map_arg
 from torch.utils._pytree import tree_leaves
@@ -366,25 +363,8 @@ def digests() -> list[str]:
     return [hashlib.sha256(data).hexdigest() for p in made for data in (p.buffer, p.report.to_json().encode())]
 
 
-CODE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from tests.compile.test_mixed_programs import digests
-print(hash("x"), *digests())
-"""
-
-
 def test_bytes_do_not_depend_on_the_hash_seed():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(Path(__file__).parents[2])],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONHASHSEED": "4242"},
-        timeout=300,
-    )
-    other, *theirs = done.stdout.split()
-    assert int(other) != hash("x"), "both processes hash alike, so that the comparison says nothing"
+    theirs = digests_of_another_process("tests.compile.test_mixed_programs")
     assert theirs == digests()
     assert len(set(theirs)) == 2 * len(SOME)
 

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import Field, fields
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,25 +21,6 @@ if TYPE_CHECKING:
 _KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
 _TYPES: dict[str, Any] = {"bool": bool, "str": str, "int": int, "float": float, "tuple[str, ...]": list[str]}
-
-
-class _Family(NamedTuple):
-    """Options of an NPU family: title on the help page, class, and the field that the target decides."""
-
-    title: str
-    options: type
-    device: str
-
-
-def _families() -> dict[str, _Family]:
-    from micronpu.ethosu.options import EthosUCompileSpec
-    from micronpu.neutron.options import NeutronCompileOptions
-    from micronpu.soc import ETHOS_U, NEUTRON
-
-    return {
-        NEUTRON: _Family("Neutron", NeutronCompileOptions, "config"),
-        ETHOS_U: _Family("Ethos-U", EthosUCompileSpec, "target"),
-    }
 
 
 class Group(TyperGroup):
@@ -75,13 +56,14 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
     Raises:
         OptionError: an option of another family, or a value that does not fit.
     """
-    families = _families()
-    family = families[target.family]
+    from micronpu.soc.families import FAMILIES
+
+    family = FAMILIES[target.family]
     given: dict[str, Any] = context.meta.get(_KEY, {})
     own = {f.name: f for f in fields(family.options)}
     for name in given:
         if name not in own:
-            others = " and ".join(f.title for f in families.values() if name in {o.name for o in fields(f.options)})
+            others = " and ".join(f.title for f in FAMILIES.values() if name in {o.name for o in fields(f.options)})
             raise OptionError(
                 f"The option {_flag(name)} is for {others}, but {target.name} is a target with {family.title}.",
                 hint="leave it out, or another --target",
@@ -94,8 +76,10 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """The command with the options of its signature and those of the fields."""
+    from micronpu.soc.families import FAMILIES
+
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
-    for family in _families().values():
+    for family in FAMILIES.values():
         texts = _attribute_texts(family.options)
         for field in fields(family.options):
             if field.name != family.device:

@@ -22,12 +22,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.estimate.host import core_note
-from micronpu.frontend.program import (
-    ProgramView,
-    integer_type,
-    is_index,
-    static_shape,
-)
+from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Group, Partitioning
@@ -136,13 +131,12 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
     with clock.step("partition"):
         partitioning = device.partition(view)
     with clock.step("compile") as progress, quiet():
-        partitioning, compiled = device.compile_all(view, partitioning, progress=progress)
+        partitioning, compiled, leftovers = device.compile_all(view, partitioning, progress)
         specs = device.specs()
         calls = [
             delegate(device.backend, part, specs, *_border(group, view))
             for part, group in zip(compiled, partitioning.groups, strict=True)
         ]
-        leftovers = device.leftovers(view, partitioning)
         module = outline(quantized, partitioning.groups, calls, images=view.images)
     found = _with_leftovers(partitioning, leftovers).report
     report = replace(

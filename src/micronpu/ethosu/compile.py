@@ -17,7 +17,7 @@ from micronpu.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.ethosu.options import EthosUCompileSpec
 from micronpu.ethosu.patches import StridesIntoChannels
 from micronpu.ethosu.payload import pack
-from micronpu.ethosu.rules import RULE, SENTENCE, judge_of
+from micronpu.ethosu.rules import HINT, RULE, SENTENCE, judge_of
 from micronpu.ethosu.strategies import Outcome, choose, compiled
 from micronpu.ethosu.vela import VelaError, VelaProgram
 from micronpu.ir.graph import Graph
@@ -118,17 +118,16 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     )
 
 
-def _forms(graph: Graph, spec: EthosUCompileSpec) -> tuple[list[Form], dict[str, str]]:
-    """The forms that Vela takes, and its objections to the others by name of the format."""
-    forms: list[Form] = []
-    objections: dict[str, str] = {}
+def _objections(graph: Graph, spec: EthosUCompileSpec) -> list[str]:
+    """Why Vela refuses a graph in every format that it may be given; empty where it takes one."""
+    found = []
     for via in _EMITTERS if spec.via == "auto" else (spec.via,):
         try:
-            model = _EMITTERS[via](graph)
-            forms.append(Form(via=via, model=model, program=compiled(graph, model, spec)))
+            compiled(graph, _EMITTERS[via](graph), spec)
+            return []
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
-            objections[via] = error.what
-    return forms, objections
+            found.append(error.what)
+    return found
 
 
 def _refused(graph: Graph, spec: EthosUCompileSpec, what: str) -> RefusedError:
@@ -136,14 +135,13 @@ def _refused(graph: Graph, spec: EthosUCompileSpec, what: str) -> RefusedError:
     taken, refused = 0, len(graph.nodes)
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        forms, objections = _forms(_beginning(graph, middle), spec)
-        if forms:
-            taken = middle
+        objections = _objections(_beginning(graph, middle), spec)
+        if objections:
+            refused, what = middle, objections[0]
         else:
-            refused, what = middle, next(iter(objections.values()))
+            taken = middle
     origin = graph.nodes[refused - 1].origin
-    hint = "another Ethos-U, or another form of the model"
-    return RefusedError(what, {n: Reason(RULE, SENTENCE, what, n, origin.source, hint) for n in origin.nodes})
+    return RefusedError(what, {n: Reason(RULE, SENTENCE, what, n, origin.source, HINT) for n in origin.nodes})
 
 
 def _beginning(graph: Graph, count: int) -> Graph:

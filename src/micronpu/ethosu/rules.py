@@ -23,6 +23,7 @@ from micronpu.passes import run_passes
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
+HINT = "another Ethos-U, or another form of the model"
 
 _Key = tuple[object, ...]
 
@@ -47,9 +48,9 @@ class Judge:
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-        hint = "another Ethos-U, or another form of the model"
+        hint = HINT
         if node.output.type.dtype is DType.INT16:
-            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {hint}'
+            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {HINT}'
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
     def prefers(self, node: Node) -> bool:

@@ -118,18 +118,20 @@ class Device(ABC):
         self,
         view: ProgramView,
         partitioning: Partitioning,
-        shared: Collection[Node] = (),
         progress: Callable[[float], None] | None = None,
-    ) -> tuple[Partitioning, list[CompiledPartition]]:
+    ) -> tuple[Partitioning, list[CompiledPartition], Partitioning | None]:
         """Compiles every partition; where the compiler refuses an operator after all, it leaves the partition.
 
         Args:
-            shared: as `partition` was given.
             progress: called with the part that is done, 0 to 1.
+
+        Returns:
+            The partitioning that was compiled, its partitions, and its `leftovers`.
         """
         refused: dict[str, Reason] = {}
         while True:
-            self._agree_on_images(view, partitioning)
+            leftovers = self.leftovers(view, partitioning)
+            _agree_on_images(view, partitioning, leftovers)
             parts: list[CompiledPartition] = []
             try:
                 for group in partitioning.groups:
@@ -137,12 +139,12 @@ class Device(ABC):
                     parts.append(self.compile(graph))
                     if progress is not None:
                         progress(len(parts) / len(partitioning.groups))
-                return partitioning, parts
+                return partitioning, parts, leftovers
             except RefusedError as error:
                 if error.reasons.keys() <= refused.keys():
                     raise
                 refused |= error.reasons
-                partitioning = self.partition(view, shared, refused)
+                partitioning = self.partition(view, refused=refused)
 
     def leftovers(self, view: ProgramView, partitioning: Partitioning) -> Partitioning | None:
         """What the core computes in int8 beside the NPU's partitions; None without such a core."""
@@ -152,15 +154,6 @@ class Device(ABC):
 
         return core_partition(view, self.core, partitioning.groups)
 
-    def _agree_on_images(self, view: ProgramView, partitioning: Partitioning) -> None:
-        """Decides what the NPU and the core hand each other as [N, H, W, C]."""
-        leftovers = self.leftovers(view, partitioning)
-        if leftovers is None:
-            return
-        from micronpu.cortexm.layout import agree_on_images
-
-        agree_on_images(view, (*partitioning.groups, *leftovers.groups))
-
     @abstractmethod
     def specs(self) -> list[CompileSpec]:
         """What is written beside the payload: the options, without what only concerns this machine."""
@@ -168,3 +161,12 @@ class Device(ABC):
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """What the report says about the finished parts and the tools that made them."""
+
+
+def _agree_on_images(view: ProgramView, partitioning: Partitioning, leftovers: Partitioning | None) -> None:
+    """Decides what the NPU and the core hand each other as [N, H, W, C]."""
+    if leftovers is None:
+        return
+    from micronpu.cortexm.layout import agree_on_images
+
+    agree_on_images(view, (*partitioning.groups, *leftovers.groups))

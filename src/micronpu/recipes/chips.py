@@ -8,11 +8,10 @@ from executorch.export import ExportRecipe
 
 from micronpu.compiler.devices import device_for
 from micronpu.errors import OptionError
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
-from micronpu.soc import ETHOS_U, find_target
+from micronpu.soc import find_target
+from micronpu.soc.families import FAMILIES
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""
@@ -53,9 +52,7 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     if quantization not in get_args(Quantization):
         raise OptionError(f"`quantization` is {quantization!r}.", hint=f"one of {', '.join(get_args(Quantization))}")
     chosen = find_target(target)
-    family, device_field = (
-        (EthosUCompileSpec, "target") if chosen.family == ETHOS_U else (NeutronCompileOptions, "config")
-    )
+    _, family, device_field = FAMILIES[chosen.family]
     (common, own), unknown = split_options(options, RecipeOptions, family)
     if unknown:
         raise unknown_options(chosen.name, list(unknown), RecipeOptions, family)
