@@ -25,13 +25,13 @@ from torch.nn import functional as F
 
 import micronpu
 from micronpu.compiler.compile import host_part
-from micronpu.compiler.devices import device_for
-from micronpu.cortexm.lower import on_core
 from micronpu.frontend.program import is_getitem
 from micronpu.ir import Graph, interpret
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.partition.device import Device
 from micronpu.passes.rewrites import REWRITES
+from micronpu.targets.cortexm.lower import on_core
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.registry import device_for
 
 TARGET = "imxrt700-neutron-cortexm"
 INTERPRETED_ROWS = 4

@@ -49,9 +49,9 @@ def compile_here(name: str, target: str, samples: int) -> Row:
     import executorch.kernels.quantized  # noqa: F401
 
     import micronpu.compiler.compile
-    import micronpu.ethosu.device
     import micronpu.runtime
-    from micronpu.ethosu.vela_process import VELA
+    import micronpu.targets.ethosu.device
+    from micronpu.targets.ethosu.vela_process import VELA
 
     module, example, calibration = network(name, samples)
     wall, cpu = time.perf_counter(), _processor_seconds()

@@ -20,7 +20,7 @@ from benchmarks.trained import CALIBRATION_ROWS, run_eager, run_rows
 from rich.table import Table
 
 import micronpu
-from micronpu.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.compile import EthosUPartition
 
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.ir.interpreter import interpret
-from micronpu.ops.base import Value
+from micronpu.ir.op import Value
 from micronpu.ops.movement import Reshape, Transpose
 
 CALIBRATION_ROWS = 100

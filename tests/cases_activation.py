@@ -1,7 +1,7 @@
 """Rows for `micronpu.ops.activation`.  64 x 4 elements hold every int8 value."""
 
+from micronpu.ir.window import Activation
 from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
-from micronpu.ops.fused import Activation
 from tests.cases import case, i8, q
 
 SHAPES = [(), (1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]

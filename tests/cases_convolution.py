@@ -1,7 +1,7 @@
 """Rows for `micronpu.ops.convolution`."""
 
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Activation, Padding2d
 from tests.cases import b32, case, i8, q, w8
 
 SAME_7X5 = Padding2d.same((7, 5), (3, 3), (1, 1))

@@ -1,7 +1,7 @@
 """Rows for `micronpu.ops.elementwise`."""
 
+from micronpu.ir.window import Activation
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub
-from micronpu.ops.fused import Activation
 from tests.cases import c8, case, i8, q
 
 BROADCASTS = [

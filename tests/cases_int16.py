@@ -1,11 +1,11 @@
 """Rows for operators on int16 activations, whose zero point is 0; weights are int8 and biases int64."""
 
 from micronpu.ir.types import DType
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Clamp, LeakyRelu, Relu, Sigmoid, Tanh
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape, Transpose

@@ -1,6 +1,6 @@
 """Rows for `micronpu.ops.linear`."""
 
-from micronpu.ops.fused import Activation
+from micronpu.ir.window import Activation
 from micronpu.ops.linear import FullyConnected
 from tests.cases import b32, case, i8, q, w8
 

@@ -1,6 +1,6 @@
 """Rows for `micronpu.ops.pooling`."""
 
-from micronpu.ops.fused import Padding2d
+from micronpu.ir.window import Padding2d
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from tests.cases import case, i8
 

@@ -1,6 +1,6 @@
 """Rows for `micronpu.ops.transposed`."""
 
-from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.transposed import TransposeConv2d
 from tests.cases import b32, case, i8, q, w8
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from micronpu.cortexm.reference import REFERENCES
+from micronpu.targets.cortexm.reference import REFERENCES
 
 Array = np.ndarray[Any, Any]
 

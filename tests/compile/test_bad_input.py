@@ -17,9 +17,9 @@ from torch.export import Dim, export
 
 import micronpu
 from micronpu.errors import FileError, ModelError, OptionError, PayloadError
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.runtime import HostProgram
-from micronpu.soc import all_targets
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.target import all_targets
 
 
 class Net(nn.Module):

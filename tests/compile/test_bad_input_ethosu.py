@@ -12,13 +12,13 @@ from tests.compile.refusals import failed, refused
 from torch import nn
 
 import micronpu
+from micronpu.cli.inspection import inspect_pte
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
-from micronpu.ethosu.strategies import MemoryLimitError
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.report.inspection import inspect_pte
 from micronpu.runtime import HostProgram
+from micronpu.targets.ethosu.strategies import MemoryLimitError
+from micronpu.targets.neutron.options import NeutronCompileOptions
 
 TARGET = "ethos-u55-128"
 X = torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)

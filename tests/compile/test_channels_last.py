@@ -10,13 +10,13 @@ from executorch.exir.schema import DelegateCall
 from torch import Tensor, nn
 
 import micronpu
+from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
-from micronpu.ethosu.compile import host_graph_key
 from micronpu.ir import interpret
-from micronpu.neutron.payload import TensorSlot, parse
 from micronpu.quantize.calibrate import quiet
 from micronpu.runtime import HostProgram
+from micronpu.targets.ethosu.compile import host_graph_key
 
 LAST = torch.channels_last
 ETHOS_U = "ethos-u55-128"

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.cli import console
 from micronpu.cli.main import app
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.report.html import page
 from micronpu.runtime import HostProgram
+from micronpu.targets.neutron.options import NeutronCompileOptions
 
 MODELS = '''
 """Models for the tests of the command; `helper` is a neighbour of this file."""

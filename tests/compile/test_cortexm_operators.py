@@ -9,15 +9,15 @@ import pytest
 from tests.cases import Case, all_cases
 from tests.compile.cortexm_programs import run_emitted
 
-from micronpu.cortexm.core import find_core
-from micronpu.cortexm.emit import emit
-from micronpu.cortexm.legalize import legalize
-from micronpu.cortexm.rules import check_node
-from micronpu.cortexm.table import is_table
+from micronpu.chips.core import find_core
 from micronpu.ir import DType, interpret
 from micronpu.ops.elementwise import Sub
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.reduction import Mean
+from micronpu.targets.cortexm.emit import emit
+from micronpu.targets.cortexm.legalize import legalize
+from micronpu.targets.cortexm.rules import check_node
+from micronpu.targets.cortexm.table import is_table
 
 ROWS = all_cases()
 NO_KERNEL = {"argmax", "prelu", "reflect_pad", "resize_bilinear", "resize_bilinear_products"}

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from tests.cases import Case, all_cases, case, i8, q, w8
 
-from micronpu.ethosu.compile import compile_graph
-from micronpu.ethosu.cures import CURES, FlattenSlices, cure_graph
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.patches import StridesIntoChannels
-from micronpu.ethosu.rules import judge_of
 from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
 from micronpu.passes import run_passes
+from micronpu.targets.ethosu.compile import compile_graph
+from micronpu.targets.ethosu.cures import CURES, FlattenSlices, cure_graph
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.patches import StridesIntoChannels
+from micronpu.targets.ethosu.rules import judge_of
 
 U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
 OPERATORS = {

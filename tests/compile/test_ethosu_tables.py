@@ -14,14 +14,14 @@ from tests.compile.small import Small, find
 from torch.fx import GraphModule
 
 import micronpu
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.quantizer import EthosUQuantizer
-from micronpu.ethosu.target import ethosu_partition
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, overload_name
 from micronpu.ir import Graph, interpret
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.quantizer import EthosUQuantizer
+from micronpu.targets.ethosu.verdicts import ethosu_partition
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
 Function = Callable[..., torch.Tensor]

@@ -14,13 +14,13 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt
 import micronpu
 from micronpu.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
-from micronpu.ethosu.compile import compile_graph
-from micronpu.ethosu.target import ethosu_partition
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir import DType, interpret
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.borders import integer_borders
+from micronpu.targets.ethosu.compile import compile_graph
+from micronpu.targets.ethosu.verdicts import ethosu_partition
 
 aten = torch.ops.aten
 SPEC = EthosUCompileSpec("ethos-u55-128")

@@ -22,14 +22,14 @@ from torch.fx import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
 import micronpu
-from micronpu.compiler.outline import outline
 from micronpu.errors import InternalError
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.target import neutron_partition
+from micronpu.partition.outline import outline
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+from micronpu.targets.neutron.verdicts import neutron_partition
 
 
 def on_the_host(x: torch.Tensor) -> torch.Tensor:

@@ -28,12 +28,12 @@ from micronpu.neutron import (
     generate_neutron_compile_spec,
     merge_kernel_selections,
 )
-from micronpu.neutron.compile import compile_graph
-from micronpu.neutron.kernels import parse_selection, render_selection
 from micronpu.ops.activation import Relu
 from micronpu.ops.elementwise import Add
 from micronpu.partition.entry import split_dequantizes
 from micronpu.runtime import HostProgram
+from micronpu.targets.neutron.compile import compile_graph
+from micronpu.targets.neutron.kernels import parse_selection, render_selection
 
 OTHER = NeutronCompileOptions(
     config="mcxn94x",

@@ -15,13 +15,13 @@ from torch import nn
 
 import micronpu
 from micronpu.ir import GraphBuilder, QParams
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.rules import check_node
 from micronpu.ops import Op
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.quantize.decompose import GELU_SLOPE, decompose
 from micronpu.quantize.signs import never_negative
+from micronpu.targets.neutron.rules import check_node
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 Function = Callable[..., torch.Tensor]
 

@@ -15,13 +15,13 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.compile import check_model
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.rules import check_node
+from micronpu.ir.window import Padding2d
 from micronpu.ops import Op
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.transposed import TransposeConv2d
+from micronpu.targets.neutron.rules import check_node
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from tests.compile.small import Small, batches, conv, image, linear, quantized
 from tests.compile.test_edge_entry import lower, partitioner, payloads
 
 import micronpu
+from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import OptionError
 from micronpu.neutron import NeutronCompileSpecBuilder, NeutronPartitioner, generate_neutron_compile_spec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.payload import TensorSlot, parse
 from micronpu.runtime import HostProgram
+from micronpu.targets.neutron.options import NeutronCompileOptions
 
 # ---------------------------------------------------------------- key-value pairs
 

@@ -22,10 +22,6 @@ from micronpu.frontend.program import (
     overload_name,
 )
 from micronpu.neutron import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.rules import RULES, check_node
-from micronpu.neutron.rules.registry import SUPPORTED_RULE
-from micronpu.neutron.target import neutron_partition
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
@@ -33,6 +29,10 @@ from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.partition import COMPUTES, IMPORTED, Partitioning
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rules import RULES, check_node
+from micronpu.targets.neutron.rules.registry import SUPPORTED_RULE
+from micronpu.targets.neutron.verdicts import neutron_partition
 
 TARGET = NeutronTargetSpec("imxrt700")
 

@@ -11,16 +11,12 @@ from torch import nn
 
 import micronpu
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret, verify
-from micronpu.neutron.cures import cheapest, cure, cure_graph
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.rules import check_node
+from micronpu.ir.op import Op
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Clamp, Prelu
-from micronpu.ops.base import Op
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad
@@ -31,6 +27,10 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
 from micronpu.passes import run_passes
 from micronpu.passes.rewrites import REWRITES
+from micronpu.targets.neutron.cures import cheapest, cure, cure_graph
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rules import check_node
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 PUBLISHED = NeutronTargetSpec("imxrt700", "SDK_25_12")
 LATEST = NeutronTargetSpec("imxrt700")

@@ -16,7 +16,6 @@ from tests.compile.hash_seed import digests_of_another_process
 from tests.compile.random_networks import RandomNetwork
 
 import micronpu
-from micronpu.compiler.devices import Options, device_for
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
@@ -25,6 +24,7 @@ from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.config import Activations
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
+from micronpu.targets.registry import Options, device_for
 
 U55, U85 = "ethos-u55-128", "ethos-u85-256"
 

@@ -9,15 +9,15 @@ from torch import nn
 
 import micronpu
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret, verify
-from micronpu.neutron.cures import cure, cure_graph
-from micronpu.neutron.devices import NeutronTargetSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.rules import check_node
-from micronpu.ops.base import Op
+from micronpu.ir.op import Op
 from micronpu.ops.elementwise import Mul
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
+from micronpu.targets.neutron.cures import cure, cure_graph
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rules import check_node
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 PUBLISHED = NeutronTargetSpec("imxrt700", "SDK_25_12")
 LATEST = NeutronTargetSpec("imxrt700")
@@ -101,7 +101,7 @@ def test_nothing_is_rewritten_where_the_rules_hold() -> None:
 def test_rewrite_that_costs_more_than_the_host_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(Softmax(), (4, 10))
     assert cure(graph.nodes[0], PUBLISHED) is not None
-    monkeypatch.setattr("micronpu.neutron.cures.host_cycles", lambda node: 1)
+    monkeypatch.setattr("micronpu.targets.neutron.cures.host_cycles", lambda node: 1)
     assert cure(graph.nodes[0], PUBLISHED) is None
 
 

@@ -12,15 +12,15 @@ import pytest
 from tests.runtime.neutron_programs import add_model, split_model
 from tests.stand_in_sdk.eiq_neutron_sdk._wrapping import wrap
 
+from micronpu.container.payload import align, pack, parse
 from micronpu.errors import ConverterError, MicroNpuError, ModelError, OptionError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
-from micronpu.neutron.compile import compile_graph
-from micronpu.neutron.converter import ConverterOptions, ReferenceConverter
-from micronpu.neutron.neutron_graph import read_program
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.neutron.payload import align, pack, parse
-from micronpu.neutron.sdk import SdkConverter, default_converter, parse_log, sdk_is_installed, select_converter
 from micronpu.ops.elementwise import Add
+from micronpu.targets.neutron.compile import compile_graph
+from micronpu.targets.neutron.converter import ConverterOptions, ReferenceConverter
+from micronpu.targets.neutron.neutron_graph import read_program
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.sdk import SdkConverter, default_converter, parse_log, sdk_is_installed, select_converter
 
 STAND_IN = Path(__file__).parent.parent / "stand_in_sdk"
 OPTIONS = ConverterOptions("imxrt700", timeout=60)

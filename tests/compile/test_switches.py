@@ -12,7 +12,6 @@ from micronpu.cli.passes import catalogue
 from micronpu.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
-from micronpu.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES
 from micronpu.quantize import forms
@@ -20,6 +19,7 @@ from micronpu.quantize.decompose import _REWRITES
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on, switch_of
 from micronpu.quantize.transforms import prepare_for_annotation
+from micronpu.targets.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
 
 
 class Attention(nn.Module):

@@ -18,9 +18,9 @@ from executorch.exir import to_edge
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from micronpu.cortexm.interpreter import call_reference, reference_name, run_reference
 from micronpu.errors import ModelError
 from micronpu.runtime import HostProgram
+from micronpu.targets.cortexm.interpreter import call_reference, reference_name, run_reference
 
 NETWORKS = {
     "DeepAutoEncoder": (640,),

@@ -10,19 +10,19 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import to_tosa
-from micronpu.ethosu import strategies
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
-from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
+from micronpu.targets.ethosu import strategies
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
+from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 GRID = QParams.per_tensor(0.05, -128)

@@ -13,14 +13,14 @@ import torch
 from tests.cases import SAMPLES, Array, Case, all_cases, case, i8
 from tests.runtime import neutron_programs as programs
 
-from micronpu.compiler.outline import delegate, lower
 from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
-from micronpu.neutron.compile import NeutronPartition, compile_graph
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.ops.softmax import Softmax
+from micronpu.partition.outline import delegate, lower
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
+from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
+from micronpu.targets.neutron.options import NeutronCompileOptions
 
 ROWS = all_cases()
 ROWS_PER_PROGRAM = 60  # a delegate call has at most 255 inputs

@@ -11,15 +11,14 @@ from tests.cases import Array, Case, all_cases, case, i8
 
 from micronpu.emit.tosa import to_tosa
 from micronpu.errors import UnsupportedError
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.vela import VelaError, compile_flatbuffer
-from micronpu.ir import DType, interpret
-from micronpu.ops import arithmetic
+from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
 
 ROWS = all_cases()
 

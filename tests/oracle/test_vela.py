@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 
 from micronpu.emit.litert import to_litert
-from micronpu.ethosu.compile import compile_graph
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.payload import parse
-from micronpu.ethosu.rules import Judge
-from micronpu.ethosu.vela import VelaError, compile_flatbuffer
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType
 from micronpu.ir.graph import Node, Tensor
-from micronpu.ops.base import Op
+from micronpu.ir.op import Op
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -24,6 +19,11 @@ from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.table import LookupTable
+from micronpu.targets.ethosu.compile import compile_graph
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.rules import Judge
+from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
 
 TARGETS = ("ethos-u55-32", "ethos-u55-256", "ethos-u65-256", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048")
 Q = QParams.per_tensor(0.05, 0)
@@ -110,7 +110,7 @@ def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, cap
 
 def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("micronpu.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
     judge = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))
     for size in (8, 8, 9):
         builder = GraphBuilder()

@@ -16,13 +16,13 @@ import pytest
 
 from micronpu.emit.litert import to_litert
 from micronpu.errors import RuntimeUnavailableError
-from micronpu.ethosu import rules, vela
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.rules import Judge
-from micronpu.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
-from micronpu.ethosu.vela_process import VELA, VelaProcess, WorkerEndedError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.targets.ethosu import rules, vela
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.rules import Judge
+from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.targets.ethosu.vela_process import VELA, VelaProcess, WorkerEndedError
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
 Q = QParams.per_tensor(0.05, 0)

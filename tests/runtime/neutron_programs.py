@@ -10,8 +10,8 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-from micronpu.neutron.converter import ConverterOptions, ReferenceConverter
-from micronpu.neutron.payload import PayloadLayout, TensorSlot, pack
+from micronpu.container.payload import PayloadLayout, TensorSlot, pack
+from micronpu.targets.neutron.converter import ConverterOptions, ReferenceConverter
 
 TYPES = {np.dtype(n): getattr(schema.TensorType, n.upper()) for n in ("int8", "uint8", "int16", "int32", "float32")}
 

@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import micronpu
-from micronpu.compiler.devices import device_for
-from micronpu.cortexm.core import Core, find_core
+from micronpu.chips.core import Core, find_core
 from micronpu.errors import MicroNpuError
-from micronpu.neutron.device import NeutronDevice
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.passes.rewrites import REWRITES
+from micronpu.targets.neutron.device import NeutronDevice
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.registry import device_for
 
 TARGET = "imxrt700-neutron-cortexm"
 CORE = "Cortex-M33 (CMSIS-NN)"

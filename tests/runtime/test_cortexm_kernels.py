@@ -18,11 +18,11 @@ from executorch.exir import EdgeCompileConfig, to_edge
 from tests import cortexm_rows as cases
 from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
 
-from micronpu.cortexm.interpreter import call_reference
-from micronpu.cortexm.reference import REFERENCES
 from micronpu.errors import ModelError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.runtime.plugin import load_plugin
+from micronpu.targets.cortexm.interpreter import call_reference
+from micronpu.targets.cortexm.reference import REFERENCES
 
 ROWS = cases.rows()
 

@@ -17,15 +17,15 @@ from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 import micronpu
+from micronpu.cli.inspection import inspect_pte
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
-from micronpu.ethosu.compile import EthosUPartition
-from micronpu.ethosu.payload import BLOCKS, blocks, parse
 from micronpu.ir import interpret
-from micronpu.report.inspection import inspect_pte
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
+from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.payload import BLOCKS, blocks, parse
 
 TARGETS = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
 

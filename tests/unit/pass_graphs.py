@@ -8,11 +8,11 @@ from textwrap import dedent
 import numpy as np
 
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Tensor, TensorType, interpret, verify
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Clamp, Relu, Sigmoid
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d

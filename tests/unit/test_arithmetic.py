@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from micronpu.ops.activation import sigmoid
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     INT32_MAX,
     INT32_MIN,
     doubling_high_multiply,
@@ -30,6 +29,7 @@ from micronpu.ops.arithmetic import (
     saturating_left_shift,
     wrap_int32,
 )
+from micronpu.ops.activation import sigmoid
 
 settings.register_profile("micronpu", deadline=None)  # a busy machine is no failure
 settings.load_profile("micronpu")

@@ -12,9 +12,9 @@ import pytest
 
 from micronpu import __version__
 from micronpu.cli.main import DEFAULT_TARGET
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.neutron.options import NeutronCompileOptions
-from micronpu.soc import all_targets
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.target import all_targets
 
 # After the command, on stderr: which of the heavy libraries it has imported.
 LOADED = """

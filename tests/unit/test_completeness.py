@@ -19,8 +19,7 @@ from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (regis
 from tests.cases import Case, all_cases, case, i8, q, w8
 
 import micronpu
-from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
-from micronpu.ops.base import (
+from micronpu.ir.op import (
     AtenImport,
     Op,
     OutputQuantization,
@@ -31,10 +30,11 @@ from micronpu.ops.base import (
     own_qparams,
     weighted,
 )
+from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 
 FEWEST_ROWS = 3
 # Rooms that make operators: importers, passes, cures, and the operators' own modules.
-MAKERS = ("ops", "passes", "frontend", "quantize", "ethosu")
+MAKERS = ("ops", "passes", "frontend", "quantize", "targets")
 PACKAGE = Path(micronpu.__file__).parent
 NAMESPACES = ("aten", "dim_order_ops")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.cases import case, i8, q, w8
 
-from micronpu.cortexm.core import find_core
-from micronpu.estimate.host import core_cycles, core_note, host_cycles, leftover_cycles
+from micronpu.chips.core import find_core
 from micronpu.ir.graph import Node
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
+from micronpu.targets.cortexm.costs import core_cycles, core_note, host_cycles, leftover_cycles
 
 M0, M33, M55 = (find_core(f"cortex-{name}") for name in ("m0", "m33", "m55"))
 

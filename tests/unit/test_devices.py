@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from micronpu.chips import load_chip, load_chips
 from micronpu.errors import OptionError
-from micronpu.neutron.devices import FLAVORS, LATEST, NeutronTargetSpec, neutron_chips
-from micronpu.soc import all_targets, find_target, load_chip, load_chips
+from micronpu.targets.neutron.target_spec import FLAVORS, LATEST, NeutronTargetSpec, neutron_chips
+from micronpu.targets.target import all_targets, find_target
 
 # Class, pipelines, multipliers, NPU clock in MHz: published where `assumed` is empty or not about it.
 PUBLISHED = {

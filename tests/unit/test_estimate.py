@@ -7,15 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from micronpu.estimate import estimate_neutron, peak_activation_bytes
+from micronpu.chips import NeutronNpu
 from micronpu.ir import DType, GraphBuilder, QParams, Tensor, TensorType
+from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.pooling import AvgPool2d
-from micronpu.soc import NeutronNpu
+from micronpu.passes.memory import peak_activation_bytes
+from micronpu.targets.neutron.costs import estimate_neutron
 
 N1 = NeutronNpu(family="neutron", variant="N1-16", kind="C", pipelines=4, macs=4, clock_mhz=150)
 Q = QParams.per_tensor(0.05, 0)

@@ -7,7 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from micronpu.ethosu.forms import (
+from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
+from micronpu.ir.interpreter import interpret
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation, Padding2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.reduction import Mean
+from micronpu.targets.ethosu.forms import (
     FORMS,
     ChannelsIntoKernel,
     DenseDepthwise,
@@ -20,14 +28,6 @@ from micronpu.ethosu.forms import (
     TransposeAsMatrix,
     TransposeByConvolution,
 )
-from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
-from micronpu.ir.interpreter import interpret
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Activation, Padding2d
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.ops.pooling import AvgPool2d
-from micronpu.ops.reduction import Mean
 
 GRID, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
 

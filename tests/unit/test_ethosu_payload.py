@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from micronpu.errors import OptionError, PayloadError
-from micronpu.ethosu.devices import accelerators, clock_hz, default_ini
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.ethosu.payload import BLOCKS, Block, blocks, pack, parse
-from micronpu.ethosu.payload import _pack_block as pack_block
-from micronpu.ethosu.vela import Border, VelaProgram
+from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
+from micronpu.targets.ethosu.payload import _pack_block as pack_block
+from micronpu.targets.ethosu.vela import Border, VelaProgram
 
 PROGRAM = VelaProgram(
     commands=b"COP1" + bytes(range(17)),

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.pass_graphs import Net, apply, drawn, picture, q
 
 from micronpu.ir import Tensor
+from micronpu.ir.window import Activation
 from micronpu.ops.concat import Concat
-from micronpu.ops.fused import Activation
 from micronpu.ops.quantization import Requantize
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 

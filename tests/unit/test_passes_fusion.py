@@ -9,8 +9,8 @@ import pytest
 from tests.unit.pass_graphs import FIRST, Net, apply, assert_same, count, drawn, picture, q
 
 from micronpu.ir import Graph, Tensor
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.concat import Concat
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.passes import run_passes
 from micronpu.passes.cleanup import RemoveNoOps
 from micronpu.passes.fusion import ActivationBeforeConcat, FoldPads, FuseActivations

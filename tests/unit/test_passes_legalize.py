@@ -10,7 +10,7 @@ from tests.unit.pass_graphs import Net, apply, count, drawn, picture, random_inp
 from micronpu.emit.litert import to_litert
 from micronpu.errors import InternalError
 from micronpu.ir import Graph, Stage, Tensor, interpret, verify
-from micronpu.ops.fused import Padding2d
+from micronpu.ir.window import Padding2d
 from micronpu.passes import run_passes
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 

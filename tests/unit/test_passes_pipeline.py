@@ -15,7 +15,7 @@ from tests.unit.pass_graphs import FIRST, LAST, Net, assert_same, count, drawn, 
 
 from micronpu.errors import OptionError
 from micronpu.ir import Graph, Tensor, verify
-from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.passes import LITERT_PASSES, Pass, run_passes
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES

@@ -6,8 +6,8 @@ import pytest
 from tests.unit.pass_graphs import Net, apply, assert_same, count, drawn, picture
 
 from micronpu.ir import Stage, Tensor, verify
-from micronpu.ops.base import Op
-from micronpu.ops.fused import Padding2d
+from micronpu.ir.op import Op
+from micronpu.ir.window import Padding2d
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.slicing import Slice

@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from micronpu.container.payload import SILICON_MAGIC, NeutronArtifacts, PayloadLayout, TensorSlot, align, pack, parse
+from micronpu.container.reference import RECORD_SIZE, read_container
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.neutron.converter import (
-    RECORD_SIZE,
-    ConverterOptions,
-    NeutronArtifacts,
-    NeutronConverter,
-    ReferenceConverter,
-    read_container,
-)
-from micronpu.neutron.payload import SILICON_MAGIC, PayloadLayout, TensorSlot, align, pack, parse
+from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 
 OPTIONS = ConverterOptions("imxrt700")
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.cases import Case, all_cases, c8, case, i8, q, w8
 
-from micronpu.neutron.devices import FLAVORS, LATEST, PUBLISHED_FLAVORS, NeutronTargetSpec
-from micronpu.neutron.rules import RULES, check_node
-from micronpu.neutron.rules.registry import FLAVOR_OPERATORS, SUPPORTED, SUPPORTED_RULE, is_supported
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops import OPERATORS
 from micronpu.ops.activation import Clamp, HardSwish, LeakyRelu, Prelu, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Mul, Sub
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape, Transpose
@@ -21,6 +18,9 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.softmax import Softmax
+from micronpu.targets.neutron.rules import RULES, check_node
+from micronpu.targets.neutron.rules.registry import FLAVOR_OPERATORS, SUPPORTED, SUPPORTED_RULE, is_supported
+from micronpu.targets.neutron.target_spec import FLAVORS, LATEST, PUBLISHED_FLAVORS, NeutronTargetSpec
 
 ALL_SIDES = Padding2d.symmetric(1, 1)
 OUT = q(0.1)

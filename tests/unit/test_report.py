@@ -19,13 +19,13 @@ from rich.console import Console
 from micronpu.errors import FileError
 from micronpu.files import write_file
 from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
+from micronpu.ir.window import Activation
 from micronpu.ops.activation import Relu
 from micronpu.ops.convolution import Conv2d
-from micronpu.ops.fused import Activation
-from micronpu.partition.report import Cost, DelegationReport, Operation
-from micronpu.partition.verdict import Reason, Verdict
+from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.html import framed, page
 from micronpu.report.rows import macs_sentence, partition_rows, short_source
+from micronpu.report.verdict import Reason, Verdict
 
 TWO_RULES = (
     Reason("is_imported", "The operator is one that micronpu can express.", "No operator imports cumsum", "sum"),

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
+from micronpu.chips import NeutronNpu, load_chip, load_chips
+from micronpu.chips.chip import Memory, parse_chip
 from micronpu.errors import OptionError
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.neutron.devices import FLAVORS, NeutronTargetSpec, neutron_chips
-from micronpu.soc import NeutronNpu, all_targets, find_target, load_chip, load_chips
-from micronpu.soc.chip import Memory, parse_chip
-from micronpu.soc.targets import chip_targets
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.neutron.target_spec import FLAVORS, NeutronTargetSpec, neutron_chips
+from micronpu.targets.target import all_targets, chip_targets, find_target
 
 CHIP = """
 name = "toy"
@@ -101,7 +101,7 @@ def test_the_device_of_an_unknown_chip_or_flavor_lists_the_known_ones():
 
 
 def test_chips_are_read_without_torch():
-    code = "import sys, micronpu.soc; micronpu.soc.load_chips(); sys.exit('torch' in sys.modules)"
+    code = "import sys, micronpu.chips; micronpu.chips.load_chips(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

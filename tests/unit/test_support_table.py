@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from micronpu.neutron import support_table
-from micronpu.neutron.rules import RULES
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
 from micronpu.ops.activation import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.targets.neutron import support_table
+from micronpu.targets.neutron.rules import RULES
 
 TABLE = support_table.support_table()
 FILE = Path(__file__).parents[2] / support_table.PATH
@@ -21,7 +21,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_file_is_current():
-    assert FILE.read_text(encoding="utf-8") == TABLE, "run: python -m micronpu.neutron.support_table"
+    assert FILE.read_text(encoding="utf-8") == TABLE, "run: python -m micronpu.targets.neutron.support_table"
 
 
 def test_every_overload_has_a_row_and_every_rule_a_place():

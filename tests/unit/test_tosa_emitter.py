@@ -14,11 +14,11 @@ from tosa.TosaGraph import TosaGraph
 from micronpu.emit.tosa import TosaEmitter, to_tosa
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Clamp, Relu, Sigmoid
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d

@@ -10,11 +10,11 @@ from tests.cases import i8, q, w8
 
 from micronpu.errors import InternalError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, verify
+from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Relu, Sigmoid
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 

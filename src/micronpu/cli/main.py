@@ -14,7 +14,7 @@ from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from micronpu.partition.report import DelegationReport
+    from micronpu.report.delegation import DelegationReport
 
 DEFAULT_TARGET = "imxrt700-neutron-cortexm"
 
@@ -102,7 +102,7 @@ def compile_command(
     A float model is quantized first, with calibration data.
     """
     from micronpu.cli.files import load_calibration, load_model
-    from micronpu.soc import find_target
+    from micronpu.targets.target import find_target
 
     # All that can be refused without torch is refused before it is loaded.
     options = chosen_options(context, find_target(target))
@@ -164,7 +164,7 @@ def check(
     Needs no calibration data. Exit code 0, whatever the answer.
     """
     from micronpu.cli.files import load_model
-    from micronpu.soc import find_target
+    from micronpu.targets.target import find_target
 
     options = chosen_options(context, find_target(target))
     for path in (report_html, report_json):
@@ -257,7 +257,7 @@ def inspect(
 ) -> None:
     """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
     from micronpu.cli.files import read_program
-    from micronpu.report.inspection import inspect_pte
+    from micronpu.cli.inspection import inspect_pte
 
     found = inspect_pte(read_program(program), str(program))
     out = console.output()
@@ -276,7 +276,7 @@ def targets(debug: Debug = False) -> None:
     from rich import box
     from rich.table import Table
 
-    from micronpu.soc import all_chips, all_targets
+    from micronpu.targets.target import all_chips, all_targets
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("target", style="cyan", no_wrap=True)

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from micronpu.errors import InternalError, OptionError
 
 if TYPE_CHECKING:
-    from micronpu.compiler.devices import Options
-    from micronpu.soc import Target
+    from micronpu.targets.registry import Options
+    from micronpu.targets.target import Target
 
 _KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
@@ -56,7 +56,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
     Raises:
         OptionError: an option of another family, or a value that does not fit.
     """
-    from micronpu.soc.families import FAMILIES
+    from micronpu.targets.families import FAMILIES
 
     family = FAMILIES[target.family]
     given: dict[str, Any] = context.meta.get(_KEY, {})
@@ -76,7 +76,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """The command with the options of its signature and those of the fields."""
-    from micronpu.soc.families import FAMILIES
+    from micronpu.targets.families import FAMILIES
 
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
     for family in FAMILIES.values():

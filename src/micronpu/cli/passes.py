@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 
-from micronpu.ethosu.cures import CURES
-from micronpu.ethosu.forms import FORMS
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES
 from micronpu.quantize.switches import float_rewrites
+from micronpu.targets.ethosu.cures import CURES
+from micronpu.targets.ethosu.forms import FORMS
 
 
 def catalogue() -> dict[str, dict[str, str]]:

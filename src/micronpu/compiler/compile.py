@@ -15,23 +15,23 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from micronpu.chips.core import Core
 from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
-from micronpu.compiler.devices import Options, device_for
-from micronpu.compiler.outline import compute_contiguously, delegate, lower, missing_kernels, outline
 from micronpu.compiler.program import CompiledProgram
-from micronpu.cortexm.core import Core
 from micronpu.errors import MicroNpuError, ModelError, OptionError
-from micronpu.estimate.host import core_note
 from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.outline import compute_contiguously, delegate, lower, missing_kernels, outline
 from micronpu.partition.partition import Group, Partitioning
-from micronpu.partition.report import DelegationReport, Operation
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.targets.cortexm.costs import core_note
+from micronpu.targets.registry import Options, device_for
 
 DEFAULT_TARGET = "imxrt700"
 
@@ -175,7 +175,7 @@ def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) 
     """The partitioning whose verdicts say what the core computes in int8."""
     if leftovers is None:
         return partitioning
-    from micronpu.cortexm.partition import with_core
+    from micronpu.targets.cortexm.partition import with_core
 
     return with_core(partitioning, leftovers)
 
@@ -186,7 +186,10 @@ def _lowered(
     """The host part, lowered for the core where one computes in int8, and what the report says about that."""
     if core is None:
         return lower(module, examples), ()
-    from micronpu.cortexm.lower import on_core, plan_scratch  # the operators of CMSIS-NN take a second to import
+    from micronpu.targets.cortexm.lower import (  # the operators of CMSIS-NN take a second to import
+        on_core,
+        plan_scratch,
+    )
 
     module, graphs = on_core(module, core)
     note = core_note((node for graph in graphs for node in graph.nodes), core)

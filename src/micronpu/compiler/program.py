@@ -11,7 +11,7 @@ import torch
 
 from micronpu.files import write_file
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.report import DelegationReport
+from micronpu.report.delegation import DelegationReport
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,7 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from micronpu.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.fused import Activation, Padding2d
+from micronpu.ir.window import Activation, Padding2d
 
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from micronpu.emit.tosa_file import NUMPY, TosaModel, TosaOperator, TosaTensor, Word, serialized
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.arithmetic import quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.arithmetic import quantize_multiplier
-from micronpu.ops.fused import Size2d
+from micronpu.ir.window import Size2d
 
 __all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator", "to_tosa"]
 
@@ -191,7 +191,7 @@ class TosaEmitter:
     def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
         """The entry of a table for every int8 element, entry i for the element i - 128.
 
-        For int16 elements it has 513 entries, with straight lines between (`micronpu.ops.arithmetic.wide_lookup`).
+        For int16 elements it has 513 entries, with straight lines between (`micronpu.ir.arithmetic.wide_lookup`).
         """
         entries = self.constant(np.asarray(values), x.dtype)
         if x.dtype == "INT16" and entries.shape == (513,):

@@ -35,11 +35,11 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.graph import Node as GraphNode
+from micronpu.ir.op import AtenImport, Op
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.activation import clamp_bounds
-from micronpu.ops.base import AtenImport, Op
-from micronpu.ops.fused import Activation
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.quantization import Requantize
 
@@ -91,7 +91,7 @@ class NodeArguments:
 
 
 class QuantizedNode(NodeArguments):
-    """An FX node whose tensors are quantized, as importers see it (`micronpu.ops.aten.AtenNode`)."""
+    """An FX node whose tensors are quantized, as importers see it (`micronpu.ir.aten.AtenNode`)."""
 
     def __init__(self, importer: Importer, node: Node, entry: AtenImport, output: Edge, clamp: Node | None) -> None:
         super().__init__(node)

@@ -17,7 +17,7 @@ from micronpu.errors import InternalError
 from micronpu.ir.types import TensorType
 
 if TYPE_CHECKING:
-    from micronpu.ops.base import Op
+    from micronpu.ir.op import Op
 
 
 @dataclass(frozen=True)

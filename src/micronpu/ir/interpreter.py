@@ -15,7 +15,7 @@ from micronpu.errors import InternalError, ModelError
 from micronpu.ir.graph import Graph, Node, Tensor
 
 if TYPE_CHECKING:
-    from micronpu.ops.base import Value
+    from micronpu.ir.op import Value
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,7 @@ def interpret(
     Raises:
         ModelError: the inputs do not fit.
     """
-    from micronpu.ops.base import Value
+    from micronpu.ir.op import Value
 
     if len(inputs) != len(graph.inputs):
         raise ModelError(f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given.")

@@ -29,7 +29,7 @@ from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 
 if typing.TYPE_CHECKING:
-    from micronpu.ops.base import Op
+    from micronpu.ir.op import Op
 
 Array = npt.NDArray[Any]
 

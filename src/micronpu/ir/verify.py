@@ -47,7 +47,7 @@ def verify(graph: Graph, stage: Stage = Stage.IMPORTED) -> None:
 
 
 def _verify_types(node: Node) -> None:
-    from micronpu.ops.base import OutputQuantization
+    from micronpu.ir.op import OutputQuantization
 
     expected = node.op.infer(*node.input_types)
     result = node.output.type
@@ -65,7 +65,7 @@ def _verify_types(node: Node) -> None:
 
 
 def _verify_litert(graph: Graph) -> None:
-    from micronpu.ops.fused import litert_padding
+    from micronpu.ir.window import litert_padding
 
     read = {t for node in graph.nodes for t in node.inputs} | set(graph.outputs)
     own = {t for node in graph.nodes for t in node.outputs}

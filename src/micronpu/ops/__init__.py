@@ -1,5 +1,6 @@
 """What each operator means: one module per family, one class per operator, registered on import."""
 
+from micronpu.ir.op import ATEN_IMPORTS, OPERATORS, Op, Value, Work, all_operators
 from micronpu.ops import (
     activation,
     adaptive,
@@ -24,7 +25,6 @@ from micronpu.ops import (
     transposed,
     unary,
 )
-from micronpu.ops.base import ATEN_IMPORTS, OPERATORS, Op, Value, Work, all_operators
 
 __all__ = [
     "ATEN_IMPORTS",

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     float32_quotient,
     lookup_table,
     quantize_multiplier,
@@ -20,7 +19,7 @@ from micronpu.ops.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
-from micronpu.ops.base import (
+from micronpu.ir.op import (
     Op,
     Permutation,
     Quantization,
@@ -32,16 +31,17 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like
 from micronpu.ops.elementwise import Add, Mul, emit_binary
-from micronpu.ops.fused import Activation
 from micronpu.ops.movement import inverse, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenArguments, AtenNode
 
 
 class Elementwise(Op):

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from micronpu.errors import UnsupportedError
-from micronpu.ops.base import Op, imports, shares_qparams
+from micronpu.ir.op import Op, imports, shares_qparams
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.slicing import Slice
 
 if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 Window = tuple[int, int]
 """First element of a window along one axis, and the one behind its last."""

@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError
+from micronpu.ir.aten import axis_of
+from micronpu.ir.op import Op, Permutation, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
-from micronpu.ops.aten import axis_of
-from micronpu.ops.base import Op, Permutation, Value, from_aten, operator, shares_qparams
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 @operator("concat")

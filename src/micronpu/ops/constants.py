@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.fused import Activation
+from micronpu.ir.window import Activation
 
 if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 # Leaves as much room in the accumulator for the products as the bias may take: 32 bits for int8 activations, and the
 # 40 that NPUs have for int16.

@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     multiply_by_quantized_multiplier,
     multiply_wide,
     per_channel_multipliers,
     saturate,
 )
-from micronpu.ops.aten import spatial_pair
-from micronpu.ops.base import Op, Value, from_aten, operator, weighted
+from micronpu.ir.aten import spatial_pair
+from micronpu.ir.op import Op, Value, from_aten, operator, weighted
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
-from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
 from micronpu.ops.tosa_windows import covering, fitted, requantized, spread
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 MAX_PARTS = 8

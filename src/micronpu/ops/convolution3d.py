@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from micronpu.errors import UnsupportedError
+from micronpu.ir.op import AtenImport, add_import, weighted
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.base import AtenImport, add_import, weighted
+from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.movement import Pad, inverse, reshaped, transposed
 from micronpu.ops.slicing import strided
 
 if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 _CHANNELS_LAST = (0, 2, 3, 4, 1)
 

@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     float32_quotient,
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     requantize,
     saturate,
 )
-from micronpu.ops.base import (
+from micronpu.ir.op import (
     Op,
     Permutation,
     Quantization,
@@ -28,15 +27,16 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like, fused_activation
-from micronpu.ops.fused import Activation
 from micronpu.ops.movement import Reshape
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 # Bits by which both addends are scaled up before their scales are made equal.
 _ADD_SHIFT = {DType.INT8: 20, DType.INT16: 15}

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.base import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
 from micronpu.ops.movement import reshaped, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 LOWEST = -128
 MOST_POSITIONS = 256

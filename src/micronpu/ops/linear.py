@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
+from micronpu.ir.arithmetic import round_scaled, saturate
+from micronpu.ir.op import Op, Steps, Value, from_aten, operator, weighted
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import round_scaled, saturate
-from micronpu.ops.base import Op, Steps, Value, from_aten, operator, weighted
+from micronpu.ir.window import Activation
 from micronpu.ops.constants import fused_activation, quantized_weights
-from micronpu.ops.fused import Activation
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 @operator("fully_connected")

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import DType, TensorType
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     multiply_by_quantized_multiplier,
     multiply_wide,
     quantize_multiplier,
     saturate,
 )
-from micronpu.ops.base import Op, Value, from_aten, operator, symmetric_operands
+from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.movement import Reshape, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 @operator("batch_matmul")

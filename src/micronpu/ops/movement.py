@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import TensorType
-from micronpu.ops.aten import axis_of
-from micronpu.ops.base import (
+from micronpu.ir.aten import axis_of
+from micronpu.ir.op import (
     AtenImport,
     Op,
     Permutation,
@@ -21,12 +20,13 @@ from micronpu.ops.base import (
     operator,
     shares_qparams,
 )
+from micronpu.ir.types import TensorType
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 TO_CHANNELS_LAST: Permutation = (0, 2, 3, 1)
 TO_CHANNELS_FIRST: Permutation = (0, 3, 1, 2)

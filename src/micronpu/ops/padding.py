@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.op import Op, Permutation, Value, imports, operator, shares_qparams
 from micronpu.ir.types import TensorType
-from micronpu.ops.base import Op, Permutation, Value, imports, operator, shares_qparams
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, inverse
 from micronpu.ops.slicing import sliced
@@ -17,8 +17,8 @@ from micronpu.ops.slicing import sliced
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 @operator("reflect_pad")

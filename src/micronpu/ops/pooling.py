@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
+from micronpu.ir.aten import spatial_pair
+from micronpu.ir.op import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
-from micronpu.ops.aten import spatial_pair
-from micronpu.ops.base import Op, Value, from_aten, operator, shares_qparams
-from micronpu.ops.fused import NO_PADDING, Padding2d, Size2d, litert_padding, windows
+from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.tosa_windows import fitted
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 @dataclass(frozen=True)

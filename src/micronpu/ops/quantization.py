@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from micronpu.ir.arithmetic import requantize, saturate
+from micronpu.ir.op import Value, operator, own_qparams
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Elementwise
-from micronpu.ops.arithmetic import requantize, saturate
-from micronpu.ops.base import Value, operator, own_qparams
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

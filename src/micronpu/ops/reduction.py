@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ops.base import (
+from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
+from micronpu.ir.op import (
     AtenImport,
     Op,
     Permutation,
@@ -25,6 +24,7 @@ from micronpu.ops.base import (
     own_qparams,
     shares_qparams,
 )
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
@@ -33,8 +33,8 @@ from micronpu.ops.tosa_windows import MOST_INPUTS, pooled_mean, sum_of_last
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 
 class Reduction(Op):

@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.op import Op, Steps, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
-from micronpu.ops.base import Op, Steps, Value, from_aten, operator, shares_qparams
-from micronpu.ops.fused import Size2d
+from micronpu.ir.window import Size2d
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.tosa_resize import bilinear, nearest
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 _ONE = 1 << 10  # positions and weights of the bilinear filter have 10 fractional bits
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ops.base import operator
+from micronpu.ir.op import operator
 from micronpu.ops.resize import ResizeBilinear
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import DType, TensorType
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     doubling_high_multiply,
     exp_on_negative_values,
     multiply_by_quantized_multiplier,
@@ -22,8 +21,9 @@ from micronpu.ops.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
-from micronpu.ops.aten import axis_of
-from micronpu.ops.base import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
+from micronpu.ir.aten import axis_of
+from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.movement import inverse, transposed
 from micronpu.ops.tosa_softmax import softmax as tosa_softmax
 from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
@@ -31,8 +31,8 @@ from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials

@@ -16,8 +16,8 @@ from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 

@@ -17,18 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError
+from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
+from micronpu.ir.op import AtenImport, Quantization, Value, add_import, fixed_qparams, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, sigmoid
-from micronpu.ops.arithmetic import wide_lookup, wide_lookup_table
-from micronpu.ops.base import AtenImport, Quantization, Value, add_import, fixed_qparams, operator, own_qparams
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.steps import refusal, rounded, staircase
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenArguments, AtenNode
 
 Reals = npt.NDArray[Any]
 RealFunction = Callable[[Reals], Reals]

@@ -6,15 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 from micronpu.errors import UnsupportedError
-from micronpu.ops.aten import axis_of, pair
-from micronpu.ops.base import imports, shares_qparams
+from micronpu.ir.aten import axis_of, pair
+from micronpu.ir.op import imports, shares_qparams
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.slicing import sliced, strided
 
 if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 MAX_PARTS = 16
 """Operands of one concatenation that copies; more copies are copies of copies."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d, windows
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, windows
 
 if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.aten import spatial_pair
+from micronpu.ir.op import Op, Quantization, Value, from_aten, operator, weighted
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.aten import spatial_pair
-from micronpu.ops.base import Op, Quantization, Value, from_aten, operator, weighted
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d
 from micronpu.ops.constants import fused_activation, with_bias
 from micronpu.ops.convolution import build_convolution, in_groups, requantize_accumulators
-from micronpu.ops.fused import NO_PADDING, Activation, Padding2d, Size2d
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Slice
 from micronpu.ops.tosa_windows import transposed
@@ -21,8 +21,8 @@ from micronpu.ops.tosa_windows import transposed
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenArguments, AtenNode
 
 WEIGHT_AXIS = 1
 """Axis of the output channels in PyTorch's weights."""

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.activation import Elementwise, Table, tabulated
-from micronpu.ops.arithmetic import (
+from micronpu.ir.arithmetic import (
     doubling_high_multiply,
     float32_quotient,
     multiply_by_quantized_multiplier,
@@ -25,15 +23,17 @@ from micronpu.ops.arithmetic import (
     wide_lookup_table,
     wrap_int32,
 )
-from micronpu.ops.base import Steps, Value, from_aten, operator, own_qparams
+from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.activation import Elementwise, Table, tabulated
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, scaled_sum
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ops.aten import AtenNode
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
 _BEND = 1024

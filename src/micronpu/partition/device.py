@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from micronpu.cortexm.core import Core
+from micronpu.chips.core import Core
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import import_nodes
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partitioning
-from micronpu.partition.report import Cost
-from micronpu.partition.verdict import Reason
+from micronpu.report.delegation import Cost
+from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -150,7 +150,7 @@ class Device(ABC):
         """What the core computes in int8 beside the NPU's partitions; None without such a core."""
         if self.core is None:
             return None
-        from micronpu.cortexm.partition import core_partition
+        from micronpu.targets.cortexm.partition import core_partition
 
         return core_partition(view, self.core, partitioning.groups)
 
@@ -167,6 +167,6 @@ def _agree_on_images(view: ProgramView, partitioning: Partitioning, leftovers: P
     """Decides what the NPU and the core hand each other as [N, H, W, C]."""
     if leftovers is None:
         return
-    from micronpu.cortexm.layout import agree_on_images
+    from micronpu.targets.cortexm.layout import agree_on_images
 
     agree_on_images(view, (*partitioning.groups, *leftovers.groups))

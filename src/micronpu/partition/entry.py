@@ -24,8 +24,8 @@ from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
-from micronpu.partition.report import DelegationReport
-from micronpu.partition.verdict import Reason
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.verdict import Reason
 
 _ALIGNMENT = 16  # bytes; what a device reads in place
 

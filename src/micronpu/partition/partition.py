@@ -32,12 +32,12 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
+from micronpu.ir.op import Op
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.base import Op
 from micronpu.partition.grouping import group
 from micronpu.partition.order import ProgramOrder
-from micronpu.partition.report import DelegationReport
-from micronpu.partition.verdict import Reason, Verdict
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.verdict import Reason, Verdict
 
 Check = Callable[[GraphNode], list[Reason]]
 Exclude = Callable[[FxNode], Reason | None]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
+from micronpu.ir.op import Op
 from micronpu.ir.types import QParams
-from micronpu.ops.base import Op
 
 
 class Pass(ABC):

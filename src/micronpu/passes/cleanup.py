@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from micronpu.ir.graph import Graph, Node
+from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Clamp, Relu
 from micronpu.ops.concat import Concat
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize

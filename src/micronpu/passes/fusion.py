@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.op import Op, Permutation
+from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Relu
-from micronpu.ops.base import Op, Permutation
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
-from micronpu.ops.fused import Activation, Padding2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
 from micronpu.ops.pooling import AvgPool2d

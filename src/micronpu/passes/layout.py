@@ -9,7 +9,7 @@ program's own layout.
 from __future__ import annotations
 
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ops.base import Op, Permutation
+from micronpu.ir.op import Op, Permutation
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.passes.base import Pass, Walk

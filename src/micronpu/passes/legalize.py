@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from micronpu.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
-from micronpu.ops.base import Op
+from micronpu.ir.op import Op
+from micronpu.ir.window import Padding2d, litert_padding
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Padding2d, litert_padding
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.passes.base import Pass, Walk

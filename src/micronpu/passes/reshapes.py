@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ops.base import Permutation
+from micronpu.ir.op import Permutation
 from micronpu.ops.movement import Reshape, Transpose, inverse
 from micronpu.ops.slicing import Slice
 from micronpu.passes.base import Pass, Walk

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.op import Op
 from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.base import Op
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.slicing import Slice
 

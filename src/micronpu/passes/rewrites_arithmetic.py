@@ -7,10 +7,10 @@ from itertools import groupby
 
 import numpy as np
 
+from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams
 from micronpu.ops.activation import Clamp
-from micronpu.ops.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
 from micronpu.ops.elementwise import Add, Binary, Mul, Sub
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Reshape, Transpose

@@ -8,9 +8,9 @@ import numpy as np
 
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams
+from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.fused import Padding2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeNearest

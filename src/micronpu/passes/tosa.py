@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from micronpu.ir.graph import Graph, Node
-from micronpu.ops.fused import Padding2d
+from micronpu.ir.window import Padding2d
 from micronpu.ops.movement import Pad
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.passes.base import Pass, Walk

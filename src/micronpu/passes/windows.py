@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from micronpu.ir.graph import Graph, Tensor
+from micronpu.ir.op import Op
+from micronpu.ir.window import litert_padding
 from micronpu.ops.adaptive import by_parts, clipped_windows
-from micronpu.ops.base import Op
-from micronpu.ops.fused import litert_padding
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.passes.base import Pass, Walk
 

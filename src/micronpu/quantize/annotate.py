@@ -17,8 +17,8 @@ from torchao.quantization.pt2e.quantizer import (
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind
 from micronpu.frontend.program import arguments, is_float_cast, overload_name
+from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.base import AtenImport, OutputQuantization, Quantization
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.simulate import batch_norm_behind
 from micronpu.quantize.transforms import constant_nodes

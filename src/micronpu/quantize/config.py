@@ -22,8 +22,8 @@ from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, Qu
 
 from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
+from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
-from micronpu.ops.base import Quantization
 from micronpu.quantize.observers import RangeObserver
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales

@@ -22,7 +22,7 @@ from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.calibrate import graph_module, quiet
-from micronpu.quantize.torchao_fixes import is_dropout, set_training
+from micronpu.quantize.shims import is_dropout, set_training
 from micronpu.quantize.transforms import add_constant
 
 Train = Callable[[nn.Module], Any]
@@ -154,7 +154,7 @@ def quantize_aware_training(
             hint="def train(module): ...",
         )
     if quantizer is None:
-        from micronpu.neutron.quantizer import NeutronQuantizer
+        from micronpu.targets.neutron.quantizer import NeutronQuantizer
 
         quantizer = NeutronQuantizer(is_qat=True)
     examples = as_inputs(example_inputs)

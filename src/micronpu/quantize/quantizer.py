@@ -12,7 +12,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from typing_extensions import Self
 
 from micronpu.errors import OptionError
-from micronpu.quantize import torchao_fixes
+from micronpu.quantize import shims
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
     Activations,
@@ -153,7 +153,7 @@ class StaticQuantizer(Quantizer):
         _refuse_mixed_use(type(self).__name__, self.is_qat)
         self.settings.check(model)
         stamp(model, self.settings)
-        torchao_fixes.apply()
+        shims.apply()
         if self.is_qat:
             model.meta[IN_TRAINING] = True
             simulate_batch_norms(model, self._config_of)

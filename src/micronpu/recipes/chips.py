@@ -6,12 +6,12 @@ from typing import Any, Literal, get_args
 
 from executorch.export import ExportRecipe
 
-from micronpu.compiler.devices import device_for
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
-from micronpu.soc import find_target
-from micronpu.soc.families import FAMILIES
+from micronpu.targets.families import FAMILIES
+from micronpu.targets.registry import device_for
+from micronpu.targets.target import find_target
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""

@@ -14,9 +14,9 @@ from executorch.export.stages import PipelineArtifact, Stage
 
 from micronpu.errors import OptionError
 from micronpu.files import check_folder, write_file
-from micronpu.neutron.compile import NeutronPartition
-from micronpu.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.recipes.lowering import OutliningPartitioner
+from micronpu.targets.neutron.compile import NeutronPartition
+from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
 
 REPORT = "report"
 OPERATORS = "host_operators.txt"

@@ -17,12 +17,12 @@ from executorch.export import LoweringRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.chips.core import Core
 from micronpu.compiler.compile import check_static, host_part
-from micronpu.cortexm.core import Core
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.report import DelegationReport
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module, quiet
+from micronpu.report.delegation import DelegationReport
 
 
 class OutliningPartitioner(Partitioner):
@@ -103,14 +103,14 @@ def core_of(partitioner: Partitioner) -> Core | None:
 def _on_core(module: GraphModule, core: Core | None) -> GraphModule:
     if core is None:
         return module
-    from micronpu.cortexm.lower import on_core
+    from micronpu.targets.cortexm.lower import on_core
 
     return on_core(module, core)[0]
 
 
 def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
     """Makes planned memory of the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
-    from micronpu.cortexm import lower  # the operators of CMSIS-NN take a second to import
+    from micronpu.targets.cortexm import lower  # the operators of CMSIS-NN take a second to import
 
     lower.plan_scratch(edge)
     return []

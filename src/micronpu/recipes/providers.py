@@ -13,12 +13,8 @@ from typing import Any
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
-from micronpu.cortexm.core import find_core
+from micronpu.chips.core import find_core
 from micronpu.errors import OptionError
-from micronpu.ethosu.device import EthosUDevice
-from micronpu.ethosu.options import EthosUCompileSpec
-from micronpu.neutron.device import NeutronDevice
-from micronpu.neutron.options import NeutronCompileOptions
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.config import Activations, check_activations
@@ -33,6 +29,10 @@ from micronpu.recipes.lowering import (
     plan_scratch,
 )
 from micronpu.recipes.quantization import aware_training, post_training
+from micronpu.targets.ethosu.device import EthosUDevice
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.neutron.device import NeutronDevice
+from micronpu.targets.neutron.options import NeutronCompileOptions
 
 
 class NeutronRecipeType(RecipeType):

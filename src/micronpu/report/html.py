@@ -8,8 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from micronpu.files import write_file
-from micronpu.partition.report import DelegationReport
-from micronpu.partition.verdict import Reason, Verdict
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.rows import (
     NOTHING,
     Row,
@@ -25,6 +24,7 @@ from micronpu.report.rows import (
     total_cycles,
     totals,
 )
+from micronpu.report.verdict import Reason, Verdict
 
 _CYCLES = '<th class="number">cycles</th>'
 

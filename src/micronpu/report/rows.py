@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from micronpu.partition.report import Cost, DelegationReport
+from micronpu.report.delegation import Cost, DelegationReport
 
 NOTHING = "–"
 

@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.partition.report import DelegationReport
-from micronpu.partition.verdict import Reason, Verdict
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.rows import (
     NOTHING,
     Row,
@@ -29,6 +28,7 @@ from micronpu.report.rows import (
     total_cycles,
     totals,
 )
+from micronpu.report.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
     from micronpu.compiler.program import CompiledProgram

@@ -270,8 +270,8 @@ def _has_wide_softmax(model: bytes) -> bool:
 
 def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: dict[str, Any]) -> np.ndarray[Any, Any]:
     """The softmax that LiteRT would compute, by micronpu's own definition."""
+    from micronpu.ir.op import Value
     from micronpu.ir.types import DType, QParams, TensorType
-    from micronpu.ops.base import Value
     from micronpu.ops.softmax import Softmax
 
     shape = tuple(int(n) for n in detail["shape"])

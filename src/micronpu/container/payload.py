@@ -1,0 +1,324 @@
+"""The NeutronBackend payload: the published header, and the three sections behind it.
+
+    byte 0              I, number of NPU inputs
+    byte 1              O, number of NPU outputs
+    byte 2              A, number of input arguments of the delegate call
+    I + O bytes         format of each input, then of each output: 1 channels last, 0 as is
+    I + O bytes         which delegate argument feeds each input; which delegate output takes each output
+    1 byte              payload version, 0 or 1
+    zeros to 16         header = align16(4 + 2 I + 2 O)
+    microcode, weights, kernels, each padded with zeros to 16
+    versions            only behind silicon programs; see below
+
+This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the device. Of the microcode only its public
+words are looked at: [0] magic, [6] its size, [7] size of the weights. The open reference container of
+`micronpu.container.reference` keeps its sizes in the same words, so that one walk finds the sections of both kinds.
+
+A converter and the firmware of the device must match, and neither says so when they do not.  So the versions of the
+tools travel behind the last section, where the device does not look: a JSON object padded with zeros to 16, and the
+16 bytes `MNPV`, size of the JSON, its CRC-32 (zlib's), zero.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from micronpu.errors import PayloadError
+
+Kind = Literal["silicon", "reference"]
+
+ALIGNMENT = 16
+"""Bytes; every section starts at a multiple of it."""
+VERSIONS = (0, 1)
+"""Payload versions that the published runtime knows."""
+SILICON_MAGIC = 0x64434D6E
+"""First microcode word of a program for a real Neutron."""
+REFERENCE_MAGIC = 0x52504E4D
+"""First word of our reference container, the bytes `MNPR`; a device answers `InvalidProgram`."""
+
+_VERSIONS_MAGIC = b"MNPV"
+_MAXIMUM = 255
+_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+
+
+@dataclass(frozen=True)
+class TensorSlot:
+    """One tensor at the border of the NPU program.
+
+    Attributes:
+        index: delegate argument (for an input) or delegate output (for an output), 0 to 255.
+        channels_last: the NPU has the tensor with C as last axis where the program has C, H, W as last three axes.
+    """
+
+    index: int
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index <= _MAXIMUM:
+            raise PayloadError(
+                f"A tensor of the Neutron payload has index {self.index}, but its header has one byte for it.",
+                hint="split the partition so that it has at most 255 inputs and outputs",
+            )
+
+
+@dataclass(frozen=True)
+class PayloadLayout:
+    """Which tensor of the delegate call is which tensor of the NPU program.
+
+    Attributes:
+        inputs: in the order of the NPU program; an argument may feed more than one input.
+        outputs: in the order of the NPU program; together they are each delegate output exactly once.
+        num_arguments: number of input arguments of the delegate call.
+        version: payload version, 0, or 1 with profile and debug buffers.
+    """
+
+    inputs: tuple[TensorSlot, ...]
+    outputs: tuple[TensorSlot, ...]
+    num_arguments: int
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        for count, what in (
+            (len(self.inputs), "inputs"),
+            (len(self.outputs), "outputs"),
+            (self.num_arguments, "arguments"),
+        ):
+            if not 0 <= count <= _MAXIMUM:
+                raise PayloadError(
+                    f"A Neutron payload cannot have {count} {what}, because its header counts them in one byte.",
+                    hint="split the partition so that it has at most 255 inputs and outputs",
+                )
+        if self.version not in VERSIONS:
+            raise PayloadError(
+                f"The Neutron payload has version {self.version}, but this micronpu knows versions 0 and 1.",
+                hint="update micronpu, or compile the model with this version",
+            )
+        for position, slot in enumerate(self.inputs):
+            if slot.index >= self.num_arguments:
+                raise PayloadError(
+                    f"Input {position} of the Neutron payload reads argument {slot.index}, "
+                    f"but the delegate call has only {self.num_arguments}.",
+                    hint=_COMPILE_AGAIN,
+                )
+        taken = sorted(slot.index for slot in self.outputs)
+        if taken != list(range(len(taken))):
+            raise PayloadError(
+                f"The outputs of the Neutron payload write delegate outputs {taken}, "
+                f"but each of 0 to {len(taken) - 1} must be written once.",
+                hint=_COMPILE_AGAIN,
+            )
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of the header, a multiple of 16."""
+        return align(4 + 2 * len(self.inputs) + 2 * len(self.outputs))
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A parsed payload.
+
+    Attributes:
+        layout: the header.
+        kind: "silicon" for microcode of a real Neutron, "reference" for our open container.
+        microcode, weights, kernels: the sections; `kernels` may end in up to 15 padding zeros, because the format
+            keeps no size for it.
+        versions: name and version of the tools that made a silicon program; empty where nothing is recorded.
+    """
+
+    layout: PayloadLayout
+    kind: Kind
+    microcode: bytes
+    weights: bytes
+    kernels: bytes
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NeutronArtifacts:
+    """What a converter gives back: the sections of the payload.
+
+    Attributes:
+        microcode, weights, kernels: raw sections, without padding.
+        kind: "silicon" or "reference".
+        versions: name and version of the tools that made them.  Those of silicon programs travel in the payload.
+        inputs: for every input of the NPU program, in its order, which input of the LiteRT model it is; None where the
+            converter kept them as they are.
+        outputs: the same for outputs; together each output of the model exactly once.
+        payload_version: 0, or 1 where the program has a profile and a debug buffer.
+        cycles: the converter's own estimate for the NPU alone, or None where it gives none.
+        warnings: what it warned of, in its own words.
+        kernel_selection: C code that names the kernels in use, "" unless asked for and known to the converter.
+        log: everything that it printed.
+    """
+
+    microcode: bytes
+    weights: bytes
+    kernels: bytes
+    kind: Kind
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    inputs: tuple[int, ...] | None = None
+    outputs: tuple[int, ...] | None = None
+    payload_version: int = 0
+    cycles: int | None = None
+    warnings: tuple[str, ...] = ()
+    kernel_selection: str = ""
+    log: str = ""
+
+    def __post_init__(self) -> None:
+        if kind_of(self.microcode) != self.kind:
+            raise PayloadError(
+                f"The converter says that its program is {self.kind}, but the microcode is {kind_of(self.microcode)}.",
+                hint="report this to the author of the converter",
+            )
+        # A frozen value must not change through the dictionary that its maker still holds.
+        object.__setattr__(self, "versions", MappingProxyType(dict(self.versions)))
+
+
+def align(size: int) -> int:
+    """`size` in bytes rounded up to the payload's alignment."""
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def kind_of(microcode: bytes) -> Kind:
+    """Which kind of program a microcode section holds, told by its first word.
+
+    Raises:
+        PayloadError: neither Neutron microcode nor our container.
+    """
+    magic = int.from_bytes(microcode[:4], "little") if len(microcode) >= 4 else None
+    if magic == SILICON_MAGIC:
+        return "silicon"
+    if magic == REFERENCE_MAGIC:
+        return "reference"
+    found = f"starts with 0x{magic:08x}" if magic is not None else f"has only {len(microcode)} bytes"
+    raise PayloadError(
+        f"The program inside the Neutron payload {found}, "
+        "so it is neither Neutron microcode nor a micronpu reference container.",
+        hint=_COMPILE_AGAIN,
+    )
+
+
+def pack(layout: PayloadLayout, artifacts: NeutronArtifacts) -> bytes:
+    """The payload's bytes; its length is a multiple of 16.
+
+    Raises:
+        PayloadError: the microcode is of no known kind, or its size words do not match the sections.
+    """
+    kind_of(artifacts.microcode)
+    _check_sizes(artifacts.microcode, len(artifacts.microcode), len(artifacts.weights))
+    header = bytes((len(layout.inputs), len(layout.outputs), layout.num_arguments))
+    slots = layout.inputs + layout.outputs
+    header += bytes(slot.channels_last for slot in slots) + bytes(slot.index for slot in slots)
+    header += bytes((layout.version,))
+    sections = b"".join(map(_padded, (header, artifacts.microcode, artifacts.weights, artifacts.kernels)))
+    if artifacts.kind == "silicon" and artifacts.versions:
+        sections += _pack_versions(artifacts.versions)
+    return sections
+
+
+def parse(data: bytes) -> Payload:
+    """Read a payload back.
+
+    Args:
+        data: the delegate blob; bytes behind the kernels' padding count as kernels.
+
+    Raises:
+        PayloadError: truncated, inconsistent, of another version, or of no known kind.
+    """
+    if len(data) < 4:
+        raise _truncated(len(data), 4)
+    count_in, count_out, num_arguments = data[0], data[1], data[2]
+    count = count_in + count_out
+    if len(data) < 4 + 2 * count:
+        raise _truncated(len(data), 4 + 2 * count)
+    flags, indices, version = data[3 : 3 + count], data[3 + count : 3 + 2 * count], data[3 + 2 * count]
+    for position, flag in enumerate(flags):
+        if flag > 1:
+            raise PayloadError(
+                f"Tensor {position} of the Neutron payload has format {flag}, but only 0 and 1 (channels last) exist.",
+                hint=_COMPILE_AGAIN,
+            )
+    slots = tuple(TensorSlot(index, bool(flag)) for index, flag in zip(indices, flags, strict=True))
+    layout = PayloadLayout(slots[:count_in], slots[count_in:], num_arguments, version)
+
+    start = layout.header_size
+    kind = kind_of(data[start : start + 4])
+    if len(data) < start + 32:
+        raise _truncated(len(data), start + 32)
+    microcode_size, weights_size = struct.unpack_from("<2I", data, start + 24)
+    weights_start = start + align(microcode_size)
+    kernels_start = weights_start + align(weights_size)
+    if microcode_size < 32:
+        raise PayloadError(
+            f"The microcode in the Neutron payload names {microcode_size} bytes as its size, fewer than its head has.",
+            hint=_COMPILE_AGAIN,
+        )
+    if len(data) < kernels_start:
+        raise _truncated(len(data), kernels_start)
+    end, versions = _parse_versions(data, kernels_start) if kind == "silicon" else (len(data), {})
+    return Payload(
+        layout,
+        kind,
+        microcode=data[start : start + microcode_size],
+        weights=data[weights_start : weights_start + weights_size],
+        kernels=data[kernels_start:end],
+        versions=versions,
+    )
+
+
+def _pack_versions(versions: Mapping[str, str]) -> bytes:
+    text = json.dumps(dict(sorted(versions.items()))).encode()
+    return _padded(text) + struct.pack("<4s3I", _VERSIONS_MAGIC, len(text), zlib.crc32(text), 0)
+
+
+def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str]]:
+    """Where the kernels end, and the versions behind them.
+
+    Kernels may end in any bytes, so only a record whose checksum is right is one.
+    """
+    none: tuple[int, dict[str, str]] = len(data), {}
+    if len(data) - kernels_start < ALIGNMENT or data[-ALIGNMENT : 4 - ALIGNMENT] != _VERSIONS_MAGIC:
+        return none
+    size, crc = struct.unpack_from("<2I", data, len(data) - ALIGNMENT + 4)
+    end = len(data) - ALIGNMENT - align(size)
+    if end < kernels_start or zlib.crc32(data[end : end + size]) != crc:
+        return none
+    try:
+        versions = json.loads(data[end : end + size])
+    except ValueError:
+        return none
+    return (end, {str(k): str(v) for k, v in versions.items()}) if isinstance(versions, dict) else none
+
+
+def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> None:
+    """The device finds the weights and kernels through words 6 and 7: they must be true."""
+    if len(microcode) < 32:
+        raise PayloadError(
+            f"The converter's microcode has {len(microcode)} bytes, but its head alone takes 32.",
+            hint="check the converter's log, the conversion was probably cut short",
+        )
+    words = struct.unpack_from("<2I", microcode, 24)
+    if words != (microcode_size, weights_size):
+        raise PayloadError(
+            f"The converter's microcode announces {words[0]} bytes of microcode and {words[1]} bytes of weights, "
+            f"but it came with {microcode_size} and {weights_size}.",
+            hint="use a converter version that micronpu lists in `micronpu doctor`",
+        )
+
+
+def _padded(section: bytes) -> bytes:
+    return section + bytes(align(len(section)) - len(section))
+
+
+def _truncated(found: int, needed: int) -> PayloadError:
+    return PayloadError(
+        f"The Neutron payload is truncated: it has {found} bytes, but its header needs {needed}.",
+        hint="copy the .pte file again or " + _COMPILE_AGAIN,
+    )

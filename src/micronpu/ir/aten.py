@@ -1,0 +1,99 @@
+"""What an importer sees of a node of the exported program.
+
+Operators know ATen only through this interface, so that they can be read, tested and listed without torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir.graph import Tensor
+from micronpu.ir.op import Op
+from micronpu.ir.types import QParams, TensorType
+
+
+class AtenArguments(Protocol):
+    """One call of an ATen operator, as far as it is known without its tensors."""
+
+    @property
+    def overload(self) -> str:
+        """Name with overload, such as ``conv2d.default``; edge operators give the name of what they wrap."""
+
+    def value(self, argument: str) -> Any:
+        """A plain argument (number, list, bool, string), with the schema's default."""
+
+
+class AtenNode(AtenArguments, Protocol):
+    """One call of an ATen operator whose tensors are quantized.
+
+    Operands are named by the operator's own names (``x``, ``weight``); other arguments by the ATen schema's.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result, in the order of the program."""
+
+    @property
+    def output(self) -> QParams:
+        """Quantization of the result, behind a fused activation."""
+
+    @property
+    def activation(self) -> str:
+        """Name of the clamp that follows without a quantization between: "relu", "relu6", "relu_n1_to_1" or ""."""
+
+    def tensor(self, operand: str) -> Tensor:
+        """An activation, quantized per tensor."""
+
+    def tensors(self, operand: str) -> list[Tensor]:
+        """The elements of a list operand."""
+
+    def has(self, operand: str) -> bool:
+        """Whether the operand is given and is not None."""
+
+    def is_constant(self, operand: str) -> bool:
+        """Whether the operand's value is known at compile time."""
+
+    def integers(self, operand: str) -> Tensor:
+        """An int32 operand, such as an index."""
+
+    def weight(self, operand: str) -> tuple[npt.NDArray[Any], QParams]:
+        """A quantized int8 constant, with parameters per tensor or per channel."""
+
+    def float_constant(self, operand: str) -> npt.NDArray[Any]:
+        """A constant as float32, dequantized if need be."""
+
+    def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
+        """Appends an operator that this node gives rise to."""
+
+    def constant(self, data: npt.ArrayLike, type: TensorType) -> Tensor:
+        """A constant operand."""
+
+
+def pair(node: AtenNode, argument: str) -> tuple[int, int]:
+    """A 2-D size argument, where one number stands for both and none for the kernel (pooling stride)."""
+    given = node.value(argument)
+    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
+    if len(sizes) == 1:
+        sizes *= 2
+    if len(sizes) != 2:
+        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where 2 are expected.")
+    return sizes[0], sizes[1]
+
+
+def spatial_pair(node: AtenNode, argument: str, spatial: int, height: int) -> tuple[int, int]:
+    """`pair` of an operator with 1 or 2 spatial axes; with one, ``height`` stands for the axis that is not there."""
+    if spatial == 2:
+        return pair(node, argument)
+    given = node.value(argument)
+    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
+    if len(sizes) != 1:
+        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where 1 is expected.")
+    return height, sizes[0]
+
+
+def axis_of(node: AtenNode, argument: str, rank: int) -> int:
+    """An axis argument as a number from 0 to rank - 1."""
+    return int(node.value(argument)) % rank

@@ -1,0 +1,58 @@
+"""NXP eIQ Neutron under the names that ExecuTorch users know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from micronpu.quantize.calibrate import calibrate_and_quantize
+    from micronpu.quantize.config import QuantizationConfig
+    from micronpu.targets.neutron.backend import NeutronBackend, NeutronEdgePassManager, NeutronPartitioner
+    from micronpu.targets.neutron.kernels import merge_kernel_selections
+    from micronpu.targets.neutron.options import (
+        CustomDelegationOptions,
+        NeutronCompileOptions,
+        NeutronCompileSpecBuilder,
+        generate_neutron_compile_spec,
+    )
+    from micronpu.targets.neutron.quantizer import NeutronQuantizer
+    from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+
+# Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
+_HOMES = {
+    "CustomDelegationOptions": "targets.neutron.options",
+    "NeutronBackend": "targets.neutron.backend",
+    "NeutronCompileOptions": "targets.neutron.options",
+    "NeutronCompileSpecBuilder": "targets.neutron.options",
+    "NeutronEdgePassManager": "targets.neutron.backend",
+    "NeutronPartitioner": "targets.neutron.backend",
+    "NeutronQuantizer": "targets.neutron.quantizer",
+    "NeutronTargetSpec": "targets.neutron.target_spec",
+    "QuantizationConfig": "quantize.config",
+    "calibrate_and_quantize": "quantize.calibrate",
+    "generate_neutron_compile_spec": "targets.neutron.options",
+    "merge_kernel_selections": "targets.neutron.kernels",
+}
+
+__all__ = [
+    "CustomDelegationOptions",
+    "NeutronBackend",
+    "NeutronCompileOptions",
+    "NeutronCompileSpecBuilder",
+    "NeutronEdgePassManager",
+    "NeutronPartitioner",
+    "NeutronQuantizer",
+    "NeutronTargetSpec",
+    "QuantizationConfig",
+    "calibrate_and_quantize",
+    "generate_neutron_compile_spec",
+    "merge_kernel_selections",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"micronpu.{_HOMES[name]}"), name)

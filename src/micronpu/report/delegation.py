@@ -1,0 +1,223 @@
+"""The delegation report: a value that the terminal, JSON and HTML are made from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from micronpu.ir.graph import Node, Origin
+from micronpu.ir.window import Activation
+from micronpu.report.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operation of an NPU program costs, as the NPU's compiler estimates it.
+
+    Attributes:
+        cycles: of the NPU, until the operation is done.
+        arithmetic_cycles: the part that its arithmetic takes; what is more waits for a memory.
+        memory_cycles: of reading and writing each memory, by its name.
+        memory_bytes: working memory that is in use meanwhile.
+        utilisation: share of the multipliers' cycles that the MACs fill, 0 to 1.
+    """
+
+    cycles: int
+    arithmetic_cycles: int
+    memory_cycles: Mapping[str, int]
+    memory_bytes: int
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of an NPU program; it stands for several operators of the model where they were fused.
+
+    Attributes:
+        partition: number of its partition.
+        name: operator of the NPU and the clamp that it applies to its result, such as "conv2d + relu".
+        attributes: the operator with its attributes, as the graph's text shows it.
+        shape: sizes of the result, in the order of axes that the NPU uses.
+        macs: multiply-accumulate operations.
+        origin: where it comes from.
+        cost: estimate of the NPU's compiler, or None where it has none.
+    """
+
+    partition: int
+    name: str
+    attributes: str
+    shape: tuple[int, ...]
+    macs: int
+    origin: Origin
+    cost: Cost | None = None
+
+    @classmethod
+    def of(cls, partition: int, node: Node, cost: Cost | None = None) -> Operation:
+        """The entry of a node of the partition's finished graph."""
+        clamp = getattr(node.op, "activation", None)
+        fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
+        result = node.outputs[0].type
+        return cls(
+            partition=partition,
+            name=f"{node.op.name} + {clamp.name.lower()}" if clamp is not None and fused else node.op.name,
+            attributes=str(node.op),
+            shape=result.shape,
+            macs=node.op.macs(result, *node.input_types),
+            origin=node.origin,
+            cost=cost,
+        )
+
+
+@dataclass(frozen=True)
+class DelegationReport:
+    """What runs where and why.
+
+    Attributes:
+        target: name of the target.
+        verdicts: one per operator of the program, in execution order.
+        notes: what else a user should know, such as the converter that was used.
+        operations: the operations of the NPU programs in execution order; empty before compilation.
+        program_bytes: size of the ``.pte``; 0 before compilation.
+    """
+
+    target: str
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    program_bytes: int = 0
+
+    @property
+    def delegated(self) -> int:
+        """Number of operators on the NPU."""
+        return sum(v.delegated for v in self.verdicts)
+
+    @property
+    def partitions(self) -> int:
+        """Number of delegate calls."""
+        return len({v.partition for v in self.verdicts if v.delegated})
+
+    @property
+    def host(self) -> tuple[Verdict, ...]:
+        """Operators that stay on the host."""
+        return tuple(v for v in self.verdicts if not v.delegated)
+
+    @property
+    def in_float(self) -> tuple[Verdict, ...]:
+        """Operators that the host computes in float."""
+        return tuple(v for v in self.host if not v.core)
+
+    @property
+    def share(self) -> float:
+        """Delegated operators as a fraction of all; 1.0 for a program without operators."""
+        return self.delegated / len(self.verdicts) if self.verdicts else 1.0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of all operators that micronpu knows."""
+        return sum(v.macs for v in self.verdicts)
+
+    @property
+    def delegated_macs(self) -> int:
+        """The part of `macs` that runs on the NPU."""
+        return sum(v.macs for v in self.verdicts if v.delegated)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "operators": len(self.verdicts),
+            "delegated": self.delegated,
+            "partitions": self.partitions,
+            "macs": self.macs,
+            "delegated_macs": self.delegated_macs,
+            "program_bytes": self.program_bytes,
+            "notes": list(self.notes),
+            "verdicts": [
+                {
+                    "node": v.node,
+                    "operator": v.operator,
+                    "partition": v.partition,
+                    "core": v.core,
+                    "shape": list(v.shape),
+                    "macs": v.macs,
+                    "rewrites": list(v.rewrites),
+                    "source": v.origin.source,
+                    "module": v.origin.module,
+                    "reasons": [asdict(r) for r in v.reasons],
+                }
+                for v in self.verdicts
+            ],
+            "operations": [
+                {
+                    "partition": o.partition,
+                    "operation": o.name,
+                    "attributes": o.attributes,
+                    "shape": list(o.shape),
+                    "macs": o.macs,
+                    "nodes": list(o.origin.nodes),
+                    "source": o.origin.source,
+                    "module": o.origin.module,
+                    "passes": list(o.origin.passes),
+                    "cost": asdict(o.cost) if o.cost is not None else None,
+                }
+                for o in self.operations
+            ],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one self-contained page that needs no network.
+
+        Raises:
+            FileError: it cannot be written there.
+        """
+        from micronpu.report.html import write_html
+
+        write_html(self, path)
+
+    def summary(self) -> str:
+        """One sentence with the counts."""
+        calls = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
+        return f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target} in {calls}"
+
+    def __str__(self) -> str:
+        lines = [f"{self.summary()}."]
+        counts = Counter(v.operator for v in self.verdicts if v.delegated)
+        if counts:
+            lines.append("On the NPU: " + ", ".join(f"{n} x {o}" for o, n in counts.most_common()) + ".")
+        rewritten = Counter(name for v in self.verdicts for name in v.rewrites)
+        if rewritten:
+            lines.append("Rewritten to fit: " + ", ".join(f"{n} x {name}" for name, n in rewritten.items()) + ".")
+        for core, operators in self._by_core().items():
+            lines.append(f"On {core}, in int8: " + ", ".join(f"{n} x {o}" for o, n in operators.most_common()) + ".")
+        if self.host:
+            lines.append("On the host:" if self.in_float else "Not on the NPU:")
+        lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
+        return "\n".join([*lines, *self.notes])
+
+    def _by_core(self) -> dict[str, Counter[str]]:
+        """Operators that a core computes in int8, by the core's name."""
+        found: dict[str, Counter[str]] = {}
+        for verdict in self.host:
+            if verdict.core:
+                found.setdefault(verdict.core, Counter())[verdict.operator] += 1
+        return found
+
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.terminal import report_view
+
+        return report_view(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, closed off from the notebook's own styles."""
+        from micronpu.report.html import framed
+
+        return framed(self)

@@ -1,0 +1,437 @@
+"""A legalised graph as calls of `cortex_m::*` operators and of ExecuTorch's operators that only move integers.
+
+Every tensor has the shape that it has in the graph and lies in memory in this order, so that images are [N, H, W, C]
+and no kernel has to ask for the order of axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx, nn
+
+from micronpu.chips.core import Core, InstructionSet
+from micronpu.errors import InternalError
+from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, quantize_multiplier
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.op import Op
+from micronpu.ops.concat import Concat
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul
+from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.reduction import Amax, Amin
+from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.slicing import Slice
+from micronpu.ops.softmax import Softmax, softmax_multiplier
+from micronpu.ops.transposed import TransposeConv2d
+from micronpu.targets.cortexm import scratch
+from micronpu.targets.cortexm.reference import ADD_LEFT_SHIFT
+from micronpu.targets.cortexm.table import table_of, table_operand
+
+Lowering = Callable[["Emitter", Node], fx.Node]
+LOWERINGS: dict[type[Op], Lowering] = {}
+
+_aten, _cortex_m = torch.ops.aten, torch.ops.cortex_m
+_MAX_KERNEL_RANK = 4  # of CMSIS-NN's kernels that move data
+
+
+def _lowers(*operators: type[Op]) -> Callable[[Lowering], Lowering]:
+    def register(lowering: Lowering) -> Lowering:
+        LOWERINGS.update(dict.fromkeys(operators, lowering))
+        return lowering
+
+    return register
+
+
+def emit(graph: Graph, core: Core) -> fx.GraphModule:
+    """A module that computes the graph: int8 tensors with the graph's shapes in, a tuple of such out.
+
+    Raises:
+        InternalError: an operator has no kernel, which `micronpu.targets.cortexm.rules` should have found.
+    """
+    import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators, and takes a second)
+
+    return Emitter(graph, core).module()
+
+
+class Emitter:
+    """Writes one graph; what lowerings of operators ask for."""
+
+    def __init__(self, graph: Graph, core: Core) -> None:
+        self.graph = graph
+        self.core = core
+        self.producer = graph.producers()
+        self._root = nn.Module()
+        self._calls = fx.Graph()
+        self._values: dict[Tensor, fx.Node] = {}
+        self._tables: dict[Tensor, tuple[Tensor, npt.NDArray[np.int8]]] = {}
+
+    def module(self) -> fx.GraphModule:
+        for index, tensor in enumerate(self.graph.inputs):
+            given = self._calls.placeholder(f"input_{index}")
+            self._values[tensor] = self._to_graph(given, tensor) if index in self.graph.channels_last_inputs else given
+        for node in self.graph.nodes:
+            self._values[node.output] = self._lowered(node)
+        results = [
+            self._to_program(self.value(t), t) if i in self.graph.channels_last_outputs else self.value(t)
+            for i, t in enumerate(self.graph.outputs)
+        ]
+        self._calls.output(tuple(results))
+        self._calls.eliminate_dead_code()
+        return fx.GraphModule(self._root, self._calls)
+
+    def _to_graph(self, given: fx.Node, tensor: Tensor) -> fx.Node:
+        """The [N, H, W, C] of an image that the program has as [N, C, H, W] in channels-last order."""
+        shape = [tensor.shape[i] for i in TO_CHANNELS_FIRST]
+        plain = self.call(_aten.clone.default, given, memory_format=torch.contiguous_format)
+        return self.transpose(plain, shape, TO_CHANNELS_LAST)
+
+    def _to_program(self, value: fx.Node, tensor: Tensor) -> fx.Node:
+        """The reverse of `_to_graph`."""
+        plain = self.transpose(value, tensor.shape, TO_CHANNELS_FIRST)
+        return self.call(_aten.clone.default, plain, memory_format=torch.channels_last)
+
+    def _lowered(self, node: Node) -> fx.Node:
+        operand = table_operand(node)
+        if operand is not None:
+            return self._looked_up(node.output, operand, table_of(node))
+        lowering = LOWERINGS.get(type(node.op))
+        if lowering is None:
+            raise InternalError(f"No kernel of a Cortex-M core computes {node.op}.")
+        return lowering(self, node)
+
+    def _looked_up(self, y: Tensor, operand: Tensor, table: npt.NDArray[np.int8]) -> fx.Node:
+        """One table for several in a row."""
+        source, before = self._tables.get(operand, (operand, None))
+        if before is not None:
+            table = table[before.astype(np.int64) + 128]
+        self._tables[y] = (source, table)
+        return self.call(_cortex_m.quantized_activation.default, self.value(source), self.constant(table))
+
+    # -- what lowerings ask for
+
+    def value(self, tensor: Tensor) -> fx.Node:
+        if tensor.data is not None and tensor not in self._values:
+            self._values[tensor] = self.constant(tensor.data)
+        return self._values[tensor]
+
+    def call(self, operator: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        return self._calls.call_function(operator, arguments, keywords)
+
+    def constant(self, data: npt.NDArray[Any]) -> fx.Node:
+        name = f"constant_{sum(1 for _ in self._root.buffers())}"
+        self._root.register_buffer(name, torch.from_numpy(np.array(data, order="C")))
+        return self._calls.get_attr(name)
+
+    def scratch(self, size: int) -> fx.Node:
+        """Memory that a kernel works in; `micronpu.targets.cortexm.lower` plans it."""
+        return self.call(_aten.empty.memory_format, [size], dtype=torch.uint8)
+
+    def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
+        return self.call(_aten.reshape.default, x, list(shape))
+
+    def transpose(self, x: fx.Node, shape: Sequence[int], permutation: Sequence[int]) -> fx.Node:
+        """x, whose shape is given, with its axes reordered, as few of them as will do."""
+        wanted = [shape[i] for i in permutation]
+        runs: list[list[int]] = []  # axes that stay neighbours, in the order of the result
+        for axis in (i for i in permutation if shape[i] != 1):
+            previous = [i for i in range(axis) if shape[i] != 1]
+            if runs and previous and runs[-1][-1] == previous[-1]:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        order = sorted(range(len(runs)), key=lambda i: runs[i][0])
+        if order == list(range(len(runs))):
+            return self.reshape(x, wanted)
+        short = self.reshape(x, [math.prod(shape[i] for i in runs[run]) for run in order])
+        places = [order.index(i) for i in range(len(runs))]
+        if len(runs) <= _MAX_KERNEL_RANK:
+            return self.reshape(self.call(_cortex_m.transpose.default, short, places), wanted)
+        return self.reshape(self.call(_aten.permute_copy.default, short, places), wanted)
+
+    def broadcast(self, tensor: Tensor, shape: tuple[int, ...]) -> fx.Node:
+        """A tensor repeated to a shape: CMSIS-NN pairs tensors of one shape."""
+        if tensor.shape == shape:
+            return self.value(tensor)
+        x = self.reshape(self.value(tensor), (1,) * (len(shape) - tensor.type.rank) + tensor.shape)
+        return self.call(_aten.expand_copy.default, x, list(shape))
+
+
+# ---------------------------------------------------------------- products
+
+
+def _multipliers(emit: Emitter, node: Node) -> tuple[fx.Node, fx.Node]:
+    """Multiplier and shift of every output channel, as int32 constants."""
+    x, weight, _ = node.input_types
+    assert weight.qparams is not None
+    pairs = per_channel_multipliers(x.scale, weight.qparams.scale, node.output.type.scale)
+    channels = node.output.type.channels
+    multiplier, shift = (emit.constant(np.broadcast_to(v, (channels,)).astype(np.int32)) for v in pairs)
+    return multiplier, shift
+
+
+def _is_matrix_product(node: Node) -> bool:
+    """Whether a convolution is the product of rows with one matrix at one scale: CMSIS-NN's fully connected layer."""
+    x, weight = node.inputs[:2]
+    qparams = weight.type.qparams
+    return x.shape[1:3] == weight.shape[1:3] == (1, 1) and qparams is not None and qparams.is_per_tensor
+
+
+def _matrix_product(emit: Emitter, node: Node) -> fx.Node:
+    x, weight, bias = node.inputs
+    assert weight.data is not None and bias.data is not None and weight.type.qparams is not None
+    op: Any = node.op
+    matrix = weight.data.reshape(weight.shape[0], weight.shape[3])
+    multiplier, shift = quantize_multiplier(x.type.scale * weight.type.qparams.scale[0] / node.output.type.scale)
+    biases, sums = bias.data.astype(np.int32), None
+    if emit.core.instructions is InstructionSet.MVE:  # which adds the zero point's share at compile time
+        sums = emit.constant((biases - x.type.zero_point * matrix.astype(np.int64).sum(1)).astype(np.int32)[None])
+    low, high = op.activation.limits(node.output.type)
+    y = emit.call(
+        _cortex_m.quantized_linear.default,
+        emit.reshape(emit.value(x), (x.shape[0], x.shape[3])),
+        emit.constant(matrix),
+        None if sums is not None else emit.constant(biases),
+        sums,
+        -x.type.zero_point,
+        0,
+        node.output.type.zero_point,
+        [multiplier],
+        [shift],
+        high,
+        low,
+    )
+    return emit.reshape(y, node.output.shape)
+
+
+@_lowers(Conv2d, DepthwiseConv2d)
+def _convolution(emit: Emitter, node: Node) -> fx.Node:
+    op, (x, weight, bias) = node.op, node.inputs
+    assert isinstance(op, (Conv2d, DepthwiseConv2d)) and bias.data is not None
+    depthwise = isinstance(op, DepthwiseConv2d)
+    if not depthwise and _is_matrix_product(node):
+        return _matrix_product(emit, node)
+    nhwc = _cortex_m.quantized_depthwise_conv2d_nhwc if depthwise else _cortex_m.quantized_conv2d_nhwc
+    return emit.call(
+        nhwc.default,
+        emit.value(x),
+        emit.value(weight),
+        emit.constant(bias.data.astype(np.int32)),
+        list(op.stride),
+        [op.padding.top, op.padding.left],
+        list(op.dilation),
+        *([weight.shape[3] // x.shape[3]] if depthwise else []),
+        -x.type.zero_point,
+        node.output.type.zero_point,
+        *_multipliers(emit, node),
+        *op.activation.limits(node.output.type),
+        emit.scratch(scratch.convolution_bytes(node, emit.core)),
+    )
+
+
+@_lowers(TransposeConv2d)
+def _transposed_convolution(emit: Emitter, node: Node) -> fx.Node:
+    op, (x, weight, bias) = node.op, node.inputs
+    assert isinstance(op, TransposeConv2d) and bias.data is not None
+    return emit.call(
+        _cortex_m.quantized_transpose_conv2d_nhwc.default,
+        emit.value(x),
+        emit.value(weight),
+        emit.constant(bias.data.astype(np.int32)),
+        list(op.stride),
+        [op.crop.top, op.crop.left],
+        [0, 0],
+        [1, 1],
+        -x.type.zero_point,
+        node.output.type.zero_point,
+        *_multipliers(emit, node),
+        *op.activation.limits(node.output.type),
+        *(emit.scratch(size) for size in scratch.transposed_convolution_bytes(node, emit.core)),
+    )
+
+
+@_lowers(BatchMatmul)
+def _batch_matmul(emit: Emitter, node: Node) -> fx.Node:
+    x, z = node.inputs
+    y = node.output.type
+    _, inner, columns = z.shape
+    before = emit.producer.get(z)
+    if before is not None and before.op == Transpose((0, 2, 1)):
+        turned = emit.value(before.inputs[0])
+    else:
+        turned = emit.transpose(emit.value(z), z.shape, (0, 2, 1))
+    return emit.call(
+        _cortex_m.quantized_batch_matmul.default,
+        emit.value(x),
+        -x.type.zero_point,
+        turned,
+        -z.type.zero_point,
+        y.zero_point,
+        *quantize_multiplier(x.type.scale * z.type.scale / y.scale),
+        emit.scratch(scratch.batch_matmul_bytes(inner, columns, emit.core)),
+    )
+
+
+# ---------------------------------------------------------------- elements
+
+
+@_lowers(Add)
+def _add(emit: Emitter, node: Node) -> fx.Node:
+    op, (x, z), y = node.op, node.inputs, node.output.type
+    assert isinstance(op, Add)
+    largest = 2.0 * max(x.type.scale, z.type.scale)
+    operands: list[Any] = []
+    for tensor in (x, z):
+        operands += [emit.broadcast(tensor, y.shape), tensor.type.zero_point]
+        operands += quantize_multiplier(tensor.type.scale / largest)
+    back = quantize_multiplier(largest / ((1 << ADD_LEFT_SHIFT) * y.scale))
+    return emit.call(_cortex_m.quantized_add.default, *operands, y.zero_point, *back, *op.activation.limits(y))
+
+
+@_lowers(Mul)
+def _mul(emit: Emitter, node: Node) -> fx.Node:
+    (x, z), y = node.inputs, node.output.type
+    return emit.call(
+        _cortex_m.quantized_mul.default,
+        emit.broadcast(x, y.shape),
+        x.type.zero_point,
+        emit.broadcast(z, y.shape),
+        z.type.zero_point,
+        y.zero_point,
+        *quantize_multiplier(float32_quotient(y.scale, x.type.scale, z.type.scale)),
+    )
+
+
+@_lowers(Minimum, Maximum)
+def _selection(emit: Emitter, node: Node) -> fx.Node:
+    kernel = _cortex_m.minimum if isinstance(node.op, Minimum) else _cortex_m.maximum
+    shape = node.output.shape
+    flat = (math.prod(shape),)  # of one shape, so that the number of axes does not matter
+    operands = (emit.reshape(emit.broadcast(t, shape), flat) for t in node.inputs)
+    return emit.reshape(emit.call(kernel.default, *operands), shape)
+
+
+@_lowers(Softmax)
+def _softmax(emit: Emitter, node: Node) -> fx.Node:
+    (x,) = node.inputs
+    multiplier, shift, lowest = softmax_multiplier(x.type.scale)
+    rows = emit.reshape(emit.value(x), (x.type.size // x.type.channels, x.type.channels))
+    y = emit.call(_cortex_m.softmax.default, rows, 1, x.type.zero_point, -128, multiplier, shift, lowest)
+    return emit.reshape(y, node.output.shape)
+
+
+# ---------------------------------------------------------------- windows
+
+
+@_lowers(MaxPool2d)
+def _max_pool(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, MaxPool2d)
+    return emit.call(
+        _cortex_m.quantized_max_pool2d_nhwc.default,
+        emit.value(x),
+        list(op.kernel),
+        list(op.stride),
+        [op.padding.top, op.padding.left],
+        [1, 1],
+        False,
+        x.type.zero_point,
+        x.type.zero_point,
+        -128,
+        127,
+    )
+
+
+@_lowers(AvgPool2d)
+def _average_pool(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, AvgPool2d)
+    return emit.call(
+        _cortex_m.quantized_avg_pool2d_nhwc.default,
+        emit.value(x),
+        list(op.kernel),
+        list(op.stride),
+        [op.padding.top, op.padding.left],
+        False,
+        x.type.zero_point,
+        *quantize_multiplier(x.type.scale),
+        emit.scratch(scratch.average_pool_bytes(node, emit.core)),
+    )
+
+
+@_lowers(Amax, Amin)
+def _extreme(emit: Emitter, node: Node) -> fx.Node:
+    op: Any = node.op
+    kernel = _aten.amax if isinstance(op, Amax) else _aten.amin
+    return emit.call(kernel.default, emit.value(node.inputs[0]), list(op.axes), op.keep)
+
+
+@_lowers(ResizeNearest)
+def _resize_nearest(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, ResizeNearest)
+    y = emit.value(x)
+    for axis, size in zip((1, 2), op.size, strict=True):
+        sources = op.sources(x.shape[axis], size)
+        if not np.array_equal(sources, np.arange(x.shape[axis])):
+            y = emit.call(_aten.index_select.default, y, axis, emit.constant(sources.astype(np.int64)))
+    return y
+
+
+# ---------------------------------------------------------------- moving
+
+
+@_lowers(Reshape)
+def _reshape(emit: Emitter, node: Node) -> fx.Node:
+    return emit.reshape(emit.value(node.inputs[0]), node.output.shape)
+
+
+@_lowers(Transpose)
+def _transpose(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Transpose)
+    return emit.transpose(emit.value(x), x.shape, op.permutation)
+
+
+@_lowers(Concat)
+def _concat(emit: Emitter, node: Node) -> fx.Node:
+    op = node.op
+    assert isinstance(op, Concat)
+    return emit.call(_aten.cat.default, [emit.value(t) for t in node.inputs], op.axis)
+
+
+@_lowers(Slice)
+def _slice(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Slice)
+    y = emit.value(x)
+    for axis, (begin, size, whole) in enumerate(zip(op.begin, op.size, x.shape, strict=True)):
+        if size != whole:
+            y = emit.call(_aten.slice_copy.Tensor, y, axis, begin, begin + size)
+    return y
+
+
+@_lowers(Pad)
+def _pad(emit: Emitter, node: Node) -> fx.Node:
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Pad)
+    value = op.integer(x.type)
+    shape, before, after = list(x.shape), list(op.before), list(op.after)
+    while len(shape) >= _MAX_KERNEL_RANK and shape[0] == 1 and before[0] == after[0] == 0:
+        del shape[0], before[0], after[0]
+    # ExecuTorch takes some [N, C, H, W] of four axes for channels-last ones; with fewer axes there is no doubt.
+    if len(shape) < _MAX_KERNEL_RANK:
+        front = [0] * (_MAX_KERNEL_RANK - len(shape))
+        padded = emit.call(
+            _cortex_m.pad.default, emit.reshape(emit.value(x), shape), [*front, *before], [*front, *after], value
+        )
+        return emit.reshape(padded, node.output.shape)
+    sides = [side for b, a in zip(reversed(op.before), reversed(op.after), strict=True) for side in (b, a)]
+    return emit.call(_aten.constant_pad_nd.default, emit.value(x), sides, value)

@@ -1,0 +1,68 @@
+"""What a Cortex-M core computes in int8: one function per limit, whose doc-string is the sentence that users read.
+
+An operator is fit when `micronpu.targets.cortexm.legalize` and `micronpu.targets.cortexm.emit` can write it down with
+kernels of CMSIS-NN, or with kernels of ExecuTorch that only move or compare integers.  What is not runs in float.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from micronpu.ir.graph import Node
+from micronpu.ir.types import DType, TensorType
+from micronpu.ops.softmax import Softmax
+from micronpu.report.verdict import Finding, Reason, found
+from micronpu.targets.cortexm.emit import LOWERINGS
+from micronpu.targets.cortexm.legalize import REWRITES
+from micronpu.targets.cortexm.table import is_table
+
+Limit = Callable[[Node], Finding | None]
+LIMITS: list[Limit] = []
+
+SOFTMAX_ELEMENTS = 512
+"""Equal elements of a row whose exponentials reach 2**28 in Q12."""
+
+
+def _limit(check: Limit) -> Limit:
+    LIMITS.append(check)
+    return check
+
+
+@_limit
+def core_activations_are_int8(node: Node) -> Finding | None:
+    """On the core, activations are int8 with one scale and zero point per tensor."""
+
+    def is_int8(type: TensorType) -> bool:
+        return type.dtype is DType.INT8 and type.qparams is not None and type.qparams.is_per_tensor
+
+    wrong = next((t for t in (node.inputs[0].type, node.output.type) if not is_int8(t)), None)
+    return None if wrong is None else found(f"a tensor of type {wrong}", "quantize activations to int8")
+
+
+@_limit
+def core_has_kernel(node: Node) -> Finding | None:
+    """The core has an int8 kernel for the operator."""
+    if is_table(node) or type(node.op) in LOWERINGS or type(node.op) in REWRITES:
+        return None
+    return found(f"`{node.op.name}`", "express it by operators that the core has")
+
+
+@_limit
+def core_softmax_sum_fits(node: Node) -> Finding | None:
+    """On the core, softmax is over fewer than 512 elements; the sum of more has no room in CMSIS-NN's fixed point."""
+    if not isinstance(node.op, Softmax) or node.output.type.channels < SOFTMAX_ELEMENTS:
+        return None
+    return found(f"{node.output.type.channels} elements", "leave softmax to the application")
+
+
+def check_node(node: Node) -> list[Reason]:
+    """Every limit that an operator of the graph breaks, empty where the core computes it in int8."""
+    name = node.origin.nodes[0] if node.origin.nodes else node.output.name
+    reasons = []
+    for check in LIMITS:
+        finding = check(node)
+        if finding is not None:
+            sentence = (inspect.getdoc(check) or "").split("\n")[0]
+            reasons.append(Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint))
+    return reasons

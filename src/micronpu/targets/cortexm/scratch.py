@@ -1,0 +1,72 @@
+"""Scratch memory that CMSIS-NN's kernels ask for, in bytes; it depends on the core's instruction set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from micronpu.chips.core import Core
+from micronpu.ir.graph import Node
+from micronpu.ir.window import Padding2d, Size2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+
+_FEW_CHANNELS = 16
+"""Of the input of a transposed convolution; with more, CMSIS-NN computes a convolution with the kernel reversed."""
+_SUM_BYTES = 4
+
+
+def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
+    """CMSIS-NN's own answer to one of its questions for a size."""
+    from executorch.backends.cortex_m.library import cmsis_nn
+
+    backend = getattr(cmsis_nn.Backend, core.instructions.value)
+    return int(getattr(cmsis_nn, f"{query}_buffer_size")(backend, cmsis_nn.DataType.A8W8, *arguments, **geometry))
+
+
+def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:
+    """What all convolutions tell CMSIS-NN of themselves."""
+    return {
+        "input_nhwc": list(node.inputs[0].shape),
+        "filter_nhwc": filter,
+        "output_nhwc": list(node.output.shape),
+        "padding_hw": [padding.top, padding.left],
+        "stride_hw": list(stride),
+        "dilation_hw": list(dilation),
+        "input_offset": -node.inputs[0].type.zero_point,
+        "output_offset": node.output.type.zero_point,
+    }
+
+
+def convolution_bytes(node: Node, core: Core) -> int:
+    """For a `conv2d` or `depthwise_conv2d`."""
+    op = node.op
+    assert isinstance(op, (Conv2d, DepthwiseConv2d))
+    weight = node.inputs[1].shape
+    if isinstance(op, Conv2d):
+        return _bytes("convolve_wrapper", core, **_image(node, list(weight), op.padding, op.stride, op.dilation))
+    image = _image(node, [weight[3], weight[1], weight[2], 1], op.padding, op.stride, op.dilation)
+    return _bytes("depthwise_conv_wrapper", core, ch_mult=weight[3] // node.inputs[0].type.channels, **image)
+
+
+def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
+    """For a `transpose_conv2d`, which has two scratch tensors."""
+    op: Any = node.op
+    image = _image(node, list(node.inputs[1].shape), op.crop, op.stride, (1, 1))
+    first = _bytes("transpose_conv", core, **image)
+    (_, rows, columns, channels), (high, wide) = node.inputs[1].shape, op.stride
+    if channels <= _FEW_CHANNELS or max(op.stride) > 2:
+        # The kernel fills as many rows of sums; the library of ExecuTorch 1.5 mixes up the strides.
+        sums = max(rows, high) * ((node.inputs[0].shape[2] - 1) * wide + max(columns, wide)) * node.output.shape[3]
+        first = max(first, _SUM_BYTES * sums)
+    del image["output_nhwc"]
+    return first, _bytes("transpose_conv_reverse_conv", core, **image)
+
+
+def average_pool_bytes(node: Node, core: Core) -> int:
+    """For an `avg_pool2d`."""
+    width, channels = node.output.shape[2:]
+    return _bytes("avgpool", core, dim_dst_width=width, ch_src=channels)
+
+
+def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
+    """For the product of [M, ``inner``] and [``inner``, ``columns``]."""
+    return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])

@@ -1,0 +1,178 @@
+"""Ethos-U accelerators and the system configurations and memory modes that Vela offers for them."""
+
+from __future__ import annotations
+
+import configparser
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources, util
+from pathlib import Path
+
+from micronpu.errors import OptionError, RuntimeUnavailableError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
+_PORT_NAMES, _MEMORIES = ("Axi0", "Axi1"), ("Sram", "Dram", "OnChipFlash", "OffChipFlash")
+"""Of a Vela configuration, see the comments of its own vela.ini."""
+
+# Vela builds the larger U65 from two cores.
+_TWO_CORES = "ethos-u65-512"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """An Ethos-U of one size.
+
+    Attributes:
+        name: Vela's name, such as "ethos-u55-128".
+        family: "u55", "u65" or "u85".
+        architecture: name of the architecture in Vela's compiler core.
+        macs: multiply-accumulate units of one core.
+        cores: number of cores.
+        system_config: default system configuration.
+        memory_mode: default memory mode.
+        dedicated_sram: whether a memory mode with SRAM for the NPU alone makes sense.
+    """
+
+    name: str
+    family: str
+    architecture: str
+    macs: int
+    cores: int
+    system_config: str
+    memory_mode: str
+    dedicated_sram: bool
+
+    def system_configs(self, ini: str) -> tuple[str, ...]:
+        """System configurations of an ini text that are for this family, or for none in particular."""
+        names = sections(ini, "System_Config.")
+        own = f"Ethos_{self.family.upper()}"
+        return tuple(n for n in names if n.startswith(own) or not n.startswith("Ethos_U"))
+
+    def memory_modes(self, ini: str) -> tuple[str, ...]:
+        """Memory modes of an ini text that this family can use."""
+        return tuple(
+            n for n in sections(ini, "Memory_Mode.") if self.dedicated_sram or not n.startswith("Dedicated_Sram")
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def accelerators() -> dict[str, Accelerator]:
+    """Every accelerator by name."""
+    text = resources.files("micronpu.targets.ethosu").joinpath("accelerators.toml").read_text(encoding="utf-8")
+    found: dict[str, Accelerator] = {}
+    for family, entry in tomllib.loads(text)["family"].items():
+        for macs in entry["macs"]:
+            name = f"ethos-{family}-{macs}"
+            cores = 2 if name == _TWO_CORES else 1
+            found[name] = Accelerator(
+                name,
+                family,
+                entry["architecture"],
+                macs // cores,
+                cores,
+                entry["system_config"],
+                entry["memory_mode"],
+                entry["dedicated_sram"],
+            )
+    return found
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """The accelerator of a name; an unknown one is an `OptionError` that lists the known ones."""
+    if name not in accelerators():
+        raise OptionError(f"There is no Ethos-U {name!r}.", hint=f"one of {', '.join(accelerators())}")
+    return accelerators()[name]
+
+
+@functools.lru_cache(maxsize=1)
+def default_ini() -> str:
+    """Text of the vela.ini that comes with Vela."""
+    spec = util.find_spec("ethosu")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    for place in places:
+        file = Path(place) / "config_files" / "Arm" / "vela.ini"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
+
+
+@functools.lru_cache(maxsize=8)
+def sections(ini: str, prefix: str) -> tuple[str, ...]:
+    """Names of the sections of an ini text that begin with ``prefix``, without it."""
+    parser = configparser.ConfigParser(strict=False)
+    try:
+        parser.read_string(ini)
+    except configparser.Error as error:
+        first = str(error).splitlines()[0]
+        raise OptionError(
+            f"The Vela configuration cannot be read: {first.rstrip('.')}.", hint="an ini file such as Vela's vela.ini"
+        ) from error
+    return tuple(s.removeprefix(prefix) for s in parser.sections() if s.startswith(prefix))
+
+
+@functools.lru_cache(maxsize=32)
+def clock_hz(ini: str, system_config: str) -> float:
+    """Clock of the NPU in a system configuration.
+
+    Raises:
+        OptionError: it has none, or one that is no number.
+    """
+    given = _entries(ini, f"System_Config.{system_config}").get("core_clock", "")
+    try:
+        clock = float(given)
+    except ValueError:
+        clock = 0.0
+    if not 0 < clock < math.inf:
+        has = f"core_clock={given}" if given else "no core_clock"
+        raise OptionError(f"The system configuration {system_config!r} has {has}.", hint="core_clock=500e6, in hertz")
+    return clock
+
+
+@functools.lru_cache(maxsize=32)
+def check_configuration(ini: str, system_config: str, memory_mode: str) -> None:
+    """Refuses a Vela configuration in which the compiler core would pass over what it cannot use.
+
+    Raises:
+        OptionError: no clock, or a port or area that does not exist.
+    """
+    clock_hz(ini, system_config)
+    system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
+    for key in _AREAS:
+        area = _one_of(mode, key, _PORT_NAMES, f"memory mode {memory_mode!r}")
+        owner = f"system configuration {system_config!r}"
+        memory = _one_of(system, f"{area.lower()}_port", _MEMORIES, owner)
+        if not any(name.startswith(f"{memory.lower()}_") for name in system):
+            raise OptionError(
+                f"The {owner} does not say how fast the memory {memory} is.",
+                hint=f"{memory}_clock_scale=1.0 and so on, as in Vela's vela.ini",
+            )
+
+
+def _one_of(entries: Mapping[str, str], key: str, values: Sequence[str], owner: str) -> str:
+    value = entries.get(key, "")
+    if value not in values:
+        raise OptionError(
+            f"The {owner} has {f'{key}={value}' if value else f'no {key}'}.", hint=f"{key}={' or '.join(values)}"
+        )
+    return value
+
+
+def _entries(ini: str, section: str) -> dict[str, str]:
+    """Keys and values of a section and of those that it inherits from."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.read_string(ini)
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    while section and section not in seen and parser.has_section(section):
+        seen.add(section)
+        found = {**dict(parser[section]), **found}
+        section = parser[section].get("inherit", "")
+    return found

@@ -1,0 +1,81 @@
+"""The Ethos-U back end as ExecuTorch's partitioner interface knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from micronpu.errors import OptionError
+from micronpu.partition.entry import DevicePartitioner, preprocess
+from micronpu.targets.ethosu.device import EthosUDevice
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+
+
+class EthosUBackend(BackendDetails):
+    """Compiles a partition; the runtime looks the delegate up by the name of this class."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """The payload of a partition, with a debug handle per NPU operation."""
+        return preprocess(edge_program, EthosUDevice(EthosUCompileSpec.from_specs(compile_specs)))
+
+
+def _found_last() -> type[BackendDetails]:
+    """The same back end as the class that ExecuTorch finds by this name, as long as somebody holds it.
+
+    It takes the class defined last.  ExecuTorch has one of this name itself, which its Cortex-M back end imports.
+    """
+
+    class EthosUBackend(BackendDetails):
+        preprocess = _BACKEND.preprocess
+
+    return EthosUBackend
+
+
+_BACKEND = EthosUBackend
+
+
+class EthosUPartitioner(DevicePartitioner):
+    """Tags what an Ethos-U runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
+
+    Args:
+        compile_spec: accelerator and options.
+        additional_checks: checks of your own, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
+            stays on the host, and the report names the check.
+
+    Attributes:
+        report: what the last call of `partition` decided, or None before it.
+
+    Raises:
+        OptionError: an argument of the wrong type.
+    """
+
+    def __init__(
+        self, compile_spec: EthosUCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None
+    ) -> None:
+        if not isinstance(compile_spec, EthosUCompileSpec):
+            raise OptionError(
+                f"`compile_spec` of EthosUPartitioner is a {type(compile_spec).__name__}.",
+                hint='EthosUCompileSpec("ethos-u55-128")',
+            )
+        checks = tuple(additional_checks or ())
+        for check in checks:
+            if not isinstance(check, OperatorSupportBase):
+                raise OptionError(
+                    f"`additional_checks` of EthosUPartitioner holds {check!r}, which is no OperatorSupportBase.",
+                    hint="a class with is_node_supported(submodules, node)",
+                )
+        super().__init__(
+            EthosUDevice(compile_spec, additional_checks=checks),
+            DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
+        )
+        self._backend: type[BackendDetails] = EthosUBackend
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
+        self._backend = _found_last()
+        return super().partition(exported_program)

@@ -1,0 +1,134 @@
+"""Ethos-U as the compiler knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch.fx import Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from micronpu.chips.core import Core
+from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.program import ProgramView
+from micronpu.ir.graph import Graph
+from micronpu.partition.device import CompiledPartition, Device, RefusedError
+from micronpu.partition.partition import Partitioning
+from micronpu.report.verdict import Reason
+from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.vela import VelaProgram
+from micronpu.targets.ethosu.verdicts import ethosu_partition
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+    from micronpu.quantize.config import Activations
+    from micronpu.targets.ethosu.quantizer import EthosUQuantizer
+
+_ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
+
+
+class EthosUDevice(Device):
+    """An Ethos-U with its options.
+
+    Args:
+        spec: accelerator and options.
+        target: name in reports; the accelerator's unless given.
+        additional_checks: the user's own; what one of them refuses stays on the host.
+        core: computes in int8 what the Ethos-U does not take.
+    """
+
+    backend = "EthosUBackend"
+
+    def __init__(
+        self,
+        spec: EthosUCompileSpec,
+        target: str = "",
+        additional_checks: Sequence[OperatorSupportBase] = (),
+        core: Core | None = None,
+    ) -> None:
+        self.spec = spec
+        self.target = target or spec.target
+        self.additional_checks = tuple(additional_checks)
+        self.core = core
+
+    def quantizer(
+        self,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> EthosUQuantizer:
+        from micronpu.targets.ethosu.quantizer import EthosUQuantizer
+
+        return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+
+    def partition(
+        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
+    ) -> Partitioning:
+        return ethosu_partition(view, self.spec, self.target, shared, refused, self.additional_checks)
+
+    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+        """Vela is the last judge: operators that it takes one by one can be too much together."""
+        found: dict[str, Reason] = {}
+        for group in partitioning.groups:
+            graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+            try:
+                compile_graph(graph, replace(self.spec, intermediates_dir="", host_runnable=False))
+            except RefusedError as error:
+                found |= error.reasons
+        return found
+
+    def compile(self, graph: Graph) -> EthosUPartition:
+        return compile_graph(graph, self.spec)
+
+    def specs(self) -> list[CompileSpec]:
+        return self.spec.to_specs(for_program=True)
+
+    def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
+        own = [p for p in parts if isinstance(p, EthosUPartition)]
+        if not own:
+            return ()
+        notes = []
+        if self.spec.host_runnable:
+            arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.form.via] for p in own))
+            notes.append(
+                f"On this machine the program runs its integer graph, bit for bit as {arithmetic}; the device runs the "
+                "command stream that Vela made of it."
+            )
+        notes += dict.fromkeys(_choice(p) for p in own if p.others)
+        cycles = sum(p.program.cycles for p in own)
+        milliseconds = sum(p.program.milliseconds for p in own)
+        notes.append(
+            f"Vela estimates {cycles:,} cycles, {milliseconds:.2f} ms, for the NPU with {self.spec.system_config} and "
+            f"{self.spec.memory_mode}."
+        )
+        notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
+        return tuple(notes)
+
+
+def _choice(part: EthosUPartition) -> str:
+    """Which way was chosen, with which forms of operators, and what the others would have cost."""
+    cycles = part.program.cycles
+    others = "; ".join(
+        f"{o.strategy.name} refused"
+        if o.cycles is None
+        else f"{o.strategy.name} {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
+        for o in part.others
+    )
+    forms = ", ".join(f"{count} x {name}" for name, count in part.forms.items())
+    made = f" ({forms})" if forms else ""
+    return f"Partition `{part.name}`: {part.choice.strategy.name}{made}, {cycles:,} cycles. Other ways: {others}."
+
+
+def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:
+    """What the NPU needs of the SRAM, and what the firmware has to set aside; partitions run one after the other."""
+    needed = max(p.sram_bytes for p in programs)
+    scratch, fast = max(p.scratch_size for p in programs), max(p.fast_scratch_size for p in programs)
+    of = f" of the {there:,} ({needed / there:.0%})" if there else ""
+    text = f"The NPU needs {needed:,} bytes{of} of SRAM at the peak. "
+    text += f"The runtime's temporary pool holds {scratch:,} bytes of scratch memory"
+    return text + (f", and the firmware's fast scratch memory {fast:,} bytes." if fast else ".")

@@ -1,0 +1,358 @@
+"""Other forms of an operator that compute the same in fewer cycles of an Ethos-U.
+
+What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are
+taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A form moves elements
+between these axes, which costs nothing where it only reads the same bytes under another shape.  Whether a form pays is
+for `micronpu.targets.ethosu.strategies` to measure; nothing here knows an accelerator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import NO_PADDING, Activation, Padding2d
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.reduction import Mean
+from micronpu.passes.rewrite import Chain
+
+_BLOCKS = (8, 16)
+"""Pixels that a convolution takes from each plane at once to interleave them."""
+_LANES = 8
+_MOST_PLANES = 16
+_MOST_DEPTH = 64
+_TALLEST_POOL = 256
+
+
+class Form(ABC):
+    """Another way to compute one node; its doc-string shows both and says why they are equal."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        """Chains of nodes that compute the node's result in its stead.
+
+        Args:
+            before: the transpose that the node, and nothing else, reads; an offer may read its operand instead.
+        """
+
+
+class TransposeAsMatrix(Form):
+    """Planes and pixels as the two axes of a matrix.
+
+    x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
+    x -> reshape [C, H * W] -> transpose(1, 0) -> reshape [1, H, W, C] -> y
+    """
+
+    name = "transpose_as_matrix"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        x = node.inputs[0]
+        if not _is_layout(node, TO_CHANNELS_LAST) and not _is_layout(node, TO_CHANNELS_FIRST):
+            return
+        chain = Chain(self.name, node)
+        rows, columns = _as_matrix(node)
+        yield chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
+
+
+class TransposeByConvolution(Form):
+    """The layout transpose of a few planes as a convolution whose weights are ones and zeros.
+
+    x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
+    x -> reshape [1, C, H * W / k, k] -> conv2d(w [k * C, C, 1, k]) -> reshape [1, H, W, C] -> y
+
+    The planes are the rows of a picture, k pixels its channels, and the kernel is as high as the picture: each position
+    of the result holds k pixels with their channels.  Exact: every sum has one element other than zero, and the scales
+    of weights are 1.
+    """
+
+    name = "transpose_by_convolution"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        if not _is_layout(node, TO_CHANNELS_LAST):
+            return
+        for pixels in _BLOCKS:
+            chain = Chain(self.name, node)
+            y = _interleaved(chain, node.inputs[0], pixels, 1, node.inputs[0].shape[1])
+            if y is not None:
+                yield chain.result(y, node.output)
+
+
+class PlanesIntoConvolution(Form):
+    """A convolution with a stride that reads planes takes as many pixels as its stride for one with more channels.
+
+    x [1, C, H, W] -> transpose(0, 2, 3, 1) -> conv2d{3x3, stride (2, 2)} -> y
+    x -> transpose by convolution to [1, H, W / 2, 2 * C, and zeros up to 8] -> conv2d{3x2, stride (2, 1)} -> y
+
+    Exact: the same products with zeros between them.
+    """
+
+    name = "planes_into_convolution"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        if before is None or not _is_layout(before, TO_CHANNELS_LAST) or not _is_plain(node):
+            return
+        x, depth = before.inputs[0], before.output.shape[3]
+        groups = {1, node.op.stride[1]} if isinstance(node.op, Conv2d) else {1}
+        for group in sorted(groups):
+            filled = -(-group * depth // _LANES) * _LANES
+            for lanes in sorted({group * depth, filled, 2 * _LANES} if filled == _LANES else {group * depth, filled}):
+                for pixels in _BLOCKS:
+                    chain = Chain(self.name, node)
+                    y = _interleaved(chain, x, pixels, group, lanes)
+                    if y is not None and (result := _pixels_in_channels(chain, node, y, group)) is not None:
+                        yield result
+
+
+class PixelsIntoChannels(Form):
+    """Pixels that the stride of a convolution goes over together are channels of one.
+
+    x [N, H, W, C] -> conv2d{3x3, stride (2, 2)} -> y
+    x -> reshape [N, H, W / 2, 2 * C] -> conv2d{3x2, stride (2, 1)} -> y
+
+    Exact: the same products with zeros between them.
+    """
+
+    name = "pixels_into_channels"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        if not _is_plain(node) or not isinstance(node.op, Conv2d):
+            return
+        x, group = node.inputs[0], node.op.stride[1]
+        if group < 2 or group * x.type.channels > 2 * _LANES or x.shape[2] % group:
+            return
+        chain = Chain(self.name, node)
+        wide = chain.reshape(x, x.shape[0], x.shape[1], x.shape[2] // group, group * x.type.channels)
+        if (result := _pixels_in_channels(chain, node, wide, group)) is not None:
+            yield result
+
+
+class ChannelsIntoKernel(Form):
+    """Channels as pixels that a wider kernel takes together.
+
+    x [N, H, W, 32] -> conv2d{1x1} -> y
+    x -> reshape [N, H, W * 2, 16] -> conv2d{1x2, stride (1, 2)} -> y
+
+    Exact: the same products in the same places of memory.
+    """
+
+    name = "channels_into_kernel"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        if not _is_plain(node) or not isinstance(node.op, Conv2d):
+            return
+        op, (x, weight, bias), y = node.op, node.inputs, node.output
+        depth = x.type.channels
+        assert weight.data is not None
+        for parts in (2, 3):
+            if depth > _MOST_DEPTH or depth % (parts * _LANES) or op.stride[1] * parts > 3:
+                continue
+            chain = Chain(self.name, node)
+            outputs, high, wide, _ = weight.shape
+            thin = chain.reshape(x, x.shape[0], x.shape[1], x.shape[2] * parts, depth // parts)
+            shape = (outputs, high, wide * parts, depth // parts)
+            p = op.padding
+            moved = replace(
+                op,
+                stride=(op.stride[0], op.stride[1] * parts),
+                padding=Padding2d(p.top, p.bottom, p.left * parts, p.right * parts),
+            )
+            kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
+            result = chain.add(moved, thin, kernel, bias, qparams=y.type.qparams)
+            if result.shape == y.shape:
+                yield chain.result(result, y)
+
+
+class FlatPixels(Form):
+    """All pixels in one row for a convolution that sees one at a time.
+
+    x [1, 7, 7, C] -> conv2d{1x1} -> y
+    x -> reshape [1, 1, 49, C] -> conv2d{1x1} -> reshape [1, 7, 7, O] -> y
+    """
+
+    name = "flat_pixels"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        if not _is_plain(node) or not isinstance(node.op, Conv2d):
+            return
+        op, (x, weight, bias), y = node.op, node.inputs, node.output
+        if weight.shape[1:3] != (1, 1) or op.stride != (1, 1) or op.padding or x.shape[1] == 1 or x.shape[2] % 4 == 0:
+            return
+        chain = Chain(self.name, node)
+        flat = chain.reshape(x, x.shape[0], 1, x.shape[1] * x.shape[2], x.type.channels)
+        yield chain.result(chain.add(op, flat, weight, bias, qparams=y.type.qparams), y)
+
+
+class DenseDepthwise(Form):
+    """A depthwise convolution of few channels as a convolution of all, whose weights between channels are zero.
+
+    x [N, H, W, 8] -> depthwise_conv2d(w [1, 3, 3, 8]) -> y
+    x -> conv2d(w' [8, 3, 3, 8], diagonal) -> y
+    """
+
+    name = "dense_depthwise"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        op, y = node.op, node.output
+        if not isinstance(op, DepthwiseConv2d) or y.type.dtype is not DType.INT8:
+            return
+        x, weight, bias = node.inputs
+        depth = x.type.channels
+        if weight.data is None or weight.shape[3] != depth or depth > 2 * _LANES or weight.type.qparams is None:
+            return
+        dense = np.zeros((depth, *weight.shape[1:3], depth), np.int8)
+        every = np.arange(depth)
+        dense[every, :, :, every] = weight.data[0].transpose(2, 0, 1)
+        grid = weight.type.qparams
+        if not grid.is_per_tensor:
+            grid = QParams.per_channel(grid.scale, 0)
+        chain = Chain(self.name, node)
+        kernel = chain.constant(dense, TensorType(dense.shape, DType.INT8, grid))
+        made = Conv2d(op.stride, op.padding, op.dilation, op.activation)
+        yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
+
+
+class MeanAsPool(Form):
+    """The mean over height and width as an average pool of one window.
+
+    x [1, 7, 7, C] -> mean(axes 1, 2) -> y        x -> avg_pool2d{7x7} -> reshape -> y
+
+    The one form that is not exact: the pool rounds once, as the mean of real numbers does, where `mean` rounds twice,
+    so that a result may be one step off, on the side of the real mean.  Both formats then compute the same.
+    """
+
+    name = "mean_as_pool"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, Mean) or x.type.rank != 4 or x.type.dtype is not DType.INT8 or op.axes != (1, 2):
+            return
+        if x.type.qparams == y.type.qparams and x.shape[1] <= _TALLEST_POOL:
+            chain = Chain(self.name, node)
+            yield chain.result(chain.add(AvgPool2d((x.shape[1], x.shape[2])), x), y)
+
+
+class PoolAsColumn(Form):
+    """All pixels in one column, or one row, for an average of them all.
+
+    x [1, 8, 8, C] -> avg_pool2d{8x8} -> y        x -> reshape [1, 64, 1, C] -> avg_pool2d{64x1} -> y
+    """
+
+    name = "pool_as_column"
+
+    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, AvgPool2d) or op.padding or op.kernel != x.shape[1:3] or 1 in op.kernel:
+            return
+        count = op.kernel[0] * op.kernel[1]
+        if count <= _TALLEST_POOL:
+            for kernel in ((count, 1), (1, count)):
+                chain = Chain(self.name, node)
+                column = chain.reshape(x, x.shape[0], *kernel, x.type.channels)
+                yield chain.result(chain.add(AvgPool2d(kernel), column), y)
+
+
+FORMS: tuple[Form, ...] = (
+    TransposeAsMatrix(),
+    TransposeByConvolution(),
+    PlanesIntoConvolution(),
+    PixelsIntoChannels(),
+    ChannelsIntoKernel(),
+    FlatPixels(),
+    DenseDepthwise(),
+    MeanAsPool(),
+    PoolAsColumn(),
+)
+
+
+def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
+    """Whether the node is a layout transpose of one int8 picture."""
+    x = node.inputs[0].type
+    return (
+        isinstance(node.op, Transpose)
+        and node.op.permutation == permutation
+        and x.shape[0] == 1
+        and x.dtype is DType.INT8
+        and x.qparams is not None
+    )
+
+
+def _as_matrix(node: Node) -> tuple[int, int]:
+    """Rows and columns of the matrix that a layout transpose turns."""
+    _, a, b, c = node.inputs[0].shape
+    return (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether the node is an int8 convolution of all channels without dilation."""
+    op = node.op
+    return (
+        isinstance(op, Conv2d)
+        and op.dilation == (1, 1)
+        and node.inputs[1].data is not None
+        and node.inputs[0].type.dtype is DType.INT8
+        and node.inputs[1].shape[3] == node.inputs[0].type.channels
+    )
+
+
+def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -> Tensor | None:
+    """Planes [1, C, H, W] as [1, H, W / group, lanes], the pixels of a group one after the other, zeros behind them.
+
+    Args:
+        pixels: that one position of the convolution takes from each plane.
+    """
+    _, planes, high, wide = x.shape
+    if planes > _MOST_PLANES or (high * wide) % pixels or wide % group or pixels % group or x.type.qparams is None:
+        return None
+    groups = pixels // group
+    kernel = np.zeros((groups, lanes, planes, 1, pixels), np.int8)
+    for pixel in range(pixels):
+        for plane in range(planes):
+            kernel[pixel // group, pixel % group * planes + plane, plane, 0, pixel] = 1
+    count = groups * lanes
+    ones = QParams.per_channel((1.0,) * count, 0)
+    weight = chain.constant(kernel, TensorType((count, planes, 1, pixels), DType.INT8, ones))
+    sums = QParams.per_channel((x.type.scale,) * count, 0)
+    bias = chain.constant(np.zeros(count), TensorType((count,), DType.INT32, sums))
+    picture = chain.reshape(x, 1, planes, high * wide // pixels, pixels)
+    op = Conv2d((1, 1), NO_PADDING, (1, 1), Activation.NONE)
+    return chain.reshape(chain.add(op, picture, weight, bias, qparams=x.type.qparams), 1, high, wide // group, lanes)
+
+
+def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list[Node] | None:
+    """The convolution of pixels whose channels hold ``group`` of them and zeros behind these, or None.
+
+    The result at j is of the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.
+    """
+    op, (_, weight, bias), y = node.op, node.inputs, node.output
+    assert isinstance(op, Conv2d) and weight.data is not None
+    if group not in (1, op.stride[1]):
+        return None
+    outputs, high, wide, depth = weight.shape
+    places = [(u - op.padding.left) // group if group > 1 else u for u in range(wide)]
+    first, last = (min(places), max(places)) if group > 1 else (0, wide - 1)
+    left = -first if group > 1 else op.padding.left
+    right = y.shape[2] - x.shape[2] + last if group > 1 else op.padding.right
+    if left < 0 or right < 0:
+        return None
+    kernel = np.zeros((outputs, high, last - first + 1, x.type.channels), np.int8)
+    for u, place in enumerate(places):
+        begin = (u - op.padding.left) % group * depth
+        kernel[:, :, place - first, begin : begin + depth] = weight.data[:, :, u]
+    moved = replace(
+        op,
+        stride=(op.stride[0], op.stride[1] // group),
+        padding=Padding2d(op.padding.top, op.padding.bottom, left, right),
+    )
+    weights = chain.constant(kernel, weight.type.with_shape(kernel.shape))
+    result = chain.add(moved, x, weights, bias, qparams=y.type.qparams)
+    return chain.result(result, y) if result.shape == y.shape else None

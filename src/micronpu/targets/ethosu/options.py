@@ -1,0 +1,185 @@
+"""Options of an Ethos-U compilation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import OptionError
+from micronpu.files import check_intermediates
+from micronpu.targets.ethosu.accelerators import Accelerator, check_configuration, default_ini, find_accelerator
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+_OF_THIS_MACHINE = ("intermediates_dir", "config_ini")
+"""Options that change nothing about the program that others get."""
+
+_VIA = ("auto", "litert", "tosa")
+
+_ALIGNMENT, _LEAST_ALIGNMENT = "--cpu-tensor-alignment", 16
+
+# Flags of the `vela` command that mean something for a program in memory: key in the compiler's options and its values.
+VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
+    "--optimise": ("scheduler", "optimize", ("Performance", "Size")),
+    "--arena-cache-size": ("scheduler", "arena_size_limit", int),
+    "--tensor-allocator": ("scheduler", "tensor_allocator", ("HillClimb", "LinearAlloc")),
+    _ALIGNMENT: ("scheduler", "cpu_tensor_alignment", int),
+    "--cop-format": ("compiler", "cop_format", ("COP1", "COP2")),
+}
+
+
+@dataclass(frozen=True)
+class EthosUCompileSpec:
+    """What a user can choose about an Ethos-U compilation.
+
+    Attributes:
+        target: accelerator, such as "ethos-u55-128".
+        system_config: section of the Vela configuration; the family's default unless given.
+        memory_mode: section of the Vela configuration; the family's default unless given.
+        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
+        config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
+        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
+        host_runnable: carry the integer graph along as named data, so that the program runs on a host too; the bytes
+            that the device reads are the same either way.
+        external_commands: where a runtime finds the command stream, as named data of a file of this name
+            (``NAME.ptd``); "" keeps it in the payload.
+        external_weights: the same for weights and tables.
+        max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a
+            chip brings along the SRAM of its file.
+        intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
+            made if missing, "" for none.
+
+    Raises:
+        OptionError: a value of the wrong type, or a name that does not exist.
+    """
+
+    target: str
+    system_config: str = ""
+    memory_mode: str = ""
+    extra_flags: tuple[str, ...] = ()
+    config_ini: str = ""
+    via: str = "auto"
+    host_runnable: bool = True
+    external_commands: str = ""
+    external_weights: str = ""
+    max_sram_bytes: int = 0
+    intermediates_dir: str = ""
+
+    def __post_init__(self) -> None:
+        accelerator = find_accelerator(self.target)
+        if isinstance(self.extra_flags, str) or not isinstance(self.extra_flags, Sequence):
+            raise OptionError(f"`extra_flags` is {self.extra_flags!r}; it is a list of strings.")
+        object.__setattr__(self, "extra_flags", tuple(self.extra_flags))
+        if self.via not in _VIA:
+            raise OptionError(f"`via` is {self.via!r}.", hint=f"one of {', '.join(_VIA)}")
+        for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
+            if not isinstance(getattr(self, name), str):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is a string.")
+        given = self.max_sram_bytes
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise OptionError(f"`max_sram_bytes` is {given!r}; it is a number of bytes.", hint="256 * 1024")
+        check_intermediates(self.intermediates_dir)
+        if not isinstance(self.host_runnable, bool):
+            raise OptionError(f"`host_runnable` is {self.host_runnable!r}; it is True or False.")
+        ini = self.ini
+        systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
+        if not self.system_config:
+            object.__setattr__(self, "system_config", _default("System_Config", accelerator.system_config, systems))
+        if not self.memory_mode:
+            object.__setattr__(self, "memory_mode", _default("Memory_Mode", accelerator.memory_mode, modes))
+        if self.system_config not in systems:
+            raise OptionError(
+                f"{self.target} has no system configuration {self.system_config!r}.",
+                hint=_offer("System_Config", systems),
+            )
+        if self.memory_mode not in modes:
+            raise OptionError(
+                f"{self.target} has no memory mode {self.memory_mode!r}.", hint=_offer("Memory_Mode", modes)
+            )
+        check_configuration(ini, self.system_config, self.memory_mode)
+        self.vela_options()
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return find_accelerator(self.target)
+
+    @property
+    def ini(self) -> str:
+        """Text of the Vela configuration."""
+        if not self.config_ini:
+            return default_ini()
+        path = Path(self.config_ini)
+        if not path.is_file():
+            raise OptionError(f"There is no Vela configuration `{path}`.", hint="the path of an ini file")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"The Vela configuration `{path}` is no text: {error}.", hint="an ini file") from error
+
+    def vela_options(self) -> dict[tuple[str, str], str]:
+        """The extra flags as (section, key) and value of the compiler's options."""
+        options: dict[tuple[str, str], str] = {}
+        flags = list(self.extra_flags)
+        while flags:
+            flag, _, value = flags.pop(0).partition("=")
+            if flag not in VELA_FLAGS:
+                raise OptionError(
+                    f"The Vela flag {flag!r} has no effect on a program in memory or does not exist.",
+                    hint=f"one of {', '.join(VELA_FLAGS)}",
+                )
+            if not value and flags and not flags[0].startswith("--"):
+                value = flags.pop(0)
+            section, key, allowed = VELA_FLAGS[flag]
+            if isinstance(allowed, tuple) and value not in allowed:
+                raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")
+            if allowed is int and (not value.isdigit() or int(value) == 0):
+                raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.", hint=f"{flag}=65536")
+            if flag == _ALIGNMENT and (int(value) < _LEAST_ALIGNMENT or int(value) & (int(value) - 1)):
+                raise OptionError(
+                    f"The Vela flag {flag} is {value!r}; it is a power of two from {_LEAST_ALIGNMENT} on.",
+                    hint=f"{flag}={_LEAST_ALIGNMENT}",
+                )
+            options[section, key] = value
+        return options
+
+    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
+        """Key-value pairs, values as JSON.
+
+        Args:
+            for_program: leave out what only concerns the machine that compiles, such as paths.
+        """
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        values = {k: v for k, v in asdict(self).items() if not (for_program and k in _OF_THIS_MACHINE)}
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
+
+    @classmethod
+    def from_specs(cls, specs: Iterable[CompileSpec]) -> EthosUCompileSpec:
+        """The options from key-value pairs; keys that are left out keep their defaults."""
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for spec in specs:
+            if spec.key not in known:
+                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
+            value = json.loads(bytes(spec.value))
+            values[spec.key] = tuple(value) if isinstance(value, list) else value
+        if "target" not in values:
+            raise OptionError("The compile spec has no `target`.", hint='EthosUCompileSpec("ethos-u55-128").to_specs()')
+        return cls(**values)
+
+
+def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:
+    """The family's default where the configuration has it, or else the only one of a configuration of the user's."""
+    if preferred in offered:
+        return preferred
+    if len(offered) == 1:
+        return offered[0]
+    raise OptionError(f"The Vela configuration leaves `{kind.lower()}` open.", hint=_offer(kind, offered))
+
+
+def _offer(kind: str, offered: tuple[str, ...]) -> str:
+    return f"one of {', '.join(offered)}" if offered else f"an ini file with a section [{kind}.NAME] for this Ethos-U"

@@ -1,0 +1,144 @@
+"""The payload of an Ethos-U delegate, block by block, as the delegate on the device reads it.
+
+    16 bytes   name of the block, padded with zeros
+    4 bytes    size of its data, little endian
+    1 byte     0: the data follows; 1: a key of 64 characters follows, under which the data stands elsewhere
+    11 bytes   zero
+    data       padded with zeros to a multiple of 16
+
+Source: the public runtime of ExecuTorch (EthosUBackend.cpp, VelaBinStream); standard library only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from micronpu.errors import PayloadError
+from micronpu.targets.ethosu.vela import Border, VelaProgram
+
+_HEADER = struct.Struct("<16sIB11x")
+_BORDER = struct.Struct("<9i")
+FIRST, LAST = "vela_bin_stream", "vela_end_stream"
+BLOCKS = (FIRST, "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", LAST)
+_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: its data, or the key of data that stands elsewhere."""
+
+    name: str
+    data: bytes
+    external: bool = False
+
+
+@dataclass(frozen=True)
+class EthosUPayload:
+    """The content of a payload."""
+
+    commands: bytes
+    constants: bytes
+    scratch_size: int
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+
+
+def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> bytes:
+    """The payload of a compiled program.
+
+    Args:
+        external: keys of the blocks whose data stand elsewhere, by name of the block.
+    """
+    keys = external or {}
+
+    def data(name: str, content: bytes) -> Block:
+        return Block(name, keys[name].encode(), external=True) if name in keys else Block(name, content)
+
+    blocks = (
+        Block(FIRST, b""),
+        data("cmd_data", program.commands),
+        data("weight_data", program.constants),
+        Block("scratch_size", struct.pack("<I", program.scratch_size)),
+        Block("inputs", _pack_border(program.inputs)),
+        Block("outputs", _pack_border(program.outputs)),
+        Block(LAST, b""),
+    )
+    return b"".join(_pack_block(block) for block in blocks)
+
+
+def _pack_block(block: Block) -> bytes:
+    header = _HEADER.pack(block.name.encode(), len(block.data), int(block.external))
+    return header + block.data + b"\0" * (-len(block.data) % 16)
+
+
+def _pack_border(tensors: Sequence[Border]) -> bytes:
+    packed = struct.pack("<i", len(tensors))
+    for t in tensors:
+        shape = (1,) * (6 - len(t.shape)) + t.shape
+        packed += _BORDER.pack(*shape, t.element_size, t.address, t.region)
+    return packed
+
+
+def blocks(payload: bytes) -> Iterator[Block]:
+    """The blocks of a payload in order; sizes are checked, names are not."""
+    offset = 0
+    while offset < len(payload):
+        if offset + _HEADER.size > len(payload):
+            raise PayloadError(
+                f"The Ethos-U payload is truncated in a block header at byte {offset}.", hint=_COMPILE_AGAIN
+            )
+        raw, size, external = _HEADER.unpack_from(payload, offset)
+        name = raw.rstrip(b"\0").decode("ascii", "replace")
+        start = offset + _HEADER.size
+        if start + size > len(payload):
+            raise PayloadError(
+                f"The Ethos-U payload is truncated: block {name!r} has {size} bytes, {len(payload) - start} are left.",
+                hint=_COMPILE_AGAIN,
+            )
+        yield Block(name, payload[start : start + size], bool(external))
+        offset = start + size + (-size % 16)
+
+
+def parse(payload: bytes) -> EthosUPayload:
+    """Reads a payload as strictly as the device does.
+
+    Raises:
+        PayloadError: a block is unknown, missing, twice there or in the wrong place, or a size does not fit.
+    """
+    found: dict[str, Block] = {}
+    order = []
+    for block in blocks(payload):
+        if block.name not in BLOCKS:
+            raise PayloadError(f"The Ethos-U payload has an unknown block {block.name!r}.", hint=_COMPILE_AGAIN)
+        if block.name in found:
+            raise PayloadError(f"The Ethos-U payload has two blocks {block.name!r}.", hint=_COMPILE_AGAIN)
+        found[block.name] = block
+        order.append(block.name)
+    missing = [n for n in BLOCKS if n not in found]
+    if missing:
+        raise PayloadError(f"The Ethos-U payload has no block {missing[0]!r}.", hint=_COMPILE_AGAIN)
+    if order[0] != FIRST or order[-1] != LAST:
+        raise PayloadError(f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.")
+    commands = found["cmd_data"].data
+    if not found["cmd_data"].external and commands[:4] not in (b"COP1", b"COP2"):
+        raise PayloadError(f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.")
+    size = found["scratch_size"].data
+    if len(size) != 4:
+        raise PayloadError(f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.")
+    return EthosUPayload(
+        commands,
+        found["weight_data"].data,
+        struct.unpack("<I", size)[0],
+        _parse_border("inputs", found["inputs"].data),
+        _parse_border("outputs", found["outputs"].data),
+    )
+
+
+def _parse_border(name: str, data: bytes) -> tuple[Border, ...]:
+    count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
+    if count < 0 or len(data) != 4 + count * _BORDER.size:
+        raise PayloadError(f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.")
+    rows = (_BORDER.unpack_from(data, 4 + i * _BORDER.size) for i in range(count))
+    return tuple(Border(tuple(row[:6]), *row[6:]) for row in rows)

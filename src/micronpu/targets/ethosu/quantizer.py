@@ -1,0 +1,46 @@
+"""The PT2E quantizer for Ethos-U."""
+
+from __future__ import annotations
+
+from micronpu.errors import OptionError
+from micronpu.quantize.config import Activations, QuantizationConfig
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+
+__all__ = ["EthosUQuantizer", "QuantizationConfig"]
+
+
+class EthosUQuantizer(StaticQuantizer):
+    """Static int8, or int8 weights with int16 activations, for Ethos-U.
+
+    See `StaticQuantizer` for what that means and how parts of a model are configured.
+
+    Args:
+        compile_spec: the accelerator.
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        is_qat: for quantization-aware training.
+        activations: "int8" or "int16", for all that no setting is for.
+        io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
+
+    Raises:
+        OptionError: an argument is of another type.
+    """
+
+    tables = True
+    activation_types = ("int8", "int16")
+
+    def __init__(
+        self,
+        compile_spec: EthosUCompileSpec,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> None:
+        if not isinstance(compile_spec, EthosUCompileSpec):
+            raise OptionError(
+                f"`compile_spec` is a {type(compile_spec).__name__}.", hint='EthosUCompileSpec("ethos-u55-128")'
+            )
+        super().__init__(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        self.compile_spec = compile_spec

@@ -1,0 +1,138 @@
+"""What an Ethos-U can do: Vela is the judge.
+
+Vela compiles one operator in about a millisecond, so instead of copying its list of limits every operator is shown to
+it, alone and in the form in which it would be emitted.  Equal operators are judged once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from micronpu.emit.litert import to_litert
+from micronpu.emit.tosa import to_tosa
+from micronpu.errors import InternalError, UnsupportedError
+from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
+from micronpu.passes import run_passes
+from micronpu.report.verdict import Reason
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.patches import StridesIntoChannels
+from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+
+RULE = "vela_accepts"
+SENTENCE = "Vela compiles the operator for this accelerator."
+HINT = "another Ethos-U, or another form of the model"
+
+_Key = tuple[object, ...]
+
+_EMITTERS: dict[str, Callable[[Graph], bytes]] = {
+    "tosa": lambda graph: to_tosa(graph).data,
+    "litert": lambda graph: to_litert(graph).data,
+}
+
+
+class Judge:
+    """Asks Vela about operators, each kind once."""
+
+    def __init__(self, spec: EthosUCompileSpec) -> None:
+        self.spec = spec
+        self.forms = tuple(_EMITTERS) if spec.via == "auto" else (spec.via,)
+        self._objections: dict[_Key, dict[str, str]] = {}
+
+    def __call__(self, node: Node) -> list[Reason]:
+        """Why the operator cannot run, empty where it can."""
+        objections = self._ask(node)
+        if len(objections) < len(self.forms):
+            return []
+        message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
+        name = node.origin.nodes[0] if node.origin.nodes else node.output.name
+        hint = HINT
+        if node.output.type.dtype is DType.INT16:
+            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {HINT}'
+        return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
+
+    def prefers(self, node: Node) -> bool:
+        """Whether the operator can run in the form that most operators have, beside which it can stand."""
+        return self.forms[0] not in self._ask(node)
+
+    def _ask(self, node: Node) -> dict[str, str]:
+        """Vela's objections, by the form that it objects to."""
+        if isinstance(node.op, Transpose | Reshape):
+            return {}  # most of them vanish, and Vela moves what is left in some way
+        key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
+        if key not in self._objections:
+            found = self._tried(_alone(node, channels_last=False))
+            if found and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
+                # In a network its operands mostly come channels last, and their transposes move behind it.
+                again = self._tried(_alone(node, channels_last=True))
+                found = {form: objection for form, objection in found.items() if form in again}
+            self._objections[key] = found
+        return self._objections[key]
+
+    def _tried(self, graph: Graph) -> dict[str, str]:
+        try:
+            legal = run_passes(graph)
+        except UnsupportedError as error:
+            return dict.fromkeys(self.forms, error.what)
+        StridesIntoChannels().run(legal)
+        objections = {}
+        for form in self.forms:
+            try:
+                compile_flatbuffer(_EMITTERS[form](legal), self.spec)
+            except VelaError as error:
+                objections[form] = error.what
+            except (InternalError, UnsupportedError) as error:
+                objections[form] = f"it cannot be emitted: {error.what}"
+        return objections
+
+
+def _names_a_limit(objection: str) -> bool:
+    """What Vela says about LiteRT often names a limit; what it says about TOSA is only the operator."""
+    return objection.startswith("Vela: ") and "Unsupported opType" not in objection
+
+
+def _alone(node: Node, *, channels_last: bool) -> Graph:
+    """A graph of one operator.
+
+    Args:
+        channels_last: images come as [N, H, W, C] and are transposed to the form that the operator reads.
+    """
+    builder = GraphBuilder()
+    operands = []
+    for tensor in node.inputs:
+        if tensor.is_constant:
+            operands.append(Tensor(tensor.name, tensor.type, tensor.data))
+        elif channels_last and len(tensor.shape) == 4:
+            shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
+            operands.append(builder.emit(Transpose(TO_CHANNELS_FIRST), builder.input(tensor.type.with_shape(shape))))
+        else:
+            operands.append(builder.input(tensor.type))
+    output = Tensor(node.output.name, node.output.type)
+    builder.graph.nodes.append(Node(node.op, operands, [output]))
+    return builder.finish(output)
+
+
+def judge_of(spec: EthosUCompileSpec) -> Judge:
+    """The judge of an accelerator and its options, who remembers what it was asked."""
+    return _judge(spec, spec.ini)
+
+
+@functools.lru_cache(maxsize=8)
+def _judge(spec: EthosUCompileSpec, ini: str) -> Judge:
+    return Judge(spec)
+
+
+def _kind(tensor: Tensor) -> object:
+    """What Vela's answer depends on: everything but the values of weights."""
+    type: TensorType = tensor.type
+    qparams: QParams | None = type.qparams
+    if (
+        tensor.is_constant
+        and type.dtype in (DType.INT8, DType.INT32, DType.INT64)
+        and qparams is not None
+        and qparams.axis is not None
+    ):
+        return type.shape, type.dtype, qparams.axis, "constant"
+    return type, tensor.is_constant

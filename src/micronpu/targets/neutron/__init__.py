@@ -1,0 +1,1 @@
+"""NXP eIQ Neutron."""

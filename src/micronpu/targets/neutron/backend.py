@@ -1,0 +1,104 @@
+"""The Neutron back end as ExecuTorch's partitioner interface knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.pass_manager import ExportedProgramPassManager
+
+from micronpu.errors import OptionError
+from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
+from micronpu.targets.neutron.device import NeutronDevice
+from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+
+
+class NeutronBackend(BackendDetails):
+    """Compiles a partition; the runtime looks the delegate up by the name of this class."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """The payload of a partition, with a debug handle per NPU operation."""
+        return preprocess(edge_program, NeutronDevice(NeutronCompileOptions.from_specs(compile_specs)))
+
+
+class NeutronPartitioner(DevicePartitioner):
+    """Tags what Neutron runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
+
+    Args:
+        compile_spec: from `generate_neutron_compile_spec`; the defaults for i.MX RT700 unless given.
+        neutron_target_spec: the device and rule set; those of the compile spec unless given.
+        custom_delegation_options: how bold to delegate; defensive unless given.
+        post_quantization_state_dict: accepted for scripts that pass it, and not looked at: decisions depend on
+            operators and shapes, never on values.
+        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
+            Every operator that can be delegated is kept anyway, in this list or not; one that cannot is decomposed, and
+            the report says why it was not kept.
+
+    Attributes:
+        report: what the last call of `partition` decided, or None before it.
+
+    Raises:
+        OptionError: an argument of the wrong type, or compile spec and target name different chips or rule sets.
+    """
+
+    def __init__(
+        self,
+        compile_spec: list[CompileSpec] | None = None,
+        neutron_target_spec: NeutronTargetSpec | None = None,
+        custom_delegation_options: CustomDelegationOptions | None = None,
+        post_quantization_state_dict: Mapping[str, Any] | None = None,
+        preserve_ops: Sequence[Any] | None = None,
+    ) -> None:
+        _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
+        _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
+        _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
+        options = NeutronCompileOptions.from_specs(compile_spec or [])
+        target = neutron_target_spec or options.target
+        if compile_spec:
+            _check_same_device(options, target)
+        else:
+            options = replace(options, config=target.target, converter_flavor=target.converter_flavor)
+        self.options = options
+        super().__init__(
+            NeutronDevice(options, delegation=custom_delegation_options),
+            DelegationSpec(NeutronBackend.__name__, options.to_specs()),
+            preserve_ops or (),
+        )
+
+
+class NeutronEdgePassManager(ExportedProgramPassManager):
+    """Edge passes for ``to_edge_transform_and_lower(transform_passes=...)``, under the name that users know.
+
+    micronpu's rewrites work on its own graph, behind the partitioner.  What an edge program has to go through is
+    little: each operator gets dequantizes of its own.  `NeutronPartitioner` does that too, before ExecuTorch decomposes
+    the program, so that this manager only matters for dequantizes that something joins in between.
+
+    Args:
+        passes: edge passes of your own, run before, in this order.
+    """
+
+    def __init__(self, passes: Sequence[Any] | None = None) -> None:
+        super().__init__([*(passes or ()), split_dequantizes])
+
+
+def _check_type(name: str, given: Any, wanted: type) -> None:
+    if given is not None and not isinstance(given, wanted):
+        raise OptionError(
+            f"`{name}` of NeutronPartitioner is a {type(given).__name__}, not a {wanted.__name__}.",
+            hint="arguments by name",
+        )
+
+
+def _check_same_device(options: NeutronCompileOptions, target: NeutronTargetSpec) -> None:
+    if options.target != target:
+        raise OptionError(
+            f"The compile spec is for {options.config} with the rules of {options.converter_flavor}, the target is "
+            f"{target.target} with those of {target.converter_flavor}.",
+            hint="generate_neutron_compile_spec(target.target, converter_flavor=target.converter_flavor)",
+        )

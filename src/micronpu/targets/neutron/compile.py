@@ -1,0 +1,118 @@
+"""One partition: graph to payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSlot, pack
+from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.errors import ConverterError
+from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.partition.device import CompiledPartition
+from micronpu.partition.intermediates import Intermediates
+from micronpu.passes import run_passes
+from micronpu.targets.neutron.converter import NeutronConverter
+from micronpu.targets.neutron.cures import cure_graph
+from micronpu.targets.neutron.intermediates import describe
+from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.sdk import select_converter
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeutronPartition(CompiledPartition):
+    """A partition for Neutron after compilation.
+
+    Attributes:
+        litert: the LiteRT model of the graph; its operators are the identifiers of the debug handles.
+        artifacts: what the converter made of the LiteRT model.
+    """
+
+    litert: LiteRtModel
+    artifacts: NeutronArtifacts
+
+
+def compile_graph(
+    graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
+) -> NeutronPartition:
+    """Runs passes, emission, converter and packing on an imported graph, which is changed in place.
+
+    Args:
+        converter: the one that the options choose, unless given.
+
+    Raises:
+        ConverterError: the converter is missing or fails; see `micronpu.targets.neutron.sdk`.
+        FileError: an intermediate file cannot be written.
+    """
+    name = graph.first_operator()
+    files = Intermediates(options.intermediates_dir, name)
+    files.write("graph_before.txt", lambda: f"{graph}\n")
+    cure_graph(graph, options.target, options.disabled_passes)
+    run_passes(graph, disabled=options.disabled_graph_passes)
+    if not options.use_neutron_for_format_conversion:
+        take_border_transposes(graph)
+        graph.rename()
+    files.write("graph_after.txt", lambda: f"{graph}\n")
+    litert = to_litert(graph)
+    files.write("model.tflite", lambda: litert.data)
+    chosen = converter or select_converter(options.converter, options.config)
+    try:
+        artifacts = chosen.convert(litert.data, options.converter_options)
+    except ConverterError as error:
+        last_words = f"{error.log or error}\n"
+        files.write("converter.log", lambda: last_words)
+        raise
+    payload = pack(_layout(graph, artifacts), artifacts)
+    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
+    files.write("payload.bin", lambda: payload)
+    files.write("converter.log", lambda: artifacts.log)
+    files.write("report.json", lambda: describe(chosen.name, artifacts, options, len(payload)))
+    if options.dump_kernel_selection_code:
+        selection = artifacts.kernel_selection or selection_of_model(litert.data)
+        files.write_anyway(f"{name}{SUFFIX}", selection)
+    return NeutronPartition(
+        payload=payload, graph=graph, debug_handles=handles, name=name, litert=litert, artifacts=artifacts
+    )
+
+
+def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:
+    """Which tensor of the call is which of the NPU program, in the order that the converter gave it."""
+    inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
+    outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs
+    return PayloadLayout(
+        inputs=tuple(TensorSlot(i, i in graph.channels_last_inputs) for i in inputs),
+        outputs=tuple(TensorSlot(i, i in graph.channels_last_outputs) for i in outputs),
+        num_arguments=len(graph.inputs),
+        version=artifacts.payload_version,
+    )
+
+
+def take_border_transposes(graph: Graph) -> None:
+    """Removes layout transposes at the border, which the runtime does instead, and notes it in the graph."""
+    users = graph.users()
+    for index, tensor in enumerate(graph.inputs):
+        readers = users.get(tensor, [])
+        taken = index in graph.channels_last_inputs or tensor in graph.outputs
+        if taken or not readers or not all(_is(n, TO_CHANNELS_LAST) for n in readers):
+            continue
+        shape = tuple(tensor.shape[i] for i in TO_CHANNELS_LAST)
+        moved = Tensor(tensor.name, tensor.type.with_shape(shape))
+        graph.inputs[index] = moved
+        for node in readers:
+            graph.replace_uses(node.output, moved)
+        graph.channels_last_inputs.add(index)
+    producer = graph.producers()
+    for index, tensor in enumerate(graph.outputs):
+        last = producer.get(tensor)
+        if last is None or index in graph.channels_last_outputs or not _is(last, TO_CHANNELS_FIRST):
+            continue
+        source = last.inputs[0]
+        if source in producer and source not in graph.outputs:
+            graph.outputs[index] = source
+            graph.channels_last_outputs.add(index)
+    graph.remove_dead()
+
+
+def _is(node: Node, permutation: tuple[int, ...]) -> bool:
+    return isinstance(node.op, Transpose) and node.op.permutation == permutation

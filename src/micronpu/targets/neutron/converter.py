@@ -1,0 +1,130 @@
+"""The Neutron toolchain as an interface, and the open reference implementation of it.
+
+A converter turns the LiteRT model of one partition into the three sections of a `NeutronBackend` payload. The vendor's
+converter (`sdk`) makes programs for silicon. `ReferenceConverter` needs no vendor's tool: it wraps the LiteRT model in
+an open container that the host plug-in runs; a device refuses it, because its magic number is not Neutron's.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from micronpu import _flatbuffer
+from micronpu.container.payload import NeutronArtifacts
+from micronpu.container.reference import reference_artifacts
+from micronpu.errors import ModelError, OptionError
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds; the longest conversion that has been reported in public took 154."""
+
+_TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ConverterOptions:
+    """What a converter is asked to do.
+
+    Attributes:
+        target: name of the chip as the converter knows it, such as "imxrt700".
+        extra_flags: handed to the vendor's converter as they are; each is one argument.
+        fetch_constants_to_sram: prefetch weights from external memory into SRAM.
+        dump_kernel_selection_code: also give the C code that names the kernels in use.
+        profiling: ask for a program that takes the time of its kernels; its payload has version 1.
+        timeout: seconds after which a converter that runs in a process of its own is ended.
+        sdk_version: version of the vendor's SDK whose firmware the device has, or "" where any will do; a converter of
+            another version is refused.
+
+    Raises:
+        OptionError: a value of the wrong type or form.
+    """
+
+    target: str
+    extra_flags: tuple[str, ...] = ()
+    fetch_constants_to_sram: bool = False
+    dump_kernel_selection_code: bool = False
+    profiling: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    sdk_version: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.target, str) or not _TARGET.fullmatch(self.target):
+            raise OptionError(
+                f"The converter option target is {self.target!r}, but it must be the name of a chip.",
+                hint='a name such as "imxrt700"; `micronpu targets` lists them',
+            )
+        if not isinstance(self.extra_flags, tuple) or not all(isinstance(f, str) and f for f in self.extra_flags):
+            raise OptionError(
+                f"The converter option extra_flags is {self.extra_flags!r}, but it must be a tuple of filled strings.",
+                hint='for instance extra_flags=("--verbose",)',
+            )
+        for name in ("fetch_constants_to_sram", "dump_kernel_selection_code", "profiling"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(
+                    f"The converter option {name} is {getattr(self, name)!r}, but it must be True or False.",
+                    hint=f"{name}=True or {name}=False",
+                )
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not 0 < self.timeout < 1e6:
+            raise OptionError(f"The converter option timeout is {self.timeout!r}; it is a positive number of seconds.")
+        if not isinstance(self.sdk_version, str):
+            raise OptionError(
+                f'The converter option sdk_version is {self.sdk_version!r}; it is a string such as "3.2.0".'
+            )
+
+
+@runtime_checkable
+class NeutronConverter(Protocol):
+    """Makes the NPU program of one partition."""
+
+    @property
+    def name(self) -> str:
+        """Short name that users select it by, such as "reference" or "sdk"."""
+
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+        """Convert a LiteRT flatbuffer with one subgraph.
+
+        Raises:
+            ModelError: the converter cannot take this model.
+            ConverterError: the tool is missing, crashed, timed out or gave a program that cannot be right.
+        """
+
+
+class ReferenceConverter:
+    """Wraps the LiteRT model in the open container; for the host only, no vendor's tool needed.
+
+    The options' target and flags do not change the result: the functional simulator computes what every Neutron
+    computes.
+    """
+
+    name = "reference"
+
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+        """See `NeutronConverter.convert`; deterministic.
+
+        Raises:
+            ModelError: not a LiteRT flatbuffer with exactly one subgraph.
+        """
+        return reference_artifacts(litert_model, *_counts(litert_model))
+
+
+def _counts(model: bytes) -> tuple[int, int, int]:
+    """Numbers of inputs, outputs and operators of a LiteRT model's only subgraph."""
+    # Field numbers of tflite schema v3: Model.subgraphs 2; SubGraph.inputs 1, outputs 2, operators 3.
+    try:
+        subgraphs = _flatbuffer.root(model, b"TFL3").vector(2)
+        if subgraphs.length != 1:
+            raise ModelError(
+                f"The LiteRT model of a Neutron partition has {subgraphs.length} subgraphs, but it must have one.",
+                hint="convert a model without control flow",
+            )
+        graph = subgraphs.table(0)
+        inputs, outputs, operators = (graph.vector(number).length for number in (1, 2, 3))
+    except _flatbuffer.CorruptFlatbufferError as error:
+        raise ModelError(
+            f"The reference converter was given bytes that are not a LiteRT model: {error}.",
+            hint="pass the contents of a .tflite file",
+        ) from error
+    return inputs, outputs, operators

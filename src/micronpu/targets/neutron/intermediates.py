@@ -1,0 +1,29 @@
+"""What the intermediates folder says of a converted partition."""
+
+from __future__ import annotations
+
+import json
+
+from micronpu.container.payload import NeutronArtifacts
+from micronpu.targets.neutron.options import NeutronCompileOptions
+
+
+def describe(converter: str, artifacts: NeutronArtifacts, options: NeutronCompileOptions, payload_bytes: int) -> str:
+    """What is known of a converted partition, as JSON."""
+    report = {
+        "converter": converter,
+        "kind": artifacts.kind,
+        "versions": dict(artifacts.versions),
+        "target": options.config,
+        "assumed": list(options.target.npu.assumed),
+        "cycles_estimated_by_converter": artifacts.cycles,
+        "warnings": list(artifacts.warnings),
+        "bytes": {
+            "microcode": len(artifacts.microcode),
+            "weights": len(artifacts.weights),
+            "kernels": len(artifacts.kernels),
+            "payload": payload_bytes,
+        },
+        "payload_version": artifacts.payload_version,
+    }
+    return json.dumps(report, indent=2) + "\n"

@@ -1,0 +1,253 @@
+"""Options of a Neutron compilation: a typed value, and the key-value pairs that travel through ExecuTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from micronpu.errors import OptionError
+from micronpu.files import check_intermediates
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.passes import pipeline
+from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
+from micronpu.targets.neutron.sdk import CONVERTERS
+from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec, check_chip, check_flavor
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+
+_FLAGS = (
+    "use_neutron_for_format_conversion",
+    "fetch_constants_to_sram",
+    "dump_kernel_selection_code",
+    "profiling",
+)
+_OF_THIS_MACHINE = ("intermediates_dir", "converter_timeout")
+"""Options that change nothing about the program and have no business in a file that others get."""
+
+
+@dataclass(frozen=True)
+class CustomDelegationOptions:
+    """How bold `NeutronPartitioner` delegates; the default is defensive.
+
+    Attributes:
+        allow_no_op_partitions: also delegate partitions that only move values (reshapes, transposes, copies), which
+            cost a call and compute nothing.  Worth it where the host's copy of such an operator is slow or missing.
+    """
+
+    allow_no_op_partitions: bool = False
+
+    def __post_init__(self) -> None:
+        _check_flag("allow_no_op_partitions", self.allow_no_op_partitions)
+
+
+@dataclass(frozen=True)
+class NeutronCompileOptions:
+    """What a user can choose about a Neutron compilation.
+
+    Attributes:
+        config: id of the chip.
+        extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
+        operators_not_to_delegate: ATen overloads that shall stay on the host, such as "aten.add.Tensor".
+        use_neutron_for_format_conversion: the NPU itself converts between the program's NCHW tensors and its own
+            channels-last ones; otherwise the runtime does it on the core before and after the call.
+        fetch_constants_to_sram: the converter arranges for weights to be fetched from flash to SRAM.
+        dump_kernel_selection_code: write a C file per partition with the kernels that it needs, into
+            ``intermediates_dir`` or the current folder; see `micronpu.targets.neutron.kernels`.
+        profiling: ask the vendor's converter for a program that takes the time of its kernels (payload version 1).
+        intermediates_dir: folder for what each partition goes through: graph before and after the passes, LiteRT model,
+            payload, report and log of the converter; made if missing, "" for none.
+        converter: "sdk" (the vendor's, for silicon), "reference" (open, for the host) or "auto": the vendor's where it
+            is installed and serves the chip.
+        converter_flavor: rule set of the converter version; see `NeutronTargetSpec`.
+        converter_timeout: seconds after which the vendor's converter is ended.
+        sdk_version: version that the vendor's SDK must have, because the firmware of the device has it; "" for any.
+        disabled_passes: names of passes to leave out, on the graph or on the float program; `micronpu passes` lists
+            them.
+
+    Raises:
+        OptionError: a value of the wrong type, or a name that does not exist.
+    """
+
+    config: str = "imxrt700"
+    extra_flags: tuple[str, ...] = ()
+    operators_not_to_delegate: tuple[str, ...] = ()
+    use_neutron_for_format_conversion: bool = True
+    fetch_constants_to_sram: bool = False
+    dump_kernel_selection_code: bool = False
+    profiling: bool = False
+    intermediates_dir: str = ""
+    converter: str = "auto"
+    converter_flavor: str = LATEST
+    converter_timeout: float = DEFAULT_TIMEOUT
+    sdk_version: str = ""
+    disabled_passes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("extra_flags", "operators_not_to_delegate", "disabled_passes"):
+            object.__setattr__(self, name, _strings(name, getattr(self, name)))
+        for name in _FLAGS:
+            _check_flag(name, getattr(self, name))
+        check_chip(self.config)
+        check_flavor(self.converter_flavor)
+        if self.converter not in CONVERTERS:
+            raise OptionError(
+                f"There is no Neutron converter {self.converter!r}.", hint=f"one of {', '.join(CONVERTERS)}"
+            )
+        excluded = tuple(_overload(o) for o in self.operators_not_to_delegate)
+        object.__setattr__(self, "operators_not_to_delegate", excluded)
+        if set(self.disabled_passes).difference(pipeline.switchable_passes()):
+            pipeline.check_disabled(self.disabled_passes, _float_rewrites())
+        check_intermediates(self.intermediates_dir)
+        self.converter_options  # noqa: B018  (refuses here what the converter would refuse after the work is done)
+
+    @property
+    def disabled_graph_passes(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on the graph, rewrites of single operators included."""
+        return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
+
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on the float program, for the quantizer."""
+        return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
+
+    @property
+    def converter_options(self) -> ConverterOptions:
+        """What the converter is asked for."""
+        return ConverterOptions(
+            target=self.config,
+            extra_flags=self.extra_flags,
+            fetch_constants_to_sram=self.fetch_constants_to_sram,
+            dump_kernel_selection_code=self.dump_kernel_selection_code,
+            profiling=self.profiling,
+            timeout=self.converter_timeout,
+            sdk_version=self.sdk_version,
+        )
+
+    @property
+    def target(self) -> NeutronTargetSpec:
+        """The device with its rule set."""
+        return NeutronTargetSpec(self.config, self.converter_flavor)
+
+    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
+        """Key-value pairs, values as JSON.
+
+        Args:
+            for_program: leave out what only concerns the machine that compiles, such as paths.
+        """
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        values = {k: v for k, v in asdict(self).items() if not (for_program and k in _OF_THIS_MACHINE)}
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
+
+    @classmethod
+    def from_specs(cls, specs: Iterable[CompileSpec]) -> NeutronCompileOptions:
+        """The options from key-value pairs; keys that are left out keep their defaults."""
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for spec in specs:
+            if spec.key not in known:
+                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
+            if spec.key in values:
+                raise OptionError(f"The compile spec {spec.key!r} is given twice.")
+            try:
+                value = json.loads(bytes(spec.value))
+            except ValueError as error:
+                raise OptionError(
+                    f"The compile spec {spec.key!r} holds {bytes(spec.value)!r}, which is not JSON.",
+                    hint="make the list with generate_neutron_compile_spec",
+                ) from error
+            values[spec.key] = tuple(value) if isinstance(value, list) else value
+        return cls(**values)
+
+
+def _float_rewrites() -> dict[str, str]:
+    # They live in modules that import torch, which a look at the options shall not wait for.
+    from micronpu.quantize.switches import float_rewrites
+
+    return float_rewrites()
+
+
+def _strings(name: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(g, str) for g in given):
+        raise OptionError(f"`{name}` is {given!r}; it is a list of strings.")
+    return tuple(given)
+
+
+def _check_flag(name: str, given: Any) -> None:
+    if not isinstance(given, bool):
+        raise OptionError(f"`{name}` is {given!r}; it is True or False.")
+
+
+def _overload(name: str) -> str:
+    """``aten.add.Tensor`` for any usual way to write it."""
+    bare = name.replace("::", ".").removeprefix("torch.ops.").removeprefix("aten.")
+    if bare not in ATEN_IMPORTS:
+        close = [o for o in sorted(ATEN_IMPORTS) if o.split(".")[0] == bare.split(".")[0]]
+        hint = (
+            f"one of {', '.join(f'aten.{o}' for o in close)}"
+            if close
+            else "`micronpu check` prints the names in a model"
+        )
+        raise OptionError(f"There is no operator {name!r} in `operators_not_to_delegate`.", hint=hint)
+    return f"aten.{bare}"
+
+
+def generate_neutron_compile_spec(
+    config: str,
+    *,
+    extra_flags: Sequence[str] | str | None = None,
+    operators_not_to_delegate: Sequence[str] | None = None,
+    use_neutron_for_format_conversion: bool = True,
+    fetch_constants_to_sram: bool = False,
+    dump_kernel_selection_code: bool = False,
+    profiling: bool = False,
+    intermediates_dir: str | os.PathLike[str] | None = None,
+    converter: str = "auto",
+    converter_flavor: str = LATEST,
+    converter_timeout: float = DEFAULT_TIMEOUT,
+    sdk_version: str = "",
+    disabled_passes: Sequence[str] = (),
+) -> list[CompileSpec]:
+    """Compile specs for `NeutronPartitioner`; see `NeutronCompileOptions` for the arguments."""
+    flags = extra_flags.split() if isinstance(extra_flags, str) else tuple(extra_flags or ())
+    return NeutronCompileOptions(
+        config=config,
+        extra_flags=tuple(flags),
+        operators_not_to_delegate=_strings("operators_not_to_delegate", operators_not_to_delegate or ()),
+        use_neutron_for_format_conversion=use_neutron_for_format_conversion,
+        fetch_constants_to_sram=fetch_constants_to_sram,
+        dump_kernel_selection_code=dump_kernel_selection_code,
+        profiling=profiling,
+        intermediates_dir=os.fspath(intermediates_dir) if intermediates_dir is not None else "",
+        converter=converter,
+        converter_flavor=converter_flavor,
+        converter_timeout=converter_timeout,
+        sdk_version=sdk_version,
+        disabled_passes=_strings("disabled_passes", disabled_passes),
+    ).to_specs()
+
+
+class NeutronCompileSpecBuilder:
+    """The same, step by step: ``NeutronCompileSpecBuilder().neutron_compile_spec("imxrt700").build()``."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, Any] | None = None
+
+    def neutron_compile_spec(self, config: str, **options: Any) -> NeutronCompileSpecBuilder:
+        """Sets chip and options; see `generate_neutron_compile_spec`."""
+        generate_neutron_compile_spec(config, **options)  # refuses what is wrong here rather than in build()
+        self._options = {"config": config, **options}
+        return self
+
+    def build(self) -> list[CompileSpec]:
+        """The compile specs."""
+        if self._options is None:
+            raise OptionError(
+                "The compile spec has no chip.", hint='call neutron_compile_spec("imxrt700") before build()'
+            )
+        return generate_neutron_compile_spec(**self._options)

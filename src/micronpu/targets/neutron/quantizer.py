@@ -1,0 +1,46 @@
+"""The PT2E quantizer for Neutron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from micronpu.errors import OptionError
+from micronpu.quantize.config import Activations
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+
+
+class NeutronQuantizer(StaticQuantizer):
+    """Static int8 for Neutron; see `StaticQuantizer` for what that means and how parts of a model are configured.
+
+    Args:
+        neutron_target_spec: the device; i.MX RT700 unless given.
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        is_qat: for quantization-aware training.
+        disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
+        activations: "int8", the only ones that Neutron computes with.
+        io: "int8" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
+
+    Raises:
+        OptionError: an argument is of another type, there is no such rewrite, or activations are not int8.
+    """
+
+    def __init__(
+        self,
+        neutron_target_spec: NeutronTargetSpec | None = None,
+        *,
+        per_channel: bool = True,
+        is_qat: bool = False,
+        disabled_rewrites: Iterable[str] = (),
+        activations: Activations = "int8",
+        io: Activations | None = None,
+    ) -> None:
+        if neutron_target_spec is not None and not isinstance(neutron_target_spec, NeutronTargetSpec):
+            raise OptionError(
+                f"`neutron_target_spec` is a {type(neutron_target_spec).__name__}.",
+                hint='NeutronTargetSpec("imxrt700")',
+            )
+        super().__init__(
+            per_channel=per_channel, is_qat=is_qat, disabled_rewrites=disabled_rewrites, activations=activations, io=io
+        )
+        self.target = neutron_target_spec or NeutronTargetSpec("imxrt700")

@@ -1,0 +1,332 @@
+"""The vendor's converter as a plug-in: `eiq_neutron_sdk`, where the user has it.
+
+It is closed and native, so it runs in a fresh process with a time limit, and everything that it gives back is checked
+before it goes anywhere near a device.  Whatever goes wrong ends in one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import micronpu
+from micronpu.container.payload import NeutronArtifacts
+from micronpu.errors import ConverterError
+from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
+from micronpu.targets.neutron.neutron_graph import read_program
+from micronpu.targets.neutron.target_spec import neutron_chips
+
+PACKAGE = "eiq_neutron_sdk"
+CONVERTERS = ("auto", "reference", "sdk")
+"""Names that `select_converter` knows."""
+
+_INSTALL = (
+    f'install {PACKAGE} from the vendor (Linux on x86-64 only), or converter="reference" for a program for the host'
+)
+_LOG_LIMIT = 4 << 20  # bytes of the log that are kept: the end, where errors stand
+_CYCLES = re.compile(r"cycles?\s+estimation\s*[=:]\s*([\d,]+)", re.IGNORECASE)
+_WARNING = re.compile(r"^.*\bwarning\b.*$", re.IGNORECASE | re.MULTILINE)
+
+
+def sdk_is_installed() -> bool:
+    """Whether `eiq_neutron_sdk` can be found; it is not imported."""
+    return _sdk_folder() is not None
+
+
+def _sdk_folder() -> str | None:
+    """The folder that has to be on the path for the SDK to be imported."""
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    locations = list(spec.submodule_search_locations or ())
+    found = locations[0] if locations else spec.origin
+    return str(Path(found).parent) if found else None
+
+
+def default_converter(target: str = "") -> NeutronConverter:
+    """The vendor's converter where it is installed and serves the chip, else the reference converter.
+
+    Args:
+        target: id of the chip; any unless given.
+    """
+    serves = not target or bool(neutron_chips()[target].converter)
+    return SdkConverter() if serves and sdk_is_installed() else ReferenceConverter()
+
+
+def select_converter(name: str, target: str) -> NeutronConverter:
+    """A converter by the name that users choose it by.
+
+    Args:
+        name: "auto", "reference" or "sdk".
+        target: id of the chip.
+
+    Raises:
+        ConverterError: "sdk" for a chip whose programs the ExecuTorch runtime does not take.
+    """
+    if name == "auto":
+        return default_converter(target)
+    if name == "reference":
+        return ReferenceConverter()
+    if not neutron_chips()[target].converter:
+        served = ", ".join(sorted(n for n, npu in neutron_chips().items() if npu.converter))
+        npu = neutron_chips()[target]
+        raise ConverterError(
+            f"No program for the Neutron {npu.variant} (class {npu.kind}) of {target} made by {PACKAGE} is known to "
+            f"run in ExecuTorch's runtime, which takes those for {served}.",
+            hint='converter="reference", whose program runs on the host',
+        )
+    return SdkConverter()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a worker left behind."""
+
+    result: Mapping[str, Any]
+    folder: Path
+    log: str
+
+
+class SdkConverter:
+    """Makes programs for silicon with the vendor's SDK, in a process of its own.
+
+    Args:
+        search_path: folders in which the worker looks for the SDK first; where `eiq_neutron_sdk` is found here, unless
+            given.
+    """
+
+    name = "sdk"
+
+    def __init__(self, search_path: Sequence[str | os.PathLike[str]] = ()) -> None:
+        self._search_path = [os.fspath(p) for p in search_path]
+
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+        """See `NeutronConverter.convert`.
+
+        Raises:
+            ConverterError: the SDK is missing, of another version, crashed, did not end in time, or gave something that
+                is not one whole NPU program for exactly this model.
+        """
+        npu = neutron_chips().get(options.target)
+        request = {
+            "action": "convert",
+            "target": npu.converter if npu is not None and npu.converter else options.target,
+            "extra_flags": list(options.extra_flags),
+            "fetch_constants_to_sram": options.fetch_constants_to_sram,
+            "dump_kernel_selection_code": options.dump_kernel_selection_code,
+            "profiling": options.profiling,
+            "sdk_version": options.sdk_version,
+        }
+        with self._work(request, {"model.tflite": litert_model}, options.timeout) as done:
+            converted = _result_file(done, "converted.tflite")
+            program = read_program(converted, litert_model)
+            selection = _kernel_selection(done) if options.dump_kernel_selection_code else ""
+            cycles, warnings = parse_log(done.log)
+            versions = {str(k): str(v) for k, v in done.result["versions"].items()}
+        return NeutronArtifacts(
+            microcode=program.microcode,
+            weights=program.weights,
+            kernels=program.kernels,
+            kind="silicon",
+            versions=versions or {PACKAGE: "unknown"},
+            inputs=program.inputs,
+            outputs=program.outputs,
+            payload_version=program.payload_version,
+            cycles=cycles,
+            warnings=warnings,
+            kernel_selection=selection,
+            log=done.log,
+        )
+
+    def merge_kernel_selections(self, files: Sequence[Path], *, timeout: float = 60.0) -> str:
+        """One kernel selection for several that the SDK wrote; raises as `convert` does."""
+        request = {"action": "merge", "files": [str(f.resolve()) for f in files], "sdk_version": ""}
+        with self._work(request, {}, timeout) as done:
+            return _result_file(done, "merged.c").decode("utf-8", errors="replace")
+
+    @contextlib.contextmanager
+    def _work(self, request: dict[str, Any], files: Mapping[str, bytes], timeout: float) -> Iterator[_Outcome]:
+        """Runs a worker; its folder lives as long as the context."""
+        path = self._search_path
+        if not path:
+            folder = _sdk_folder()
+            if folder is None:
+                raise ConverterError(f"The Neutron converter {PACKAGE} is not installed.", hint=_INSTALL)
+            path = [folder]
+        with tempfile.TemporaryDirectory(prefix="micronpu-sdk-", ignore_cleanup_errors=True) as name:
+            folder_path = Path(name)
+            (folder_path / "request.json").write_text(json.dumps({**request, "path": path}), encoding="utf-8")
+            for file, data in files.items():
+                (folder_path / file).write_bytes(data)
+            code = _run_worker(folder_path, timeout)
+            log = _read_log(folder_path / "log.txt")
+            try:
+                if code is None:
+                    raise ConverterError(
+                        f"The Neutron converter {PACKAGE} did not finish within {timeout:g} seconds and was ended."
+                        + _last_words(log),
+                        hint="a longer converter_timeout, or a smaller model",
+                    )
+                yield _Outcome(_checked_result(folder_path, code, log, request), folder_path, log)
+            except ConverterError as error:
+                error.log = log  # also where it comes from the caller's look at the result
+                raise
+
+
+def _run_worker(folder: Path, timeout: float) -> int | None:
+    """Exit code of a worker, negative where a signal ended it, None where it took too long."""
+    home = str(Path(micronpu.__file__).parent.parent)
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    with (folder / "log.txt").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "micronpu.targets.neutron.sdk_worker", str(folder)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that processes that the SDK starts can be ended with it
+        )
+        try:
+            return worker.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            # Only while the worker is ours: once it has been waited for, its number may belong to another process.
+            if worker.returncode is None:
+                _end(worker)
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """Ends a worker that still runs, and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(worker.pid, signal.SIGKILL)
+        else:
+            worker.kill()
+    worker.wait()
+
+
+def _read_log(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOG_LIMIT))
+        return file.read().decode("utf-8", errors="replace")
+
+
+def _last_words(log: str) -> str:
+    """The last line that the converter printed, as a sentence."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f' Its last words: "{lines[-1][:200]}".' if lines else ""
+
+
+def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of a worker that succeeded; every other end is a sentence."""
+    result: Any = None
+    if code == 0:
+        with contextlib.suppress(OSError, ValueError):
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    if not isinstance(result, dict) or not ("error" in result or isinstance(result.get("versions"), dict)):
+        raise ConverterError(
+            f"The Neutron converter {PACKAGE} {_how_it_died(code)}.{_last_words(log)}",
+            hint="another version of the SDK, or operators_not_to_delegate to find the operator that it stumbles over",
+        )
+    if "error" in result:
+        raise _failure(str(result["error"]), str(result.get("detail", "")), log, request)
+    return result
+
+
+def _how_it_died(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"crashed with {signal.Signals(-code).name}"
+        return f"was ended by signal {-code}"
+    return f"ended with code {code} in the middle of its work" if code else "ended the process without a result"
+
+
+def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
+    """The sentence for a failure that the worker has seen."""
+    wanted = request.get("sdk_version")
+    target = request.get("target")
+    match kind:
+        case "import":
+            return ConverterError(f"The Neutron converter {PACKAGE} cannot be imported: {detail}.", hint=_INSTALL)
+        case "version":
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} has version {detail or 'unknown'}, but the compilation asks for "
+                f"{wanted}; converter and firmware of the device must match.",
+                hint=f"install {PACKAGE} {wanted}, or change sdk_version together with the firmware",
+            )
+        case "two versions":
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} is a mixture of two versions: {detail}.", hint="install it anew"
+            )
+        case "function":
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} has no {detail}, which micronpu calls.",
+                hint="version 3.2 of the SDK, whose functions micronpu knows",
+            )
+        case "target":
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} does not know the target {target!r}.",
+                hint=f"one of {detail}" if detail else "another version of the SDK",
+            )
+        case "option":
+            return ConverterError(
+                f"This version of the Neutron converter {PACKAGE} has no option for {detail}.", hint="a newer SDK"
+            )
+        case "flag":
+            return ConverterError(f"The Neutron converter {PACKAGE} does not know the extra flag {detail}.")
+        case "flag value":
+            return ConverterError(f"The extra flag {detail} has no value that {PACKAGE} takes there.")
+        case "garbage":
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} gave a {detail} instead of the bytes of a model.{_last_words(log)}",
+                hint="another version of the SDK",
+            )
+    first = detail.splitlines()[0] if detail else "an error without a message"
+    return ConverterError(
+        f"The Neutron converter {PACKAGE} refused the partition: {first.rstrip('.')}.",
+        hint="operators_not_to_delegate with the operator that it names",
+    )
+
+
+def _result_file(done: _Outcome, name: str) -> bytes:
+    try:
+        return (done.folder / name).read_bytes()
+    except OSError as error:
+        raise ConverterError(
+            f"The Neutron converter {PACKAGE} says that it succeeded, but left no {name}.", hint="install it anew"
+        ) from error
+
+
+def _kernel_selection(done: _Outcome) -> str:
+    """The C file that the SDK wrote into its working folder."""
+    files = sorted(done.folder.glob("*kernel_selection*.c"))
+    if len(files) != 1:
+        raise ConverterError(
+            f"The Neutron converter {PACKAGE} was asked for a kernel selection and wrote {len(files)} files.",
+            hint="compile without dump_kernel_selection_code",
+        )
+    return files[0].read_text(encoding="utf-8", errors="replace")
+
+
+def parse_log(log: str) -> tuple[int | None, tuple[str, ...]]:
+    """The converter's own estimate of cycles (the NPU alone), and its warnings, each once."""
+    found = [int(m.replace(",", "")) for m in _CYCLES.findall(log) if m.strip(",")]
+    warnings = dict.fromkeys(line.strip() for line in _WARNING.findall(log))
+    return (found[-1] if found else None), tuple(warnings)

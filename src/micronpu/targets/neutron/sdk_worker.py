@@ -1,0 +1,161 @@
+"""The process in which the vendor's converter runs: ``python -m micronpu.targets.neutron.sdk_worker FOLDER``.
+
+FOLDER holds ``request.json`` and, for a conversion, ``model.tflite``.  The worker leaves ``result.json`` and, where it
+succeeds, ``converted.tflite`` or ``merged.c``; a result has either ``error`` (a kind, with ``detail``) or ``versions``.
+Whatever the vendor's code prints goes where the parent has pointed standard output and error.  No result at all tells
+the parent that the process died.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "eiq_neutron_sdk"
+
+_OPTIONS = {
+    "fetch_constants_to_sram": "fetchConstantsToSRAM",
+    "dump_kernel_selection_code": "dumpKernelSelectionCode",
+    "profiling": "useProfiling",
+}
+
+
+class _FailureError(Exception):
+    """Ends the work with a kind that the parent has a sentence for."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        self.kind, self.detail = kind, detail
+        super().__init__(kind)
+
+
+def main(folder: Path) -> None:
+    """Does what the request asks for and writes the result."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    # In front: the SDK that the parent has found, not another of the same name.
+    sys.path[:0] = request["path"]
+    try:
+        sdk, versions = _load(request["sdk_version"])
+        if request["action"] == "merge":
+            _merge(sdk, request, folder)
+        else:
+            _convert(request, folder)
+        result: dict[str, Any] = {"versions": versions}
+    except _FailureError as failure:
+        result = {"error": failure.kind, "detail": failure.detail}
+    except Exception as error:
+        result = {"error": "exception", "detail": f"{type(error).__name__}: {error}"}
+    temporary = folder / "result.json.part"
+    temporary.write_text(json.dumps(result), encoding="utf-8")
+    os.replace(temporary, folder / "result.json")
+
+
+def _load(wanted: str) -> tuple[Any, dict[str, str]]:
+    """The package and its versions, which must agree with each other and with what is wanted."""
+    try:
+        sdk = importlib.import_module(PACKAGE)
+    except Exception as error:
+        raise _FailureError("import", f"{type(error).__name__}: {error}") from error
+    versions = {}
+    try:
+        versions[PACKAGE] = installed = metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        installed = ""
+    stated = getattr(sdk, "__version__", None)
+    if isinstance(stated, str):
+        versions[PACKAGE] = stated
+        if installed and installed != stated:
+            raise _FailureError("two versions", f"the package calls itself {stated}, its installation says {installed}")
+    found = versions.get(PACKAGE, "")
+    if wanted and found != wanted:
+        raise _FailureError("version", found)
+    return sdk, versions
+
+
+def _function(owner: Any, name: str) -> Any:
+    function = getattr(owner, name, None)
+    if not callable(function):
+        raise _FailureError("function", f"{getattr(owner, '__name__', PACKAGE)}.{name}")
+    return function
+
+
+def _convert(request: dict[str, Any], folder: Path) -> None:
+    try:
+        converter = importlib.import_module(f"{PACKAGE}.neutron_converter")
+    except ModuleNotFoundError as error:
+        raise _FailureError("function", f"{PACKAGE}.neutron_converter") from error
+    context = _function(converter, "CompilationContext")()
+    convert = _function(converter, "convertModel")
+    context.targetOpts = _target(_function(converter, "getNeutronTarget"), request["target"])
+    options = context.compilationOpts
+    if hasattr(options, "minNumOpsPerGraph"):
+        options.minNumOpsPerGraph = 1  # a partition of one operator is a partition
+    for name, attribute in _OPTIONS.items():
+        if hasattr(options, attribute):
+            setattr(options, attribute, request[name])
+        elif request[name]:
+            raise _FailureError("option", f"{name} ({attribute})")
+    for flag in request["extra_flags"]:
+        _set_flag(options, flag)
+    model = (folder / "model.tflite").read_bytes()
+    converted = convert(list(model), context)
+    if isinstance(converted, int):  # bytes(5) would be five zeros
+        raise _FailureError("garbage", "int")
+    try:
+        data = converted if isinstance(converted, (bytes, bytearray)) else bytes(converted)
+    except (TypeError, ValueError) as error:
+        raise _FailureError("garbage", type(converted).__name__) from error
+    (folder / "converted.tflite").write_bytes(data)
+
+
+def _target(look_up: Any, name: str) -> Any:
+    try:
+        target = look_up(name)
+    except Exception as error:
+        raise _FailureError("target", ", ".join(_known_targets()) or str(error)) from error
+    if target is None:
+        raise _FailureError("target", ", ".join(_known_targets()))
+    return target
+
+
+def _known_targets() -> Iterable[str]:
+    """Names of the targets that the SDK knows, as far as it tells."""
+    try:
+        utilities = importlib.import_module(f"{PACKAGE}.neutron_library_utils")
+        return sorted(str(getattr(t, "name", t)) for t in utilities.getNeutronTargets())
+    except Exception:
+        return ()
+
+
+def _set_flag(options: Any, flag: str) -> None:
+    """``--verbose``, ``--dump-after-import=console`` and the like, to the attribute of that name."""
+    name, equals, text = flag.lstrip("-").partition("=")
+    known = {a.replace("_", "").lower(): a for a in dir(options) if not a.startswith("_")}
+    attribute = known.get(name.replace("-", "").replace("_", "").lower())
+    if attribute is None:
+        raise _FailureError("flag", f"{flag} (known are {', '.join(sorted(known.values()))})")
+    present = getattr(options, attribute)
+    value: Any = text
+    try:
+        if isinstance(present, bool):
+            value = {"": True, "true": True, "1": True, "false": False, "0": False}[text.lower()]
+        elif isinstance(present, int):
+            value = int(text)
+        elif not equals:
+            raise ValueError
+    except (KeyError, ValueError) as error:
+        raise _FailureError("flag value", f"{flag} ({attribute} is {present!r})") from error
+    setattr(options, attribute, value)
+
+
+def _merge(sdk: Any, request: dict[str, Any], folder: Path) -> None:
+    _function(sdk, "merge_kernel_selection_files")(request["files"], str(folder / "merged.c"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

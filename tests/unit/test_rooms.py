@@ -1,0 +1,76 @@
+"""Imports go down only: the order of the rooms of `src/micronpu`, stated once."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
+
+ROOMS = (
+    ("errors",),
+    ("files", "_flatbuffer"),
+    ("ir",),
+    ("emit",),
+    ("container",),
+    ("report",),
+    ("chips",),
+    ("ops",),
+    ("passes",),
+    ("frontend",),
+    ("quantize",),
+    ("partition",),
+    ("targets",),
+    ("runtime",),
+    ("compiler",),
+    ("recipes",),
+    ("cli",),
+    ("neutron", "ethosu"),
+    ("__init__",),
+)
+"""From the ground up; those on one floor import nothing of each other."""
+
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""Upward imports that stay, (module, module) with the reason; at most three."""
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """The modules of the package that a file imports anywhere, lazily or for types, with the line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "micronpu":
+            found += [(f"micronpu.{alias.name}", node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.module, node.lineno))
+    return [(name.removeprefix("micronpu."), line) for name, line in found if name.startswith("micronpu.")]
+
+
+def floor(module: str) -> int:
+    room = module.split(".")[0]
+    return next((i for i, rooms in enumerate(ROOMS) if room in rooms), -1)
+
+
+def upward() -> list[str]:
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for name, line in imports(path):
+            if name.startswith("__version__"):
+                continue
+            here, there = floor(module), floor(name)
+            same_room = module.split(".")[0] == name.split(".")[0]
+            if (there > here or (there == here and not same_room)) and (module, name) not in EXCEPTIONS:
+                wrong.append(f"{module}:{line} imports {name}")
+    return wrong
+
+
+def test_every_module_is_in_a_room() -> None:
+    rooms = {p.stem if p.suffix == ".py" else p.name for p in SOURCE.iterdir() if not p.name.startswith("__py")}
+    assert rooms - {"py.typed"} == {room for rooms in ROOMS for room in rooms}
+
+
+def test_imports_go_down_only() -> None:
+    assert len(upward()) <= 10, upward()
+    assert len(EXCEPTIONS) <= 3
