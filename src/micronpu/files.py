@@ -1,43 +1,109 @@
-"""Writing files whole or not at all."""
+"""Reading files, and writing them whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
+import stat
 from pathlib import Path
 from typing import Any
 
 from micronpu.errors import FileError, OptionError
 
+_ADMINISTRATOR = 0
+
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Writes to a temporary name beside the target and renames.
 
-    A reader sees the old file or the new one, never a part, and a failure leaves the old one as it was.  What is no
-    regular file, such as ``/dev/stdout`` or a pipe, is written to directly; a symbolic link keeps pointing where it
-    points.
+    A reader sees the old file or the new one, never a part, and a failure leaves the old one as it was; of two writers
+    at once the last wins, whole.  The file keeps its mode.  The temporary name is random and made new, so that nobody
+    can have put a link there.  What is no regular file, such as ``/dev/stdout`` or a pipe, is written to directly; a
+    symbolic link keeps pointing where it points, unless another user made it.
 
     Raises:
         FileError: the folder does not exist, or the file cannot be written.
     """
     shown = Path(path)
     check_writable(shown)
-    target = Path(os.path.realpath(shown))
-    temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
+    temporary: Path | None = None
     try:
         if shown.exists() and not shown.is_file():
             shown.write_bytes(data)
             return shown
-        temporary.write_bytes(data)
+        target = _behind_links(shown)
+        unfinished = target.with_name(f".micronpu-{secrets.token_hex(16)}.tmp")
+        # With O_EXCL the name is new, and a link in its place is an error. A new file has the mode of the user's umask.
+        with open(unfinished, "xb") as file:
+            temporary = unfinished
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+            file.write(data)
         os.replace(temporary, target)
+        temporary = None
     except OSError as error:
         raise FileError(
             f"{shown} cannot be written: {error.strerror or error}.", hint="another folder, or make room"
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
     return shown
+
+
+def _behind_links(path: Path) -> Path:
+    """Where a file is that is to be replaced.
+
+    Raises:
+        FileError: it is a link that another user made, who may mean it to point at a file that only we can write to.
+    """
+    if path.is_symlink():
+        owner = os.lstat(path).st_uid
+        if owner not in (os.getuid(), _ADMINISTRATOR):
+            raise FileError(
+                f"{path} cannot be written: it is a link that another user (number {owner}) made.",
+                hint="another name, or the file that it points at",
+            )
+    return Path(os.path.realpath(path))
+
+
+def check_name(path: str | os.PathLike[str]) -> Path:
+    """The path, refused where no file system can have it.
+
+    Raises:
+        FileError: it holds a NUL character, or one of its names is too long.
+    """
+    text = os.fspath(path)
+    if "\0" in text:
+        raise FileError(f"{text!r} is no path: it holds a NUL character.", hint="a path without it")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileError(f"The path {text} cannot be used: {error.strerror}.", hint="a shorter name") from error
+    except UnicodeEncodeError as error:
+        raise FileError(f"{text!r} is no path: it cannot be encoded.", hint="another name") from error
+    return Path(text)
+
+
+def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
+    """The bytes of a file.
+
+    Args:
+        what: what the file is, as the beginning of the sentence, such as "The program".
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    name = check_name(path)
+    try:
+        return name.read_bytes()
+    except OSError as error:
+        shown = f"{what} {name}" if what else str(name)
+        raise FileError(f"{shown} cannot be read: {error.strerror or error}.", hint="check the path") from error
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -46,7 +112,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         FileError: the path is a folder, its folder does not exist, or nothing may be written there.
     """
-    target = Path(path)
+    target = check_name(path)
     if target.is_dir():
         raise FileError(f"{target} cannot be written: it is a folder.", hint=f"a file in it, {target / 'NAME'}")
     what = f"{target} cannot be written"
@@ -61,7 +127,7 @@ def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot 
     Args:
         what: the beginning of the sentence.
     """
-    path = Path(folder)
+    path = check_name(folder)
     if not path.exists():
         raise FileError(f"{what}: the folder {path} does not exist.", hint=f"mkdir -p {path}")
     if not path.is_dir():
@@ -76,7 +142,10 @@ def check_intermediates(folder: Any) -> None:
         raise OptionError(f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.")
     if not folder:
         return
-    path = Path(folder)
+    try:
+        path = check_name(folder)
+    except FileError as error:
+        raise OptionError(f"`intermediates_dir` cannot be used: {error.what}", hint=error.hint) from error
     blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
     if blocking is not None:
         raise OptionError(

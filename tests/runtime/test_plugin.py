@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,7 @@ def test_a_changed_source_gives_another_library(monkeypatch, tmp_path):
     (tmp_path / "plugin.cpp").write_text("int a;")
     (tmp_path / "a.h").write_text("")
     names = {build_plugin()}
+    assert build_plugin() in names, "built twice"
     (tmp_path / "a.h").write_text("// changed")
     names.add(build_plugin())
     monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-g"))
@@ -68,7 +70,8 @@ def test_a_changed_source_gives_another_library(monkeypatch, tmp_path):
     assert len(names) == len(compiled) == 3
 
 
-def test_missing_compiler_is_a_sentence(monkeypatch):
+def test_missing_compiler_is_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "/nowhere/g++ -m32")
     with pytest.raises(RuntimeUnavailableError, match="'/nowhere/g\\+\\+' that the environment variable CXX names"):
         build_plugin()
@@ -114,8 +117,81 @@ def test_compile_error_shows_the_compilers_first_error(monkeypatch, tmp_path):
 def test_cache_that_cannot_be_made_is_a_sentence(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(RuntimeUnavailableError, match=r"cannot be written.*MICRONPU_CACHE_DIR"):
+    with pytest.raises(RuntimeUnavailableError, match=r"cannot be kept.*MICRONPU_CACHE_DIR"):
         build_plugin()
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """A plug-in of one line in a cache of its own; the folder of the cache."""
+    source = tmp_path / "native"
+    source.mkdir()
+    (source / "plugin.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int micronpu_abi_version() { return 1; }\n'
+    )
+    monkeypatch.setattr(build, "source_directory", lambda: source)
+    monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_cache_is_private(small):
+    library = build_plugin()
+    assert small.stat().st_mode & 0o777 == 0o700
+    assert library.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\x7fELF", lambda data: b""])
+def test_a_damaged_library_is_built_again(small, damage):
+    """A cut one would end the process with SIGBUS while it is loaded."""
+    library = build_plugin()
+    library.write_bytes(damage(library.read_bytes()))
+    assert ctypes.CDLL(str(build_plugin())).micronpu_abi_version() == 1
+    assert len(list(small.iterdir())) == 1
+
+
+def test_what_others_can_write_to_is_not_loaded(small, monkeypatch):
+    library = build_plugin()
+    for path, mode in ((library, 0o620), (small, 0o770), (small, 0o702)):
+        before = path.stat().st_mode & 0o777
+        path.chmod(mode)
+        with pytest.raises(RuntimeUnavailableError, match=f"{path} can be written to by others .mode {mode:o}"):
+            build_plugin()
+        path.chmod(before)
+    assert build_plugin() == library
+    elsewhere = small.parent / "other.so"
+    library.rename(elsewhere)
+    library.symlink_to(elsewhere)
+    with pytest.raises(RuntimeUnavailableError, match=r"can be written to|no regular file"):
+        build_plugin()
+    library.unlink()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(build, "_ADMINISTRATOR", 54321)
+    with pytest.raises(RuntimeUnavailableError, match=f"{small} belongs to another user"):
+        build_plugin()
+
+
+def test_a_warm_cache_needs_no_compiler(small, monkeypatch):
+    library = build_plugin()
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    assert build_plugin() == library
+
+
+def test_a_broken_cxx_is_a_sentence(monkeypatch):
+    monkeypatch.setenv("CXX", "g++ 'x")
+    with pytest.raises(RuntimeUnavailableError, match=r"CXX, .* cannot be read as a command: No closing quotation"):
+        find_compiler()
+
+
+def test_no_home_is_a_sentence(monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MICRONPU_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(build.Path, "home", nobody)
+    with pytest.raises(RuntimeUnavailableError, match=r"no home directory\. Try: set MICRONPU_CACHE_DIR"):
+        cache_directory()
 
 
 def test_sources_of_an_installed_wheel_come_first(monkeypatch, tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.console import Listener
-from micronpu.cli.files import load_arrays, read_program
+from micronpu.cli.files import load_arrays
 from micronpu.errors import ModelError
-from micronpu.files import check_folder, write_file
+from micronpu.files import check_folder, read_file, write_file
 from micronpu.report.rows import plural
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _check_program(path: Path) -> None:
     """Refuses what is no program, before torch is loaded."""
     from micronpu.runtime import read_pte
 
-    read_pte(read_program(path), name=str(path))
+    read_pte(read_file(path), name=str(path))
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

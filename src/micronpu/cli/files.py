@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from micronpu.cli.archive import load_archive
 from micronpu.errors import FileError, MicroNpuError, ModelError
+from micronpu.files import check_name
 from micronpu.report.rows import plural
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class UserFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = check_name(path)
         if not path.is_file():
             hint = "check the path" if not path.exists() else f"a file in it, {path / 'model.py'}:function"
             raise ModelError(f"There is no file {path}." if not path.exists() else f"{path} is a folder.", hint=hint)
@@ -169,20 +171,11 @@ def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 
 def _load_program(path: Path) -> Model:
-    import torch
-
     import micronpu.compiler  # noqa: F401  (registers the operators that a quantized program calls)
 
-    if not path.is_file():
+    if not check_name(path).is_file():
         raise ModelError(f"There is no file {path}.", hint="check the path")
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        raise ModelError(
-            f"{path} is no program that torch can load: {text[0].rstrip('.') if text else type(error).__name__}.",
-            hint="save it again with torch.export.save, with the torch of this environment",
-        ) from error
+    program = load_archive(path)
     given = program.example_inputs
     if given is None or given[1] or not given[0]:
         raise ModelError(
@@ -314,7 +307,7 @@ def load_arrays(text: str) -> dict[str, Array]:
 
     name, colon, wanted = text.rpartition(":")
     path = Path(name) if colon and name.endswith(".npz") else Path(text)
-    if not path.is_file():
+    if not check_name(path).is_file():
         raise FileError(f"There is no file {path}.", hint="check the path; a .npy or .npz file is expected")
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -340,15 +333,3 @@ def load_arrays(text: str) -> dict[str, Array]:
 def _native(array: Array) -> Array:
     """The array in this machine's byte order, which torch demands."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def read_program(path: Path) -> bytes:
-    """The bytes of a `.pte`.
-
-    Raises:
-        FileError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}.", hint="check the path") from error

@@ -11,7 +11,7 @@ from rich.text import Text
 from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
-from micronpu.files import check_writable, write_file
+from micronpu.files import check_writable, read_file, write_file
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport
@@ -256,10 +256,9 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
-    from micronpu.cli.files import read_program
     from micronpu.cli.inspection import inspect_pte
 
-    found = inspect_pte(read_program(program), str(program))
+    found = inspect_pte(read_file(program), str(program))
     out = console.output()
     if json:
         import json as json_module

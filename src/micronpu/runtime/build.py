@@ -1,8 +1,10 @@
 """Compiles the C++ plug-in on first use, with the installed compiler, against the installed ExecuTorch wheel.
 
-The library goes to a cache directory under a name that is a hash of everything that it depends on: sources, flags,
-compiler version and ExecuTorch version. A changed input gives another name, so nothing is ever stale, and a finished
-library is moved into place in one step, so that parallel processes never see half of one.
+The library goes to a cache directory under a name of two parts.  The first is a hash of all that it is made from:
+sources, flags, `$CXX` and ExecuTorch's version, so that nothing is ever stale.  The second is the hash of the library
+itself, so that a damaged one is found and built again.  A finished library is moved into place in one step, so that
+parallel processes never see half of one.  Loading a library runs code in it: one that somebody else could have put
+there is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +30,7 @@ from micronpu.errors import RuntimeUnavailableError
 SUPPORTED_EXECUTORCH = "1.5"
 """Major and minor version whose C++ interface the sources are written for; the library's soname does not tell."""
 
+_ADMINISTRATOR = 0
 _COMPILERS = ("g++", "clang++", "c++")
 _TIMEOUT_SECONDS = 300
 # ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel has
@@ -102,7 +106,13 @@ def find_compiler() -> tuple[str, ...]:
     Raises:
         RuntimeUnavailableError: there is none, or `$CXX` names one that is not there.
     """
-    asked = shlex.split(os.environ.get("CXX", ""))
+    try:
+        asked = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise RuntimeUnavailableError(
+            f"The environment variable CXX, {os.environ['CXX']!r}, cannot be read as a command: {error}.",
+            hint="unset CXX, or close its quotation marks",
+        ) from error
     if asked:
         if shutil.which(asked[0]) is None:
             raise RuntimeUnavailableError(
@@ -121,14 +131,24 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def cache_directory() -> Path:
-    """Where built libraries go: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory. Not created."""
-    if asked := os.environ.get("MICRONPU_CACHE_DIR"):
-        return Path(asked).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/micronpu"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
+    """Where built libraries go: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory. Not created.
+
+    Raises:
+        RuntimeUnavailableError: the user has no home directory, so that there is no such place.
+    """
+    try:
+        if asked := os.environ.get("MICRONPU_CACHE_DIR"):
+            return Path(asked).expanduser().absolute()
+        if sys.platform == "darwin":
+            return Path.home() / "Library/Caches/micronpu"
+        if sys.platform == "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
+    except RuntimeError as error:  # HOME is not set, and the system knows no user of this number
+        raise RuntimeUnavailableError(
+            "The runtime plug-in, which is compiled on first use, has no place: this user has no home directory.",
+            hint="set MICRONPU_CACHE_DIR to a directory that you can write to",
+        ) from error
 
 
 def source_directory() -> Path:
@@ -149,13 +169,13 @@ def source_directory() -> Path:
 
 
 def build_plugin() -> Path:
-    """Path of the plug-in's shared library, compiled now (some seconds) unless the cache has it.
+    """Path of the plug-in's shared library, compiled now (some seconds) unless the cache has it whole.
 
     Raises:
-        RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, or a cache that cannot be written.
+        RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, a cache that cannot be written, or one
+            that other users can write to.
     """
     wheel = find_executorch()
-    compiler = find_compiler()
     directory = source_directory()
     sources = sorted(directory.glob("*.cpp"))
     flags = _FLAGS + wheel.include_flags
@@ -167,27 +187,79 @@ def build_plugin() -> Path:
     )
 
     digest = hashlib.sha256()
-    parts = (_run((*compiler, "--version"), "asked for its version"), wheel.version, *compiler, *flags, *link_flags)
-    digest.update("\0".join(parts).encode())
+    # Not the compiler's version: libraries of all compilers work alike, and a warm cache needs no compiler.
+    parts = (os.environ.get("CXX", ""), wheel.version, *flags, *link_flags)
+    digest.update("\0".join(parts).encode(errors="surrogateescape"))
     for file in sorted((*sources, *directory.glob("*.h"))):
         content = file.read_bytes()
         digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)
     cache = cache_directory()
-    library = cache / f"libmicronpu-{digest.hexdigest()[:20]}.so"
-    if library.is_file():
-        return library
-
+    name = f"libmicronpu-{digest.hexdigest()[:20]}"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        if (found := _cached(cache, name)) is not None:
+            return found
+        compiler = find_compiler()
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_private(cache, cache)
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as scratch:
             built = _compile(compiler, flags, link_flags, sources, Path(scratch))
+            built.chmod(0o600)
+            library = cache / f"{name}-{_digest(built)}{_SUFFIX}"
             os.replace(built, library)
+            return library
     except OSError as error:
         raise RuntimeUnavailableError(
-            f"The runtime plug-in cannot be written to the cache directory {cache}: {error.strerror or error}.",
+            f"The runtime plug-in cannot be kept in the cache directory {cache}: {error.strerror or error}.",
             hint="set MICRONPU_CACHE_DIR to a directory that you can write to",
         ) from error
-    return library
+
+
+_SUFFIX = ".so"
+
+
+def _cached(cache: Path, name: str) -> Path | None:
+    """The library of this name, if there is one that is whole; damaged ones are deleted.
+
+    Raises:
+        RuntimeUnavailableError: another user can write to the folder or to the library.
+    """
+    if not cache.is_dir():
+        return None
+    _check_private(cache, cache)
+    for library in sorted(cache.glob(f"{name}-*{_SUFFIX}")):
+        _check_private(library, cache)
+        if library.name == f"{name}-{_digest(library)}{_SUFFIX}":
+            return library
+        library.unlink()
+    return None
+
+
+def _digest(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()[:32]
+
+
+def _check_private(path: Path, cache: Path) -> None:
+    """Refuses what another user owns or can write to, but for the administrator.
+
+    Raises:
+        RuntimeUnavailableError: with the owner or the mode.
+    """
+    if sys.platform == "win32":
+        return
+    status = path.stat() if path == cache else path.lstat()
+    if status.st_uid not in (os.getuid(), _ADMINISTRATOR):
+        found = f"belongs to another user (number {status.st_uid})"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        found = f"can be written to by others (mode {stat.S_IMODE(status.st_mode):o})"
+    elif path != cache and not stat.S_ISREG(status.st_mode):
+        found = "is no regular file"
+    else:
+        return
+    raise RuntimeUnavailableError(
+        f"The runtime plug-in is not loaded from the cache directory {cache}, because {path} {found}, "
+        "who could have put any code there.",
+        hint=f"delete {cache} and build again, or set MICRONPU_CACHE_DIR to a directory of your own (chmod 700)",
+    )
 
 
 def _compile(

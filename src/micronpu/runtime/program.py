@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.files import check_name
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
@@ -384,7 +385,7 @@ def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tu
     """The program's bytes, and what to call it in messages."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), _UNNAMED
-    path = Path(source)
+    path = check_name(source)
     try:
         return path.read_bytes(), str(path)
     except OSError as error:
