@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import micronpu
+from micronpu.ir.op import Quantization
+from micronpu.ops import ATEN_IMPORTS
 
 FAMILIES = ("imxrt700", "corstone300")
 
@@ -91,3 +93,70 @@ def test_writes_into_the_input(name, target):
         wanted = model(x.clone())
     for g, w in zip(*((v if isinstance(v, tuple) else (v,)) for v in (got, wanted)), strict=True):
         assert float((g - w).abs().max()) <= 0.05
+
+
+# --- quantization-aware training ----------------------------------------------------------------------------------
+
+
+def matrix() -> nn.ParameterList:
+    """A matrix [8, 5] and an addend [5]."""
+    generator = torch.Generator().manual_seed(0)
+    return nn.ParameterList([torch.randn(8, 5, generator=generator), torch.randn(5, generator=generator)])
+
+
+PER_CHANNEL: dict[str, tuple[tuple[str, ...], nn.Module, tuple[int, ...]]] = {
+    "conv1d": (("conv1d.default",), nn.Conv1d(4, 6, 3), (1, 4, 8)),
+    "conv1d same": (("conv1d.padding",), nn.Conv1d(4, 6, 3, padding="same"), (1, 4, 8)),
+    "conv2d": (("conv2d.default",), nn.Conv2d(4, 6, 3, groups=2), (1, 4, 8, 8)),
+    "conv2d same": (("conv2d.padding",), nn.Conv2d(4, 4, 3, groups=4, padding="same"), (1, 4, 8, 8)),
+    "conv3d": (("conv3d.default",), nn.Conv3d(4, 6, 2), (1, 4, 3, 5, 5)),
+    "linear": (("linear.default",), nn.Linear(8, 5), (1, 8)),
+    "mm": (("mm.default",), Net(lambda m, x: torch.mm(x, m.own[0]), own=matrix()), (1, 8)),
+    "addmm": (("addmm.default",), Net(lambda m, x: torch.addmm(m.own[1], x, m.own[0]), own=matrix()), (1, 8)),
+    "transposed 1d": (("conv_transpose1d.default",), nn.ConvTranspose1d(4, 6, 3, 2), (1, 4, 8)),
+    "transposed 1d, batch norm": (
+        ("conv_transpose1d.default",),
+        nn.Sequential(nn.ConvTranspose1d(4, 6, 3, 2), nn.BatchNorm1d(6, momentum=0.0)),
+        (1, 4, 8),
+    ),
+    "transposed 2d": (("conv_transpose2d.input",), nn.ConvTranspose2d(4, 6, 3, 2), (1, 4, 8, 8)),
+    "transposed 2d, batch norm": (
+        ("conv_transpose2d.input",),
+        nn.Sequential(nn.ConvTranspose2d(4, 6, 3, 2), nn.BatchNorm2d(6, momentum=0.0), nn.ReLU()),
+        (1, 4, 8, 8),
+    ),
+    "transposed 2d, depthwise": (("conv_transpose2d.input",), nn.ConvTranspose2d(4, 4, 3, groups=4), (1, 4, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", PER_CHANNEL)
+def test_weights_per_channel_are_delegated_after_training(name, target):
+    _, model, shape = PER_CHANNEL[name]
+    generator = torch.Generator().manual_seed(0)
+    data = [torch.randn(shape, generator=generator) for _ in range(4)]
+
+    def train(module: nn.Module) -> None:
+        for x in data:
+            module(x)
+
+    program = micronpu.compile(model.eval(), data[0], target, train=train)
+    assert not program.report.host, program.report.host[0].reasons
+    got, float_module = program.run(data[0]), model(data[0]).detach()
+    assert float((got - program.quantized(data[0])).abs().max()) <= 1.01 * program_step(program)
+    assert float((got - float_module).abs().max()) < 0.06 * float(float_module.abs().max())
+
+
+def program_step(program: micronpu.CompiledProgram) -> float:
+    """The scale of the one output."""
+    (scale,) = program.partitions[-1].graph.outputs[0].type.qparams.scale
+    return float(scale)
+
+
+def test_every_operator_with_weights_has_a_row():
+    weighted = {
+        name
+        for name, entry in ATEN_IMPORTS.items()
+        if isinstance(entry.quantization, Quantization) and entry.quantization.weight
+    }
+    assert weighted <= {name for names, *_ in PER_CHANNEL.values() for name in names}
