@@ -56,12 +56,18 @@ class NeutronNpu(Npu):
         macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
         converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
             NPU takes, or "" where only the open reference converter serves.
+        weight_bandwidth: bytes per second at which weights are copied from flash to where the NPU can read them; None
+            where it reads them in place, or where nothing is known.
+        fitted: published latencies of this Neutron are among those that the cost model is fitted to; without any, a
+            report gives no time.
     """
 
     kind: str
     pipelines: int
     macs: int
     converter: str = ""
+    weight_bandwidth: float | None = None
+    fitted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +155,19 @@ def _text(table: Mapping[str, Any], key: str, where: str) -> str:
     return str(_field(table, key, str, where)) if key in table else ""
 
 
+def _flag(table: Mapping[str, Any], key: str, where: str) -> bool:
+    """An optional truth value."""
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise OptionError(f"`{key}` in the chip file {where} is {value!r}; it is true or false.")
+    return value
+
+
+def _number(table: Mapping[str, Any], key: str, where: str) -> float | None:
+    """An optional positive number."""
+    return float(_field(table, key, (int, float), where)) if key in table else None
+
+
 def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     """An optional list of strings."""
     given = _field(table, key, list, where) if key in table else []
@@ -182,6 +201,8 @@ def _npu(table: Mapping[str, Any], where: str) -> Npu:
             pipelines=_field(table, "pipelines", int, where),
             macs=_field(table, "macs", int, where),
             converter=_text(table, "converter", where),
+            weight_bandwidth=_number(table, "weight_bandwidth", where),
+            fitted=_flag(table, "fitted", where),
         )
     if family == ETHOS_U:
         return EthosUNpu(
@@ -222,8 +243,7 @@ def _memory(table: Mapping[str, Any], where: str) -> Memory:
                 f"The memory {name} in the chip file {where} has the field `{key}`, which there is not.",
                 hint=f"one of {', '.join(known)}",
             )
-    bandwidth = float(_field(table, "bandwidth", (int, float), where)) if "bandwidth" in table else None
-    return Memory(name, _field(table, "bytes", int, where), bandwidth)
+    return Memory(name, _field(table, "bytes", int, where), _number(table, "bandwidth", where))
 
 
 def _target(table: Mapping[str, Any], core: str, where: str) -> TargetEntry:

@@ -142,6 +142,7 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
     report = replace(
         found,
         notes=(*found.notes, *device.notes(compiled)),
+        latency=device.latency(compiled),
         operations=tuple(
             Operation.of(i, node, part.costs.get(index))
             for i, part in enumerate(compiled)

@@ -13,6 +13,7 @@ from micronpu.frontend.importer import import_nodes
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partitioning
 from micronpu.report.delegation import Cost
+from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class Device(ABC):
     @abstractmethod
     def specs(self) -> list[CompileSpec]:
         """What is written beside the payload: the options, without what only concerns this machine."""
+
+    def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
+        """How long the NPU is busy with the finished parts; empty where there is no model of it."""
+        return ()
 
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:

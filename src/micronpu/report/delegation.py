@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
+from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an operation of an NPU program costs, as the NPU's compiler estimates it.
+    """What an operation of an NPU program costs, as the NPU's compiler or a model of the NPU estimates it.
 
     Attributes:
         cycles: of the NPU, until the operation is done.
@@ -85,6 +86,7 @@ class DelegationReport:
         notes: what else a user should know, such as the converter that was used.
         operations: the operations of the NPU programs in execution order; empty before compilation.
         program_bytes: size of the ``.pte``; 0 before compilation.
+        latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
     """
 
     target: str
@@ -92,6 +94,7 @@ class DelegationReport:
     notes: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
     program_bytes: int = 0
+    latency: tuple[Latency, ...] = ()
 
     @property
     def delegated(self) -> int:
@@ -137,6 +140,17 @@ class DelegationReport:
             "macs": self.macs,
             "delegated_macs": self.delegated_macs,
             "program_bytes": self.program_bytes,
+            "latency": [
+                {
+                    "processor": t.processor,
+                    "cycles": t.cycles,
+                    "clock_mhz": t.clock_mhz,
+                    "milliseconds": t.milliseconds,
+                    "band": list(t.band),
+                    "source": t.source,
+                }
+                for t in self.latency
+            ],
             "notes": list(self.notes),
             "verdicts": [
                 {
@@ -201,7 +215,7 @@ class DelegationReport:
         if self.host:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *map(str, self.latency), *self.notes])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

@@ -47,6 +47,11 @@ def report_view(report: DelegationReport) -> RenderableType:
     if report.host:
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style="bold yellow")]
         parts += [_host(v) for v in report.host]
+    if report.latency:
+        parts.append("")
+        parts += [
+            Text.assemble((f"{t.processor}:", "bold"), str(t).removeprefix(f"{t.processor}:")) for t in report.latency
+        ]
     if report.notes:
         parts.append("")
         parts += [Text.assemble(("Note: ", "bold"), note) for note in report.notes]

@@ -13,6 +13,7 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes import run_passes
 from micronpu.targets.neutron.converter import NeutronConverter
+from micronpu.targets.neutron.costs import costs_of
 from micronpu.targets.neutron.cures import cure_graph
 from micronpu.targets.neutron.intermediates import describe
 from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
@@ -72,7 +73,13 @@ def compile_graph(
         selection = artifacts.kernel_selection or selection_of_model(litert.data)
         files.write_anyway(f"{name}{SUFFIX}", selection)
     return NeutronPartition(
-        payload=payload, graph=graph, debug_handles=handles, name=name, litert=litert, artifacts=artifacts
+        payload=payload,
+        graph=graph,
+        debug_handles=handles,
+        name=name,
+        litert=litert,
+        artifacts=artifacts,
+        costs=costs_of(graph, options.target.npu),
     )
 
 

@@ -12,8 +12,10 @@ from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partitioning
+from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
+from micronpu.targets.neutron.costs import npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.verdicts import neutron_partition
 
@@ -84,6 +86,9 @@ class NeutronDevice(Device):
 
     def specs(self) -> list[CompileSpec]:
         return self.options.to_specs(for_program=True)
+
+    def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
+        return npu_latency(parts, self.options.target.npu)
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]

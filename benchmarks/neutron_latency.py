@@ -1,0 +1,164 @@
+"""The latency model of Neutron beside every latency that is published, and the two constants that are fitted to them.
+
+    python -m benchmarks.neutron_latency            # table, and benchmarks/results/neutron_latency.json
+
+Latency depends on shapes alone, so the networks have random weights.  For each anchor the table has the prediction of
+the constants that the package uses, of the fit to all anchors, and of the fit to all anchors but this one
+(leave-one-out).  The constants are `START_CYCLES` of `micronpu.targets.neutron.costs` and `weight_bandwidth` of the
+i.MX RT700's chip file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.plain_networks import fomo, mobilenet_v1, mobilenet_v2
+from examples.keyword_spotting.model import DSCNN
+from torch import Tensor, nn
+
+import micronpu
+from micronpu.targets.neutron.costs import START_CYCLES, kernels, weight_copy_cycles, work_cycles
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+
+RESULTS = Path(__file__).parent / "results" / "neutron_latency.json"
+ZOO = "NXP eiq-model-zoo v1.2 to v1.4 (SDK 2.13.0)"
+WORKLOG = "public FRDM-MCXN947 worklog, embedded-agent-bridge; middle of the range"
+EXAMPLES = "readme of mcuxsdk-examples"
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A published latency.
+
+    Attributes:
+        shape: of the input.
+        target: id of the chip, which names a target that is its Neutron alone, too.
+        milliseconds: published, NPU only where both are given.
+        left_out: why it cannot be compared, or "".
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    target: str
+    milliseconds: float
+    source: str
+    left_out: str = ""
+
+
+def _with_softmax(network: nn.Module) -> nn.Module:
+    """The published files of MLPerf Tiny's classifiers end with it."""
+    return nn.Sequential(network, nn.Softmax(dim=-1))
+
+
+ANCHORS = (
+    Anchor("ResNet-8", lambda: _with_softmax(ResNet8()), (1, 3, 32, 32), "mcxn94x", 6.31, ZOO),
+    Anchor("MobileNetV1-0.25-96 (VWW)", lambda: _with_softmax(MobileNetV1()), (1, 3, 96, 96), "mcxn94x", 6.384, ZOO),
+    Anchor("DS-CNN", lambda: _with_softmax(DSCNN(norm=nn.BatchNorm2d)), (1, 1, 49, 10), "mcxn94x", 3.329, ZOO),
+    Anchor("autoencoder", Autoencoder, (1, 640), "mcxn94x", 0.797, ZOO),
+    Anchor("FOMO 64", fomo, (1, 3, 64, 64), "mcxn94x", 3.35, WORKLOG),
+    Anchor("FOMO 72", fomo, (1, 3, 72, 72), "mcxn94x", 3.91, WORKLOG),
+    Anchor("MobileNetV1-1.0-224", lambda: mobilenet_v1(1.0), (1, 3, 224, 224), "imxrt700", 69.769, EXAMPLES),
+    Anchor("MobileNetV1-0.25-128", lambda: mobilenet_v1(0.25), (1, 3, 128, 128), "imxrt700", 5.0, EXAMPLES),
+    Anchor(
+        "MobileNetV2-1.0-224",
+        lambda: mobilenet_v2(1.0),
+        (1, 3, 224, 224),
+        "imx95",
+        3.17,
+        "Toradex community, thread 29531",
+        "the only number of a Neutron-S, which has a controller, tightly coupled memory and a DMA of its own; the "
+        "memory it reads weights from is not published, and 6 of the 88 operators ran on the CPU",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the model counts of one anchor: `cycles = work + starts * START + weights * CYCLES_PER_BYTE`."""
+
+    measured: float
+    work: float
+    starts: int
+    copied: int
+    """Bytes of weights that are copied before the NPU can read them; 0 where it reads them in place."""
+
+
+def features(anchor: Anchor) -> Features:
+    """Counted on the graph that the package compiles for the chip."""
+    torch.manual_seed(0)
+    x: Tensor = torch.randn(anchor.shape)
+    if x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)  # the published networks are TensorFlow's
+    program = micronpu.compile(anchor.build().eval(), (x,), f"{anchor.target}-neutron", calibration=[(x,)])
+    spec = NeutronTargetSpec(anchor.target)
+    nodes = [node for part in program.partitions for node in part.graph.nodes]
+    work = sum(work_cycles(node, spec.npu) for node in nodes)
+    copied = sum(t.type.bytes for part in program.partitions for t in part.graph.constants())
+    cycles = anchor.milliseconds * 1000 * spec.npu.clock_mhz
+    in_place = spec.npu.weight_bandwidth is None
+    return Features(cycles, work, sum(map(kernels, nodes)), 0 if in_place else copied)
+
+
+def fit(rows: Sequence[Features]) -> tuple[float, float]:
+    """Start in cycles and cycles per copied byte with the smallest squares of relative errors; none is negative."""
+    a = np.array([[r.starts / r.measured, r.copied / r.measured] for r in rows])
+    b = np.array([1 - r.work / r.measured for r in rows])
+    start, copy = np.linalg.lstsq(a, b, rcond=None)[0]
+    return max(float(start), 0.0), max(float(copy), 0.0)
+
+
+def predicted(row: Features, constants: tuple[float, float]) -> float:
+    """Cycles."""
+    return row.work + row.starts * constants[0] + row.copied * constants[1]
+
+
+def error(row: Features, constants: tuple[float, float]) -> float:
+    """Relative, of the prediction."""
+    return predicted(row, constants) / row.measured - 1
+
+
+def main() -> None:
+    rows = [features(a) for a in ANCHORS]
+    used = [i for i, a in enumerate(ANCHORS) if not a.left_out]
+    all_of_them = fit([rows[i] for i in used])
+    spec = NeutronTargetSpec("imxrt700").npu
+    shipped = (float(START_CYCLES), weight_copy_cycles(1_000_000, spec) / 1_000_000)
+    print(f"fitted: {all_of_them[0]:,.0f} cycles a start, {all_of_them[1]:.3f} cycles a copied byte")
+    print(f"in the package: {shipped[0]:,.0f} and {shipped[1]:.3f}")
+    table = []
+    for i, (anchor, row) in enumerate(zip(ANCHORS, rows, strict=True)):
+        clock = NeutronTargetSpec(anchor.target).npu.clock_mhz * 1000
+        entry = {
+            "network": anchor.name,
+            "target": anchor.target,
+            "published_ms": anchor.milliseconds,
+            "source": anchor.source,
+            "predicted_ms": round(predicted(row, shipped) / clock, 3),
+            "error": round(error(row, shipped), 4),
+            "left_out": anchor.left_out,
+        }
+        if not anchor.left_out:
+            others = fit([rows[j] for j in used if j != i])
+            entry["leave_one_out"] = round(error(row, others), 4)
+        table.append(entry)
+        print(
+            f"{anchor.name:28} {anchor.target:18} {anchor.milliseconds:8.3f} ms  predicted {entry['predicted_ms']:8.3f}"
+            f"  error {entry['error']:+.1%}  leave-one-out "
+            + (f"{entry['leave_one_out']:+.1%}" if not anchor.left_out else f"- ({anchor.left_out})")
+        )
+    loo = [abs(float(t["leave_one_out"])) for t in table if "leave_one_out" in t]
+    summary = {"mean_absolute": round(float(np.mean(loo)), 4), "worst": round(max(loo), 4)}
+    print(f"leave-one-out: mean absolute error {summary['mean_absolute']:.1%}, worst {summary['worst']:.1%}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"constants": shipped, "anchors": table, "leave_one_out": summary}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

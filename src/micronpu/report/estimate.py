@@ -1,0 +1,46 @@
+"""Figures that nobody has measured on the silicon: each with its band and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long one call of a program keeps a processor busy, as an estimate.
+
+    Attributes:
+        processor: "NPU", or the title of the core.
+        cycles: of its clock.
+        clock_mhz: the clock.
+        low, high: factors of the time between which the published measurements of other networks lie.
+        source: what the cycles rest on, one clause.
+    """
+
+    processor: str
+    cycles: int
+    clock_mhz: float
+    low: float
+    high: float
+    source: str
+
+    @property
+    def milliseconds(self) -> float:
+        return self.cycles / self.clock_mhz / 1000
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Lower and upper end in milliseconds."""
+        return self.low * self.milliseconds, self.high * self.milliseconds
+
+    def __str__(self) -> str:
+        """``NPU: about 6.3 ms (5.1 to 7.9), 948,100 cycles at 150 MHz, by ...``."""
+        low, high = self.band
+        digits = _digits(self.milliseconds)
+        time = f"about {self.milliseconds:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
+        return f"{self.processor}: {time}, {self.cycles:,} cycles at {self.clock_mhz:g} MHz, by {self.source}."
+
+
+def _digits(milliseconds: float) -> int:
+    """Decimal places that leave two or three figures."""
+    return 0 if milliseconds >= 100 else 1 if milliseconds >= 10 else 2 if milliseconds >= 0.1 else 4
