@@ -418,3 +418,91 @@ def test_contiguous_input_of_a_channels_last_program_is_refused() -> None:
     program, inputs = program_of("quantized_conv2d", CONVOLUTION)
     with pytest.raises(ModelError, match=r"another memory layout than the program, .* compiled for channels-last"):
         program.run(X.contiguous(), *inputs[1:])
+
+
+@functools.cache
+def convolution_pte() -> bytes:
+    """A convolution whose tensors are all constants or planned memory, but for the image."""
+
+    class Call(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, argument in enumerate(CONVOLUTION):
+                if isinstance(argument, torch.Tensor) and number:
+                    self.register_buffer(f"x{number}", argument)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rest = [getattr(self, f"x{number}", argument) for number, argument in enumerate(CONVOLUTION)]
+            return torch.ops.cortex_m.quantized_conv2d(x, *rest[1:])
+
+    edge = to_edge(
+        torch.export.export(Call(), (CONVOLUTION[0],)), compile_config=EdgeCompileConfig(_check_ir_validity=False)
+    )
+    return bytes(edge.to_executorch().buffer)
+
+
+def damaged_runs(change: Any) -> Iterator[str]:
+    """What the stock runtime says of programs with one argument changed, one after the other.
+
+    Args:
+        change: is given the values of the plan, the arguments of the call, and the number of the argument.
+    """
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+    from executorch.runtime import Runtime
+
+    plugin = load_plugin()
+    for number in range(len(CONVOLUTION) + 1):
+        file = deserialize_pte_binary(convolution_pte())
+        plan = file.program.execution_plan[0]
+        (call,) = (i.instr_args for c in plan.chains for i in c.instructions if type(i.instr_args).__name__ == "KernelCall")
+        if not change(plan.values, call.args, number):
+            continue
+        plugin.clear_error()
+        # Only the plug-in stands between this plan and its kernel: micronpu's own checks are not asked.
+        method = Runtime.get().load_program(bytes(serialize_pte_binary(file))).load_method("forward")
+        with pytest.raises(RuntimeError):
+            method.execute([CONVOLUTION[0]])
+        failure = plugin.take_error()
+        assert failure is not None, number
+        yield failure.sentence
+
+
+def test_arguments_of_another_kind_are_sentences() -> None:
+    from executorch.exir.schema import EValue, Null, String
+
+    def change(values: Any, args: list[int], number: int) -> bool:
+        optional = number < len(CONVOLUTION) and type(values[args[number]].val).__name__ == "Null"
+        values.append(EValue(String("x") if optional or number == 2 else Null()))
+        args[number] = len(values) - 1
+        return True
+
+    sentences = list(damaged_runs(change))
+    assert len(sentences) == len(CONVOLUTION) + 1
+    for number, sentence in enumerate(sentences):
+        assert f"quantized_conv2d: argument {number} must be " in sentence
+
+
+def test_missing_arguments_are_sentences() -> None:
+    def change(values: Any, args: list[int], number: int) -> bool:
+        del args[number:]
+        return True
+
+    for number, sentence in enumerate(damaged_runs(change)):
+        assert f"it is called with {number} arguments, but has {len(CONVOLUTION) + 1}" in sentence
+
+
+def test_tensors_without_memory_are_sentences() -> None:
+    seen = []
+
+    def change(values: Any, args: list[int], number: int) -> bool:
+        tensor = values[args[number]].val
+        if type(tensor).__name__ != "Tensor" or number in (0, len(CONVOLUTION)):  # these are given by the caller
+            return False
+        tensor.data_buffer_idx, tensor.allocation_info = 0, None
+        seen.append(number)
+        return True
+
+    sentences = list(damaged_runs(change))
+    assert len(seen) >= 4
+    for number, sentence in zip(seen, sentences, strict=True):
+        assert f"argument {number} must be a tensor with memory" in sentence
