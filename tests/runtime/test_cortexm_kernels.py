@@ -454,7 +454,8 @@ def damaged_runs(change: Any) -> Iterator[str]:
     for number in range(len(CONVOLUTION) + 1):
         file = deserialize_pte_binary(convolution_pte())
         plan = file.program.execution_plan[0]
-        (call,) = (i.instr_args for c in plan.chains for i in c.instructions if type(i.instr_args).__name__ == "KernelCall")
+        instructions = [i.instr_args for chain in plan.chains for i in chain.instructions]
+        (call,) = (i for i in instructions if type(i).__name__ == "KernelCall")
         if not change(plan.values, call.args, number):
             continue
         plugin.clear_error()
