@@ -19,7 +19,7 @@ import micronpu
 from micronpu.errors import FileError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronCompileOptions
-from micronpu.targets.target import all_targets
+from micronpu.targets.registry import all_targets
 
 
 class Net(nn.Module):

@@ -132,7 +132,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "family": (
         lambda: compiled(options=NeutronCompileOptions()),
-        "The target ethos-u55-128 has an Ethos-U, but the options are of type NeutronCompileOptions. Try: Ethos",
+        "The target ethos-u55-128 takes EthosUCompileSpec, but the options are of type NeutronCompileOptions. Try: ",
     ),
     "size": (
         lambda: compiled(options=EthosUCompileSpec("ethos-u85-256")),

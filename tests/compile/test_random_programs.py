@@ -24,7 +24,8 @@ from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.config import Activations
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
-from micronpu.targets.registry import Options, device_for
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
 
 U55, U85 = "ethos-u55-128", "ethos-u85-256"
 

@@ -21,6 +21,7 @@ from micronpu.targets.neutron.converter import ConverterOptions, ReferenceConver
 from micronpu.targets.neutron.neutron_graph import read_program
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.sdk import SdkConverter, default_converter, parse_log, sdk_is_installed, select_converter
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 STAND_IN = Path(__file__).parent.parent / "stand_in_sdk"
 OPTIONS = ConverterOptions("imxrt700", timeout=60)
@@ -145,15 +146,17 @@ def test_two_versions_in_one_installation(mood, tmp_path):
 
 def test_choice_of_converter(monkeypatch):
     assert isinstance(default_converter(), ReferenceConverter)
-    assert isinstance(select_converter("auto", "imx95"), ReferenceConverter)
+    assert isinstance(select_converter("auto", NeutronTargetSpec("imx95")), ReferenceConverter)
     monkeypatch.syspath_prepend(STAND_IN)
     assert sdk_is_installed()
     assert isinstance(default_converter(), SdkConverter)
-    assert isinstance(select_converter("auto", "imxrt700"), SdkConverter)
-    assert isinstance(select_converter("auto", "imx95"), ReferenceConverter)  # the runtime is not known to take it
-    assert isinstance(select_converter("reference", "imxrt700"), ReferenceConverter)
+    assert isinstance(select_converter("auto", NeutronTargetSpec("imxrt700")), SdkConverter)
+    assert isinstance(
+        select_converter("auto", NeutronTargetSpec("imx95")), ReferenceConverter
+    )  # the runtime is not known to take it
+    assert isinstance(select_converter("reference", NeutronTargetSpec("imxrt700")), ReferenceConverter)
     with pytest.raises(ConverterError, match=r"N3-1024S \(class S\) of imx95.*takes those for imxrt700"):
-        select_converter("sdk", "imx95")
+        select_converter("sdk", NeutronTargetSpec("imx95"))
     # Found where this process finds it, although the worker does not inherit this process's path.
     assert SdkConverter().convert(add_model(), OPTIONS).kind == "silicon"
 

@@ -188,7 +188,7 @@ def test_wrong_arguments_of_the_partitioner() -> None:
 
 
 def test_options_of_another_family() -> None:
-    with pytest.raises(OptionError, match="The target imxrt700-neutron has a Neutron, but the options are"):
+    with pytest.raises(OptionError, match="The target imxrt700-neutron takes NeutronCompileOptions, but"):
         micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUCompileSpec("ethos-u55-128"))
     with pytest.raises(OptionError, match="The target is ethos-u85-256, but the options are for ethos-u55-128"):
         micronpu.check(Net().eval(), inputs(), target="ethos-u85-256", options=EthosUCompileSpec("ethos-u55-128"))

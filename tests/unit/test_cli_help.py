@@ -14,7 +14,7 @@ from micronpu import __version__
 from micronpu.cli.main import DEFAULT_TARGET
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.neutron.options import NeutronCompileOptions
-from micronpu.targets.target import all_targets
+from micronpu.targets.registry import all_targets
 
 # After the command, on stderr: which of the heavy libraries it has imported.
 LOADED = """
@@ -89,7 +89,7 @@ def test_targets_are_those_of_the_chip_files():
     assert DEFAULT_TARGET in all_targets()
     for name, target in all_targets().items():
         (line,) = [line for line in lines if line.startswith(f"{name} ")]
-        assert target.device in line if target.chip is None else target.chip.title in line
+        assert target.silicon in line if target.chip is None else target.chip.title in line
         assert all(alias in line for alias in target.entry.aliases)
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from micronpu.chips import NeutronNpu
 from micronpu.ir import DType, GraphBuilder, QParams, Tensor, TensorType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Relu
@@ -19,8 +18,9 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes.memory import peak_activation_bytes
 from micronpu.targets.neutron.costs import BAND, START_CYCLES, costs_of, npu_latency
+from micronpu.targets.neutron.target_spec import NeutronNpu
 
-N1 = NeutronNpu(family="neutron", variant="N1-16", kind="C", pipelines=4, macs=4, clock_mhz=150)
+N1 = NeutronNpu(variant="N1-16", kind="C", pipelines=4, macs=4, clock_mhz=150)
 Q = QParams.per_tensor(0.05, 0)
 
 

@@ -7,12 +7,11 @@ import sys
 
 import pytest
 
-from micronpu.chips import NeutronNpu, load_chip, load_chips
-from micronpu.chips.chip import Memory, parse_chip
+from micronpu.chips import load_chip, shipped_chips
+from micronpu.chips.chip import Chips, Memory, parse_chip
 from micronpu.errors import OptionError
-from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.neutron.target_spec import FLAVORS, NeutronTargetSpec, neutron_chips
-from micronpu.targets.target import all_targets, chip_targets, find_target
+from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
+from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for
 
 CHIP = """
 name = "toy"
@@ -50,22 +49,22 @@ def broken(old: str, new: str) -> str:
 # ---------------------------------------------------------------- chips that come with the package
 
 
-@pytest.mark.parametrize("chip", load_chips(), ids=lambda chip: chip.name)
+@pytest.mark.parametrize("chip", shipped_chips().values(), ids=lambda chip: chip.name)
 def test_a_shipped_chip_is_plausible(chip):
     assert chip.title and chip.source and chip.targets
     assert 10 <= chip.npu.clock_mhz <= 2000 and 10 <= chip.core_clock_mhz <= 2000
     assert all(1024 <= m.bytes <= 1 << 40 for m in chip.memories)
     assert len({m.name for m in chip.memories}) == len(chip.memories)
-    if isinstance(chip.npu, NeutronNpu):
-        assert 1 <= chip.npu.pipelines <= 64 and 1 <= chip.npu.macs <= 64
-        assert NeutronTargetSpec(chip.name).macs == chip.npu.macs
+    if chip.name in neutron_chips():
+        npu = NeutronTargetSpec(chip.name).npu
+        assert npu == neutron_chips()[chip.name] and 1 <= npu.pipelines <= 64 and 1 <= npu.macs <= 64
     assert chip_targets(chip)
 
 
 def test_chips_are_sorted_and_have_names_of_their_own():
-    names = [chip.name for chip in load_chips()]
-    assert names == sorted(set(names))
-    targets = [t for chip in load_chips() for entry in chip.targets for t in (entry.name, *entry.aliases)]
+    assert list(shipped_chips()) == sorted(shipped_chips())
+    assert all(name == chip.name for name, chip in shipped_chips().items())
+    targets = [t for chip in shipped_chips().values() for entry in chip.targets for t in (entry.name, *entry.aliases)]
     assert len(targets) == len(set(targets))
 
 
@@ -77,7 +76,7 @@ def test_the_geometry_of_imxrt700():
 @pytest.mark.parametrize("name", ["imxrt700", "imxrt700-neutron-cortexm"])
 def test_a_target_is_found_by_name_and_alias(name: str):
     target = find_target(name)
-    assert (target.device, target.name) == ("imxrt700", "imxrt700-neutron-cortexm")
+    assert (target.silicon, target.name) == ("imxrt700", "imxrt700-neutron-cortexm")
     assert all_targets()[target.name] == target
 
 
@@ -86,7 +85,7 @@ def test_an_unknown_target_lists_the_known_ones():
         find_target("imxrt7000")
     message = str(caught.value)
     assert message.startswith("There is no target 'imxrt7000'. Try: one of ")
-    for chip in load_chips():
+    for chip in shipped_chips().values():
         for entry in chip.targets:
             assert all(name in message for name in (entry.name, *entry.aliases))
 
@@ -94,14 +93,14 @@ def test_an_unknown_target_lists_the_known_ones():
 def test_the_device_of_an_unknown_chip_or_flavor_lists_the_known_ones():
     with pytest.raises(OptionError) as caught:
         NeutronTargetSpec("toaster")
-    assert str(caught.value) == f"'toaster' has no Neutron. Try: one of {', '.join(neutron_chips())}."
+    assert str(caught.value) == f"'toaster' has no Neutron. Try: one of {', '.join(neutron_chips())}, or a chip file."
     with pytest.raises(OptionError) as caught:
         NeutronTargetSpec("imxrt700", "SDK_1")
     assert str(caught.value) == f"There is no converter flavor 'SDK_1'. Try: one of {', '.join(FLAVORS)}."
 
 
 def test_chips_are_read_without_torch():
-    code = "import sys, micronpu.chips; micronpu.chips.load_chips(); sys.exit('torch' in sys.modules)"
+    code = "import sys, micronpu.chips; micronpu.chips.shipped_chips(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -113,7 +112,8 @@ def test_a_chip_from_a_file(tmp_path):
     path.write_text(CHIP)
     chip = load_chip(path)
     assert (chip.name, chip.core, chip.core_clock_mhz) == ("toy", "cortex-m0", 48.0)
-    assert (chip.npu.pipelines, chip.npu.macs, chip.npu.clock_mhz) == (2, 4, 12.5)
+    npu = NeutronNpu.of(chip)
+    assert (npu.pipelines, npu.macs, npu.clock_mhz) == (2, 4, 12.5)
     assert chip.memories == (Memory("sram", 1024),)
     assert [(t.name, t.aliases) for t in chip.targets] == [("toy-neutron", ("toy",))]
 
@@ -139,7 +139,7 @@ def test_the_chips_of_the_recipes(name: str, npu: str, core: str, leftovers: boo
     assert target.chip is not None
     assert (target.chip.npu.variant, target.chip.core, target.core is not None) == (npu, core, leftovers)
     if target.family == "ethos-u":
-        assert EthosUCompileSpec(target.device, **target.defaults()).accelerator.macs == int(npu.split("-")[1])
+        assert options_for(target).accelerator.macs == int(npu.split("-")[1])
         assert any(m.bandwidth for m in target.chip.memories) and target.chip.npu.assumed
 
 
@@ -211,12 +211,13 @@ def test_a_file_that_is_no_text(tmp_path):
             'leftovers = "float"',
             "`leftovers` of the target toy-neutron in the chip file toy.toml is 'float'.",
         ),
+        ("macs = 4", "macs = 4\nmac = 3", "The npu in the chip file toy.toml has the field `mac`, which there is not."),
         ('["toy"]', "[1]", "`aliases` in the chip file toy.toml is [1]; it is a list of filled strings."),
     ],
 )
 def test_what_a_broken_file_is_told(old: str, new: str, sentence: str):
     with pytest.raises(OptionError) as caught:
-        parse_chip(broken(old, new), "toy.toml")
+        NeutronNpu.of(parse_chip(broken(old, new), "toy.toml"))
     assert str(caught.value).startswith(sentence)
 
 
@@ -231,8 +232,10 @@ def test_a_target_from_a_users_file(tmp_path):
     path.write_text(CHIP)
     for name in (str(path), f"{path}:toy", f"{path}:toy-neutron"):
         target = find_target(name)
-        assert (target.name, target.device, target.family) == ("toy-neutron", "toy", "neutron")
-    assert NeutronTargetSpec("toy").macs == 4
+        assert (target.name, target.silicon, target.family) == ("toy-neutron", str(path), "neutron")
+        assert options_for(target).target.macs == 4
+    with pytest.raises(OptionError, match="'toy' has no Neutron"):  # reading a file leaves nothing behind
+        NeutronTargetSpec("toy")
     with pytest.raises(OptionError, match=r"has no target 'tay'\. Try: one of toy-neutron"):
         find_target(f"{path}:tay")
     path.write_text(broken('name = "toy"\n', 'name = "imxrt700"\n'))
@@ -240,9 +243,21 @@ def test_a_target_from_a_users_file(tmp_path):
         find_target(str(path))
 
 
+def test_two_chip_files_of_one_name(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(broken('"Toy"', f'"Toy {name}"'))
+    chips = shipped_chips()
+    more = chips.with_files(tmp_path / "a.toml", tmp_path / "a.toml")
+    assert set(more) - set(chips) == {"toy"} and "toy" not in shipped_chips()
+    with pytest.raises(OptionError, match=r"a\.toml and .*b\.toml both describe a chip called `toy`\. Try: another"):
+        more.with_files(tmp_path / "b.toml")
+    assert all_targets(more).keys() - all_targets().keys() == {"toy-neutron"}
+    assert Chips(*chips.values()) == chips
+
+
 def test_an_ethos_u_is_a_target_without_a_chip():
     target = find_target("ethos-u55-128")
-    assert (target.family, target.device, target.chip) == ("ethos-u", "ethos-u55-128", None)
+    assert (target.family, target.silicon, target.chip) == ("ethos-u", "ethos-u55-128", None)
 
 
 ETHOS_U_CHIP = """
@@ -265,10 +280,14 @@ def test_an_ethos_u_of_a_chip(tmp_path):
     path = tmp_path / "board.toml"
     path.write_text(ETHOS_U_CHIP)
     target = find_target(str(path))
-    assert target.device == "ethos-u55-128"
-    assert target.defaults() == {"system_config": "", "memory_mode": "Sram_Only", "max_sram_bytes": 0}
+    assert target.silicon == "ethos-u55-128"
+    assert FAMILIES[target.family].defaults(target) == {
+        "system_config": "",
+        "memory_mode": "Sram_Only",
+        "max_sram_bytes": 0,
+    }
     for old, new, sentence in (
-        ('"ethos-u"', '"tpu"', "The NPU family in the chip file .* is 'tpu'"),
+        ('"ethos-u"', '"tpu"', "The NPU family in the chip file .* is 'tpu'.*Try: one of .*neutron.*ethos-u"),
         ('"ethos-u55-128"', '"ethos-u55-1"', "There is no Ethos-U 'ethos-u55-1'"),
     ):
         path.write_text(ETHOS_U_CHIP.replace(old, new, 1))

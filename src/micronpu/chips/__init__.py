@@ -2,28 +2,26 @@
 
 from micronpu.chips.chip import (
     CMSIS_NN,
-    ETHOS_U,
-    NEUTRON,
+    NPU_FIELDS,
     Chip,
-    EthosUNpu,
+    Chips,
     Memory,
-    NeutronNpu,
     Npu,
     TargetEntry,
     load_chip,
-    load_chips,
+    shipped_chips,
 )
+from micronpu.chips.section import ChipSection
 
 __all__ = [
     "CMSIS_NN",
-    "ETHOS_U",
-    "NEUTRON",
+    "NPU_FIELDS",
     "Chip",
-    "EthosUNpu",
+    "Chips",
     "Memory",
-    "NeutronNpu",
     "Npu",
+    "ChipSection",
     "TargetEntry",
     "load_chip",
-    "load_chips",
+    "shipped_chips",
 ]

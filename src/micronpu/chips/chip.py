@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from importlib import resources
+from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from micronpu.chips.core import is_cortex_m
+from micronpu.chips.section import ChipSection
 from micronpu.errors import OptionError
 
 if sys.version_info >= (3, 11):
@@ -19,69 +19,45 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-
-NEUTRON = "neutron"
-ETHOS_U = "ethos-u"
 CMSIS_NN = "cmsis-nn"
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Npu:
     """The accelerator of a chip.
 
     Attributes:
-        family: "neutron" or "ethos-u".
+        family: such as "neutron" or "ethos-u".
         variant: the vendor's name of the size.
         clock_mhz: clock in MHz.
         note: what else is worth knowing about it, or "".
         assumed: what stands in the file without a published source, one clause each; reports name them.
+        own: the whole table, of which its family reads the fields that only it has.
     """
 
     family: str
     variant: str
     clock_mhz: float
-    note: str = ""
-    assumed: tuple[str, ...] = ()
+    note: str
+    assumed: tuple[str, ...]
+    own: ChipSection = field(hash=False, repr=False)
+
+    @classmethod
+    def read(cls, section: ChipSection) -> Npu:
+        return cls(
+            section.text("family"),
+            section.text("variant"),
+            section.number("clock_mhz"),
+            section.optional_text("note"),
+            section.optional_texts("assumed"),
+            section,
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeutronNpu(Npu):
-    """A Neutron.
-
-    Attributes:
-        kind: the family's class: "C" is driven by the host's core, "S" has a controller.
-        pipelines: dot-product units that run in parallel.
-        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
-        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
-            NPU takes, or "" where only the open reference converter serves.
-        weight_bandwidth: bytes per second at which weights are copied from flash to where the NPU can read them; None
-            where it reads them in place, or where nothing is known.
-        fitted: published latencies of this Neutron are among those that the cost model is fitted to; without any, a
-            report gives no time.
-    """
-
-    kind: str
-    pipelines: int
-    macs: int
-    converter: str = ""
-    weight_bandwidth: float | None = None
-    fitted: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class EthosUNpu(Npu):
-    """An Ethos-U.
-
-    Attributes:
-        accelerator: Vela's name, such as "ethos-u55-128".
-        system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the family's defaults.
-    """
-
-    accelerator: str
-    system_config: str = ""
-    memory_mode: str = ""
+NPU_FIELDS = ("family", "variant", "clock_mhz", "note", "assumed")
+"""Of the table of an accelerator, those that every family has."""
 
 
 @dataclass(frozen=True)
@@ -124,145 +100,100 @@ class TargetEntry:
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip as its file describes it."""
+    """A chip as its file describes it.
+
+    Attributes:
+        npu: its accelerator; None where the core is alone.
+        file: path of the user's own file that it is from; "" for a chip that comes with the package.
+    """
 
     name: str
     title: str
     source: str
     core: str
     core_clock_mhz: float
-    npu: Npu
+    npu: Npu | None
     memories: tuple[Memory, ...]
     targets: tuple[TargetEntry, ...]
+    file: str = ""
 
 
-def _field(table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    if key not in table:
-        hint = f"add a table [{key}]" if kind is dict else f"add a table [[{key}]]" if kind is list else ""
-        beside = ", ".join(f"`{name}`" for name in table)
-        hint = hint or f"add `{key} = ...`" + (f" beside {beside}" if beside else "")
-        raise OptionError(f"The chip file {where} has no `{key}`.", hint=hint)
-    value = table[key]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise OptionError(f"`{key}` in the chip file {where} is {value!r}, which is not of the expected type.")
-    if isinstance(value, (int, float)) and not 0 < value < math.inf:
-        raise OptionError(f"`{key}` in the chip file {where} is {value}; it must be positive.")
-    return value
+class Chips(Mapping[str, Chip]):
+    """Chips by name: a value that holds those that it was made with, and never gets another one."""
+
+    def __init__(self, *chips: Chip) -> None:
+        self._chips: dict[str, Chip] = {}
+        for chip in chips:
+            known = self._chips.setdefault(chip.name, chip)
+            if known == chip:
+                continue
+            if known.file:
+                what = f"The chip files {known.file} and {chip.file} both describe a chip called `{chip.name}`."
+            else:
+                what = f"The chip file {chip.file} is called `{chip.name}`, as a chip that micronpu brings along."
+            raise OptionError(what, hint="another `name` in one of the files" if known.file else "another name")
+
+    def with_files(self, *paths: str | PathLike[str]) -> Chips:
+        """These chips and those of a user's own files.
+
+        Raises:
+            OptionError: a file is missing or wrong, or two chips have one name.
+        """
+        return Chips(*self.values(), *(load_chip(path) for path in paths))
+
+    def __getitem__(self, name: str) -> Chip:
+        return self._chips[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chips)
+
+    def __len__(self) -> int:
+        return len(self._chips)
 
 
-def _text(table: Mapping[str, Any], key: str, where: str) -> str:
-    """An optional string."""
-    return str(_field(table, key, str, where)) if key in table else ""
-
-
-def _flag(table: Mapping[str, Any], key: str, where: str) -> bool:
-    """An optional truth value."""
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise OptionError(f"`{key}` in the chip file {where} is {value!r}; it is true or false.")
-    return value
-
-
-def _number(table: Mapping[str, Any], key: str, where: str) -> float | None:
-    """An optional positive number."""
-    return float(_field(table, key, (int, float), where)) if key in table else None
-
-
-def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """An optional list of strings."""
-    given = _field(table, key, list, where) if key in table else []
-    if not all(isinstance(g, str) and g for g in given):
-        raise OptionError(f"`{key}` in the chip file {where} is {given!r}; it is a list of filled strings.")
-    return tuple(given)
-
-
-def _tables(table: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    """A list of tables, `[[key]]` in TOML."""
-    given = _field(table, key, list, where)
-    if not all(isinstance(g, dict) for g in given):
-        raise OptionError(f"`{key}` in the chip file {where} is {given!r}; it is a list of tables.")
-    return list(given)
-
-
-def _npu(table: Mapping[str, Any], where: str) -> Npu:
-    """The accelerator from its table; each family has fields of its own."""
-    family = _field(table, "family", str, where)
-    common: dict[str, Any] = {
-        "family": family,
-        "variant": _field(table, "variant", str, where),
-        "clock_mhz": float(_field(table, "clock_mhz", (int, float), where)),
-        "note": _text(table, "note", where),
-        "assumed": _texts(table, "assumed", where),
-    }
-    if family == NEUTRON:
-        return NeutronNpu(
-            **common,
-            kind=_field(table, "class", str, where),
-            pipelines=_field(table, "pipelines", int, where),
-            macs=_field(table, "macs", int, where),
-            converter=_text(table, "converter", where),
-            weight_bandwidth=_number(table, "weight_bandwidth", where),
-            fitted=_flag(table, "fitted", where),
-        )
-    if family == ETHOS_U:
-        return EthosUNpu(
-            **common,
-            accelerator=_field(table, "accelerator", str, where),
-            system_config=_text(table, "system_config", where),
-            memory_mode=_text(table, "memory_mode", where),
-        )
-    raise OptionError(f"The NPU family in the chip file {where} is {family!r}.", hint=f'"{NEUTRON}" or "{ETHOS_U}"')
-
-
-def parse_chip(text: str, where: str) -> Chip:
+def parse_chip(text: str, where: str, file: str = "") -> Chip:
     """A chip from the text of its file; ``where`` names the file in errors."""
     try:
-        data = tomllib.loads(text)
+        data = ChipSection(where, "", tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"The chip file {where} is not valid TOML: {error}.") from error
-    number = (int, float)
-    core = _field(data, "core", dict, where)
+    core = data.table("core")
     return Chip(
-        name=_field(data, "name", str, where),
-        title=_field(data, "title", str, where),
-        source=_field(data, "source", str, where),
-        core=_field(core, "name", str, where),
-        core_clock_mhz=float(_field(core, "clock_mhz", number, where)),
-        npu=_npu(_field(data, "npu", dict, where), where),
-        memories=tuple(_memory(m, where) for m in (_tables(data, "memory", where) if "memory" in data else ())),
-        targets=tuple(_target(t, _field(core, "name", str, where), where) for t in _tables(data, "target", where)),
+        name=data.text("name"),
+        title=data.text("title"),
+        source=data.text("source"),
+        core=core.text("name"),
+        core_clock_mhz=core.number("clock_mhz"),
+        npu=Npu.read(data.table("npu")) if "npu" in data else None,
+        memories=tuple(_memory(m) for m in (data.tables("memory") if "memory" in data else ())),
+        targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),
+        file=file,
     )
 
 
-def _memory(table: Mapping[str, Any], where: str) -> Memory:
-    name = _field(table, "name", str, where)
-    known = [f.name for f in fields(Memory)]
-    for key in table:
-        if key not in known:
-            raise OptionError(
-                f"The memory {name} in the chip file {where} has the field `{key}`, which there is not.",
-                hint=f"one of {', '.join(known)}",
-            )
-    return Memory(name, _field(table, "bytes", int, where), _number(table, "bandwidth", where))
+def _memory(section: ChipSection) -> Memory:
+    name = section.text("name")
+    section.refuse_others([f.name for f in fields(Memory)])
+    return Memory(name, section.integer("bytes"), section.optional_number("bandwidth"))
 
 
-def _target(table: Mapping[str, Any], core: str, where: str) -> TargetEntry:
-    name, leftovers = _field(table, "name", str, where), _text(table, "leftovers", where)
+def _target(section: ChipSection, core: str) -> TargetEntry:
+    name, leftovers = section.text("name"), section.optional_text("leftovers")
     if leftovers not in ("", CMSIS_NN):
         raise OptionError(
-            f"`leftovers` of the target {name} in the chip file {where} is {leftovers!r}.",
+            f"`leftovers` of the target {name} in the chip file {section.where} is {leftovers!r}.",
             hint=f'"{CMSIS_NN}", or none',
         )
     if leftovers and not is_cortex_m(core):
         raise OptionError(
-            f"The target {name} in the chip file {where} computes with CMSIS-NN, which does not run on the core "
-            f"{core!r}.",
+            f"The target {name} in the chip file {section.where} computes with CMSIS-NN, which does not run on the "
+            f"core {core!r}.",
             hint="leave out `leftovers`",
         )
-    return TargetEntry(name, _field(table, "title", str, where), _texts(table, "aliases", where), leftovers)
+    return TargetEntry(name, section.text("title"), section.optional_texts("aliases"), leftovers)
 
 
-def load_chip(path: str | Path) -> Chip:
+def load_chip(path: str | PathLike[str]) -> Chip:
     """A chip from a user's own file."""
     file = Path(path)
     if not file.is_file():
@@ -271,13 +202,13 @@ def load_chip(path: str | Path) -> Chip:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise OptionError(f"The chip file {file} is not UTF-8 text.") from error
-    return parse_chip(text, str(file))
+    return parse_chip(text, str(file), str(file))
 
 
 @functools.lru_cache(maxsize=1)
-def load_chips() -> tuple[Chip, ...]:
+def shipped_chips() -> Chips:
     """The chips that come with the package, sorted by name."""
     files = sorted(
         (f for f in resources.files("micronpu.chips").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name
     )
-    return tuple(parse_chip(f.read_text(encoding="utf-8"), f.name) for f in files)
+    return Chips(*(parse_chip(f.read_text(encoding="utf-8"), f.name) for f in files))

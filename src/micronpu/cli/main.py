@@ -102,7 +102,7 @@ def compile_command(
     A float model is quantized first, with calibration data.
     """
     from micronpu.cli.files import load_calibration, load_model
-    from micronpu.targets.target import find_target
+    from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
     options = chosen_options(context, find_target(target))
@@ -164,7 +164,7 @@ def check(
     Needs no calibration data. Exit code 0, whatever the answer.
     """
     from micronpu.cli.files import load_model
-    from micronpu.targets.target import find_target
+    from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
     for path in (report_html, report_json):
@@ -270,28 +270,37 @@ def inspect(
 
 @app.command()
 @console.guarded
-def targets(debug: Debug = False) -> None:
+def targets(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="CHIP.toml", help="Chip files of your own, to be listed too.", show_default=False),
+    ] = None,
+    debug: Debug = False,
+) -> None:
     """List what can be compiled for."""
     from rich import box
     from rich.table import Table
 
-    from micronpu.targets.target import all_chips, all_targets
+    from micronpu.chips import shipped_chips
+    from micronpu.targets.registry import FAMILIES, all_targets
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("target", style="cyan", no_wrap=True)
     for column in ("also called", "chip", "core", "NPU"):
         table.add_column(column)
-    for name, target in sorted(all_targets().items()):
+    known = shipped_chips().with_files(*(files or ()))
+    for name, target in sorted(all_targets(known).items()):
+        title = FAMILIES[target.family].title
         if target.chip is None:
-            table.add_row(name, "", "any", "any", target.device)
+            table.add_row(name, "", "any", "any", title)
         else:
-            npu = f"{target.family} {target.chip.npu.variant}"
+            npu = f"{title} {target.chip.npu.variant}" if target.chip.npu is not None else "none"
             table.add_row(name, ", ".join(target.entry.aliases), target.chip.title, target.chip.core, npu)
     chips = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("chip", "core", "NPU", "memories"):
         chips.add_column(column)
-    for chip in all_chips():
-        core, npu = f"{chip.core_clock_mhz:g} MHz", f"{chip.npu.clock_mhz:g} MHz"
+    for chip in known.values():
+        core, npu = f"{chip.core_clock_mhz:g} MHz", f"{chip.npu.clock_mhz:g} MHz" if chip.npu is not None else "none"
         chips.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
     console.output().print(table, "", chips)
 

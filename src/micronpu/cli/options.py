@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from micronpu.errors import InternalError, OptionError
 
 if TYPE_CHECKING:
-    from micronpu.targets.registry import Options
-    from micronpu.targets.target import Target
+    from micronpu.targets.family import Target
+    from micronpu.targets.options import Options
 
 _KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
@@ -56,7 +56,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
     Raises:
         OptionError: an option of another family, or a value that does not fit.
     """
-    from micronpu.targets.families import FAMILIES
+    from micronpu.targets.registry import FAMILIES
 
     family = FAMILIES[target.family]
     given: dict[str, Any] = context.meta.get(_KEY, {})
@@ -69,20 +69,19 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
                 hint="leave it out, or another --target",
             )
     values = {name: _value(own[name], value) for name, value in given.items()}
-    defaults = target.defaults() | {family.device: target.device}
-    options: Options = family.options(**(defaults | values))
+    options: Options = family.choose(target, values)
     return options
 
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """The command with the options of its signature and those of the fields."""
-    from micronpu.targets.families import FAMILIES
+    from micronpu.targets.registry import FAMILIES
 
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
     for family in FAMILIES.values():
         texts = _attribute_texts(family.options)
         for field in fields(family.options):
-            if field.name != family.device:
+            if field.name != family.silicon_field:
                 chosen.setdefault(field.name, []).append((family.title, field, texts.get(field.name, "")))
     own = inspect.signature(command, eval_str=True).parameters.values()
 

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.cli.inspection import Delegate, Inspection, Section, Tensor
+from micronpu.cli.inspection import Inspection
+from micronpu.report.inspection import Delegate, Section, Tensor
 
 
 def inspection_view(inspection: Inspection) -> RenderableType:

@@ -31,7 +31,8 @@ from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_trai
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.targets.cortexm.costs import core_note
-from micronpu.targets.registry import Options, device_for
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
 
 DEFAULT_TARGET = "imxrt700"
 

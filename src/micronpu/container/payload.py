@@ -322,3 +322,15 @@ def _truncated(found: int, needed: int) -> PayloadError:
         f"The Neutron payload is truncated: it has {found} bytes, but its header needs {needed}.",
         hint="copy the .pte file again or " + _COMPILE_AGAIN,
     )
+
+
+def content_of(blob: bytes) -> str:
+    """What named data or a section holds, as far as its first bytes say."""
+    if blob[4:8] == b"TFL3":
+        return "LiteRT model"
+    if blob[4:8] == b"TOSA":
+        return "TOSA graph"
+    try:
+        return f"integer graph for the host: {content_of(parse(blob).weights)}"
+    except PayloadError:
+        return ""

@@ -21,15 +21,9 @@ from micronpu.recipes.chips import (
 from micronpu.recipes.combine import combine
 from micronpu.recipes.files import FILES, FilesStage, stages_with_files
 from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
-from micronpu.recipes.providers import (
-    PROVIDERS,
-    CortexMRecipeProvider,
-    CortexMRecipeType,
-    EthosURecipeProvider,
-    EthosURecipeType,
-    NeutronRecipeProvider,
-    NeutronRecipeType,
-)
+from micronpu.recipes.providers import BY_FAMILY, PROVIDERS, CortexMRecipeProvider, CortexMRecipeType
+from micronpu.targets.ethosu.recipes import EthosURecipeType
+from micronpu.targets.neutron.recipes import NeutronRecipeType
 
 __all__ = [
     "CortexMRecipeProvider",
@@ -50,6 +44,8 @@ __all__ = [
     "FilesStage",
     "stages_with_files",
 ]
+
+NeutronRecipeProvider, EthosURecipeProvider = BY_FAMILY["neutron"], BY_FAMILY["ethos-u"]
 
 for _provider in PROVIDERS:
     recipe_registry.register_backend_recipe_provider(_provider)

@@ -9,9 +9,7 @@ from executorch.export import ExportRecipe
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
-from micronpu.targets.families import FAMILIES
-from micronpu.targets.registry import device_for
-from micronpu.targets.target import find_target
+from micronpu.targets.registry import FAMILIES, find_target
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""
@@ -52,17 +50,17 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     if quantization not in get_args(Quantization):
         raise OptionError(f"`quantization` is {quantization!r}.", hint=f"one of {', '.join(get_args(Quantization))}")
     chosen = find_target(target)
-    _, family, device_field = FAMILIES[chosen.family]
-    (common, own), unknown = split_options(options, RecipeOptions, family)
+    family = FAMILIES[chosen.family]
+    (common, own), unknown = split_options(options, RecipeOptions, family.options)
     if unknown:
-        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family)
-    if device_field in own:
+        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family.options)
+    if family.silicon_field in own:
         raise OptionError(
-            f"The recipe for {chosen.name} was given `{device_field}`, which the chip decides.",
+            f"The recipe for {chosen.name} was given `{family.silicon_field}`, which the chip decides.",
             hint="leave it out, or another chip",
         )
-    spec = family(**(chosen.defaults() | own | {device_field: chosen.device}))
+    device = family.device(family.choose(chosen, own), chosen.name, chosen.core)
     checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
     checked.check(f'{chosen.name} with "{quantization}"', is_qat)
     activations: Activations = "int16" if quantization.startswith("int16") else "int8"
-    return device_recipe(f"{chosen.name}_{quantization}", device_for(target, spec), checked, is_qat, activations)
+    return device_recipe(f"{chosen.name}_{quantization}", device, checked, is_qat, activations)

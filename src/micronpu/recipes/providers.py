@@ -29,34 +29,8 @@ from micronpu.recipes.lowering import (
     plan_scratch,
 )
 from micronpu.recipes.quantization import aware_training, post_training
-from micronpu.targets.ethosu.device import EthosUDevice
-from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import NeutronCompileOptions
-
-
-class NeutronRecipeType(RecipeType):
-    """Recipes for NXP eIQ Neutron."""
-
-    INT8 = "micronpu_neutron_int8"
-    INT8_QAT = "micronpu_neutron_int8_qat"
-
-    @classmethod
-    def get_backend_name(cls) -> str:
-        return "micronpu_neutron"
-
-
-class EthosURecipeType(RecipeType):
-    """Recipes for Arm Ethos-U; int16 is for activations, the weights are int8 all the same."""
-
-    INT8 = "micronpu_ethosu_int8"
-    INT8_QAT = "micronpu_ethosu_int8_qat"
-    INT16 = "micronpu_ethosu_int16"
-    INT16_QAT = "micronpu_ethosu_int16_qat"
-
-    @classmethod
-    def get_backend_name(cls) -> str:
-        return "micronpu_ethosu"
+from micronpu.targets.family import Family
+from micronpu.targets.registry import FAMILIES
 
 
 class CortexMRecipeType(RecipeType):
@@ -219,30 +193,22 @@ class _Provider(BackendRecipeProvider):
         """The recipe, from checked options."""
 
 
-class NeutronRecipeProvider(_Provider):
-    """Recipes for Neutron; options are the fields of `RecipeOptions` and of `NeutronCompileOptions`."""
+class FamilyRecipeProvider(_Provider):
+    """Recipes of a family; options are the fields of `RecipeOptions` and of the family's options."""
 
-    types = NeutronRecipeType
-    options = NeutronCompileOptions
-
-    def _create(
-        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
-    ) -> ExportRecipe:
-        return device_recipe(name, NeutronDevice(NeutronCompileOptions(**own)), options, is_qat, activations)
-
-
-class EthosURecipeProvider(_Provider):
-    """Recipes for Ethos-U; options are the fields of `RecipeOptions` and of `EthosUCompileSpec`, of which ``target`` is
-    the accelerator, "ethos-u55-128" unless given."""
-
-    types = EthosURecipeType
-    options = EthosUCompileSpec
+    family: Family
 
     def _create(
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
-        spec = EthosUCompileSpec(**({"target": "ethos-u55-128"} | own))
-        return device_recipe(name, EthosUDevice(spec), options, is_qat, activations)
+        chosen = self.family.options(**({self.family.silicon_field: self.family.usual} | own))
+        return device_recipe(name, self.family.device(chosen), options, is_qat, activations)
+
+
+def _provider_of(family: Family) -> type[FamilyRecipeProvider]:
+    types = family.recipes()
+    members = {"family": family, "types": types, "options": family.options, "__doc__": FamilyRecipeProvider.__doc__}
+    return type(types.__name__.replace("Type", "Provider"), (FamilyRecipeProvider,), members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,4 +255,7 @@ def device_recipe(
     return build(name, quantizer, OutliningPartitioner(device, integer_io=options.io is not None), options)
 
 
-PROVIDERS: tuple[_Provider, ...] = (NeutronRecipeProvider(), EthosURecipeProvider(), CortexMRecipeProvider())
+BY_FAMILY = {name: _provider_of(family) for name, family in FAMILIES.items()}
+"""The class of the provider of each family."""
+
+PROVIDERS: tuple[_Provider, ...] = (*(provider() for provider in BY_FAMILY.values()), CortexMRecipeProvider())

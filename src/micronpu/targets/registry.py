@@ -1,58 +1,135 @@
-"""The device that a target stands for."""
+"""The one list of families, and what can be compiled for: chips, bare NPUs and cores, and chips of a user's own."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import ETHOS_U
+from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
 from micronpu.errors import OptionError
-from micronpu.partition.device import Device
-from micronpu.targets.ethosu.device import EthosUDevice
-from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import NeutronCompileOptions
-from micronpu.targets.target import Target, find_target
+from micronpu.targets.ethosu.family import EthosU
+from micronpu.targets.family import Family, Target
+from micronpu.targets.neutron.family import Neutron
 
-Options: TypeAlias = NeutronCompileOptions | EthosUCompileSpec
+if TYPE_CHECKING:
+    from micronpu.partition.device import Device
+    from micronpu.targets.options import Options
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), EthosU())}
+"""By `Family.name`."""
+
+_SUFFIX = ".toml"
 
 
-def device_for(target: str, options: Options | None = None) -> Device:
+def family_of(chip: Chip) -> Family:
+    """The family of a chip.
+
+    Raises:
+        OptionError: there is none of the name that its file gives.
+    """
+    family = next((f for f in FAMILIES.values() if f.has(chip)), None)
+    if family is not None:
+        return family
+    where = chip.file or chip.name
+    if chip.npu is None:
+        raise OptionError(f"The chip file {where} has no `npu`.", hint="add a table [npu]")
+    known = ", ".join(f'"{name}"' for name in FAMILIES)
+    raise OptionError(f"The NPU family in the chip file {where} is {chip.npu.family!r}.", hint=f"one of {known}")
+
+
+def chip_targets(chip: Chip) -> list[Target]:
+    """The targets of one chip.
+
+    Raises:
+        OptionError: there is no such family, or the family finds something wrong with its part of the chip.
+    """
+    family = family_of(chip)
+    return [Target(entry, family.name, family.silicon(chip), chip) for entry in chip.targets]
+
+
+def all_targets(chips: Chips | None = None) -> dict[str, Target]:
+    """Every target by name, aliases excluded.
+
+    Args:
+        chips: those that come with the package unless given.
+    """
+    chips = shipped_chips() if chips is None else chips
+    found = {t.name: t for chip in chips.values() for t in chip_targets(chip)}
+    for family in FAMILIES.values():
+        for name, title in family.bare().items():
+            found[name] = Target(TargetEntry(name, title), family.name, name)
+    return found
+
+
+def find_target(name: str) -> Target:
+    """The target of a name or alias, or of a user's chip file.
+
+    Args:
+        name: such as "imxrt700", or a path that ends in ".toml"; behind a path, ":target" chooses one of several.
+
+    Raises:
+        OptionError: there is none; the message lists the known ones.
+    """
+    path, colon, wanted = name.rpartition(f"{_SUFFIX}:")
+    if colon or name.endswith(_SUFFIX):
+        return _from_file(f"{path}{_SUFFIX}" if colon else name, wanted if colon else "")
+    targets = all_targets().values()
+    for target in targets:
+        if name == target.name or name in target.entry.aliases:
+            return target
+    known = [n for t in targets for n in (t.name, *t.entry.aliases)]
+    raise OptionError(f"There is no target {name!r}.", hint=f"one of {', '.join(sorted(known))}, or a chip file")
+
+
+def _from_file(path: str, wanted: str) -> Target:
+    """The target of a chip file, the first one unless named."""
+    chip = next(c for c in shipped_chips().with_files(path).values() if c.file)
+    try:
+        targets = chip_targets(chip)
+        for target in targets:
+            FAMILIES[target.family].choose(target)  # refuses what the family's compiler does not know
+    except OptionError as error:
+        raise OptionError(f"The chip file {path} cannot be used: {error.what}", hint=error.hint) from error
+    if not targets:
+        raise OptionError(f"The chip file {path} has no target.", hint="add a table [[target]]")
+    chosen = [t for t in targets if wanted in ("", t.name, *t.entry.aliases)]
+    if not chosen:
+        raise OptionError(
+            f"The chip file {path} has no target {wanted!r}.", hint=f"one of {', '.join(t.name for t in targets)}"
+        )
+    return chosen[0]
+
+
+def options_for(target: Target, options: Options | None = None) -> Any:
+    """The options that a user gave for a target, or its defaults.
+
+    Raises:
+        OptionError: they are for another family or other silicon.
+    """
+    family = FAMILIES[target.family]
+    if options is None:
+        return family.choose(target)
+    field, hint = family.silicon_field, f'{family.options.__name__}({family.silicon_field}="{target.silicon}")'
+    if not isinstance(options, family.options):
+        raise OptionError(
+            f"The target {target.name} takes {family.options.__name__}, but the options are of type "
+            f"{type(options).__name__}.",
+            hint=hint,
+        )
+    given = getattr(options, field)
+    if given != target.silicon:
+        raise OptionError(f"The target is {target.silicon}, but the options are for {given}.", hint=hint)
+    return options
+
+
+def device_for(name: str, options: Options | None = None) -> Device:
     """The device of a target.
 
     Args:
-        target: see ``micronpu targets``.
-        options: of the NPU's family; its defaults unless given.
+        name: of the target, see ``micronpu targets``.
+        options: of its family; the defaults unless given.
 
     Raises:
         OptionError: there is no such target, or the options are for another one.
     """
-    chosen = find_target(target)
-    if chosen.family == ETHOS_U:
-        return EthosUDevice(_ethosu_options(chosen, options), chosen.name, core=chosen.core)
-    return NeutronDevice(_neutron_options(chosen, options), chosen.name, core=chosen.core)
-
-
-def _neutron_options(target: Target, options: Options | None) -> NeutronCompileOptions:
-    hint = f'NeutronCompileOptions(config="{target.device}")'
-    if options is None:
-        return NeutronCompileOptions(config=target.device)
-    if not isinstance(options, NeutronCompileOptions):
-        raise OptionError(
-            f"The target {target.name} has a Neutron, but the options are of type {type(options).__name__}.", hint=hint
-        )
-    if options.config != target.device:
-        raise OptionError(f"The target is {target.device}, but the options are for {options.config}.", hint=hint)
-    return options
-
-
-def _ethosu_options(target: Target, options: Options | None) -> EthosUCompileSpec:
-    hint = f'EthosUCompileSpec("{target.device}")'
-    if options is None:
-        return EthosUCompileSpec(target.device, **target.defaults())
-    if not isinstance(options, EthosUCompileSpec):
-        raise OptionError(
-            f"The target {target.name} has an Ethos-U, but the options are of type {type(options).__name__}.", hint=hint
-        )
-    if options.target != target.device:
-        raise OptionError(f"The target is {target.device}, but the options are for {options.target}.", hint=hint)
-    return options
+    target = find_target(name)
+    return FAMILIES[target.family].device(options_for(target, options), target.name, target.core)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
 from micronpu.targets.ethosu.accelerators import Accelerator, check_configuration, default_ini, find_accelerator
-
-if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
-
-_OF_THIS_MACHINE = ("intermediates_dir", "config_ini")
-"""Options that change nothing about the program that others get."""
+from micronpu.targets.options import Options
 
 _VIA = ("auto", "litert", "tosa")
 
@@ -33,7 +27,7 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
 
 
 @dataclass(frozen=True)
-class EthosUCompileSpec:
+class EthosUCompileSpec(Options):
     """What a user can choose about an Ethos-U compilation.
 
     Attributes:
@@ -56,6 +50,9 @@ class EthosUCompileSpec:
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.
     """
+
+    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini")
+    maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
 
     target: str
     system_config: str = ""
@@ -145,31 +142,6 @@ class EthosUCompileSpec:
                 )
             options[section, key] = value
         return options
-
-    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
-        """Key-value pairs, values as JSON.
-
-        Args:
-            for_program: leave out what only concerns the machine that compiles, such as paths.
-        """
-        from executorch.exir.backend.compile_spec_schema import CompileSpec
-
-        values = {k: v for k, v in asdict(self).items() if not (for_program and k in _OF_THIS_MACHINE)}
-        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
-
-    @classmethod
-    def from_specs(cls, specs: Iterable[CompileSpec]) -> EthosUCompileSpec:
-        """The options from key-value pairs; keys that are left out keep their defaults."""
-        known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {}
-        for spec in specs:
-            if spec.key not in known:
-                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
-            value = json.loads(bytes(spec.value))
-            values[spec.key] = tuple(value) if isinstance(value, list) else value
-        if "target" not in values:
-            raise OptionError("The compile spec has no `target`.", hint='EthosUCompileSpec("ethos-u55-128").to_specs()')
-        return cls(**values)
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

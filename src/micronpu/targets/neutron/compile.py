@@ -57,7 +57,7 @@ def compile_graph(
     files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
     files.write("model.tflite", lambda: litert.data)
-    chosen = converter or select_converter(options.converter, options.config)
+    chosen = converter or select_converter(options.converter, options.target)
     try:
         artifacts = chosen.convert(litert.data, options.converter_options)
     except ConverterError as error:

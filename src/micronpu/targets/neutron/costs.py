@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from micronpu.chips import NeutronNpu
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.window import Activation
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
@@ -25,6 +24,7 @@ from micronpu.ops.movement import Reshape
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
+from micronpu.targets.neutron.target_spec import NeutronNpu
 
 START_CYCLES = 10_400
 """Cycles per operation for driver, descriptors and filling the pipeline; fitted."""

@@ -51,7 +51,7 @@ class NeutronDevice(Device):
         core: Core | None = None,
     ) -> None:
         self.options = options
-        self.target = target or f"{options.config}-neutron"
+        self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation
         self.core = core
 

@@ -14,7 +14,7 @@ def describe(converter: str, artifacts: NeutronArtifacts, options: NeutronCompil
         "converter": converter,
         "kind": artifacts.kind,
         "versions": dict(artifacts.versions),
-        "target": options.config,
+        "target": options.target.chip.name,
         "assumed": list(options.target.npu.assumed),
         "cycles_estimated_by_converter": artifacts.cycles,
         "warnings": list(artifacts.warnings),

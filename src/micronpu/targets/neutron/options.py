@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
@@ -14,7 +14,8 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.passes import pipeline
 from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
 from micronpu.targets.neutron.sdk import CONVERTERS
-from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec, check_chip, check_flavor
+from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
+from micronpu.targets.options import Options
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -26,8 +27,6 @@ _FLAGS = (
     "dump_kernel_selection_code",
     "profiling",
 )
-_OF_THIS_MACHINE = ("intermediates_dir", "converter_timeout")
-"""Options that change nothing about the program and have no business in a file that others get."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,11 @@ class CustomDelegationOptions:
 
 
 @dataclass(frozen=True)
-class NeutronCompileOptions:
+class NeutronCompileOptions(Options):
     """What a user can choose about a Neutron compilation.
 
     Attributes:
-        config: id of the chip.
+        config: name of the chip, or the path of a chip file of your own.
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
         operators_not_to_delegate: ATen overloads that shall stay on the host, such as "aten.add.Tensor".
         use_neutron_for_format_conversion: the NPU itself converts between the program's NCHW tensors and its own
@@ -73,6 +72,9 @@ class NeutronCompileOptions:
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
+    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "converter_timeout")
+    maker: ClassVar[str] = "generate_neutron_compile_spec"
+
     config: str = "imxrt700"
     extra_flags: tuple[str, ...] = ()
     operators_not_to_delegate: tuple[str, ...] = ()
@@ -92,8 +94,7 @@ class NeutronCompileOptions:
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         for name in _FLAGS:
             _check_flag(name, getattr(self, name))
-        check_chip(self.config)
-        check_flavor(self.converter_flavor)
+        self.target  # noqa: B018  (refuses what is wrong with the chip or the flavor)
         if self.converter not in CONVERTERS:
             raise OptionError(
                 f"There is no Neutron converter {self.converter!r}.", hint=f"one of {', '.join(CONVERTERS)}"
@@ -119,7 +120,7 @@ class NeutronCompileOptions:
     def converter_options(self) -> ConverterOptions:
         """What the converter is asked for."""
         return ConverterOptions(
-            target=self.config,
+            target=self.target.npu.converter or self.target.chip.name,
             extra_flags=self.extra_flags,
             fetch_constants_to_sram=self.fetch_constants_to_sram,
             dump_kernel_selection_code=self.dump_kernel_selection_code,
@@ -128,41 +129,14 @@ class NeutronCompileOptions:
             sdk_version=self.sdk_version,
         )
 
-    @property
+    @cached_property
     def target(self) -> NeutronTargetSpec:
-        """The device with its rule set."""
+        """The Neutron with its rule set."""
         return NeutronTargetSpec(self.config, self.converter_flavor)
 
-    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
-        """Key-value pairs, values as JSON.
-
-        Args:
-            for_program: leave out what only concerns the machine that compiles, such as paths.
-        """
-        from executorch.exir.backend.compile_spec_schema import CompileSpec
-
-        values = {k: v for k, v in asdict(self).items() if not (for_program and k in _OF_THIS_MACHINE)}
-        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
-
-    @classmethod
-    def from_specs(cls, specs: Iterable[CompileSpec]) -> NeutronCompileOptions:
-        """The options from key-value pairs; keys that are left out keep their defaults."""
-        known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {}
-        for spec in specs:
-            if spec.key not in known:
-                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
-            if spec.key in values:
-                raise OptionError(f"The compile spec {spec.key!r} is given twice.")
-            try:
-                value = json.loads(bytes(spec.value))
-            except ValueError as error:
-                raise OptionError(
-                    f"The compile spec {spec.key!r} holds {bytes(spec.value)!r}, which is not JSON.",
-                    hint="make the list with generate_neutron_compile_spec",
-                ) from error
-            values[spec.key] = tuple(value) if isinstance(value, list) else value
-        return cls(**values)
+    def program_values(self) -> dict[str, Any]:
+        # A chip of one's own goes by its name, not by where its file is on this machine.
+        return super().program_values() | {"config": self.target.chip.name}
 
 
 def _float_rewrites() -> dict[str, str]:

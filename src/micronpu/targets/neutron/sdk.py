@@ -25,7 +25,7 @@ from micronpu.container.payload import NeutronArtifacts
 from micronpu.errors import ConverterError
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.neutron_graph import read_program
-from micronpu.targets.neutron.target_spec import neutron_chips
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chips
 
 PACKAGE = "eiq_neutron_sdk"
 CONVERTERS = ("auto", "reference", "sdk")
@@ -57,22 +57,14 @@ def _sdk_folder() -> str | None:
     return str(Path(found).parent) if found else None
 
 
-def default_converter(target: str = "") -> NeutronConverter:
-    """The vendor's converter where it is installed and serves the chip, else the reference converter.
-
-    Args:
-        target: id of the chip; any unless given.
-    """
-    serves = not target or bool(neutron_chips()[target].converter)
+def default_converter(target: NeutronTargetSpec | None = None) -> NeutronConverter:
+    """The vendor's converter where it is installed and serves the chip, any unless given, else the reference one."""
+    serves = target is None or bool(target.npu.converter)
     return SdkConverter() if serves and sdk_is_installed() else ReferenceConverter()
 
 
-def select_converter(name: str, target: str) -> NeutronConverter:
-    """A converter by the name that users choose it by.
-
-    Args:
-        name: "auto", "reference" or "sdk".
-        target: id of the chip.
+def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
+    """A converter by the name that users choose it by: "auto", "reference" or "sdk".
 
     Raises:
         ConverterError: "sdk" for a chip whose programs the ExecuTorch runtime does not take.
@@ -81,12 +73,12 @@ def select_converter(name: str, target: str) -> NeutronConverter:
         return default_converter(target)
     if name == "reference":
         return ReferenceConverter()
-    if not neutron_chips()[target].converter:
+    npu = target.npu
+    if not npu.converter:
         served = ", ".join(sorted(n for n, npu in neutron_chips().items() if npu.converter))
-        npu = neutron_chips()[target]
         raise ConverterError(
-            f"No program for the Neutron {npu.variant} (class {npu.kind}) of {target} made by {PACKAGE} is known to "
-            f"run in ExecuTorch's runtime, which takes those for {served}.",
+            f"No program for the Neutron {npu.variant} (class {npu.kind}) of {target.chip.name} made by {PACKAGE} is "
+            f"known to run in ExecuTorch's runtime, which takes those for {served}.",
             hint='converter="reference", whose program runs on the host',
         )
     return SdkConverter()
@@ -121,10 +113,9 @@ class SdkConverter:
             ConverterError: the SDK is missing, of another version, crashed, did not end in time, or gave something that
                 is not one whole NPU program for exactly this model.
         """
-        npu = neutron_chips().get(options.target)
         request = {
             "action": "convert",
-            "target": npu.converter if npu is not None and npu.converter else options.target,
+            "target": options.target,
             "extra_flags": list(options.extra_flags),
             "fetch_constants_to_sram": options.fetch_constants_to_sram,
             "dump_kernel_selection_code": options.dump_kernel_selection_code,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from micronpu.chips import Chip, NeutronNpu
+from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
 from micronpu.errors import OptionError
-from micronpu.targets.target import all_chips
+
+FAMILY = "neutron"
 
 LATEST = "latest"
 PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
@@ -14,12 +16,64 @@ PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
 FLAVORS = (*PUBLISHED_FLAVORS, LATEST)
 
 
-@dataclass(frozen=True)
-class NeutronTargetSpec:
-    """A Neutron by the id of its chip.
+@dataclass(frozen=True, kw_only=True)
+class NeutronNpu:
+    """The Neutron of a chip.
 
     Attributes:
-        target: id of a chip with a Neutron, such as "imxrt700"; `micronpu.chips` holds them as data.
+        variant: the vendor's name of the size.
+        clock_mhz: clock in MHz.
+        kind: the family's class: "C" is driven by the host's core, "S" has a controller.
+        pipelines: dot-product units that run in parallel.
+        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
+        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
+            NPU takes, or "" where only the open reference converter serves.
+        weight_bandwidth: bytes per second at which weights are copied from flash to where the NPU can read them; None
+            where it reads them in place, or where nothing is known.
+        fitted: published latencies of this Neutron are among those that the cost model is fitted to; without any, a
+            report gives no time.
+        assumed: what is known of it without a published source, one clause each.
+    """
+
+    variant: str
+    clock_mhz: float
+    kind: str
+    pipelines: int
+    macs: int
+    converter: str = ""
+    weight_bandwidth: float | None = None
+    fitted: bool = False
+    assumed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, chip: Chip) -> NeutronNpu:
+        """The Neutron of a chip that has one.
+
+        Raises:
+            OptionError: its part of the chip file is wrong.
+        """
+        assert chip.npu is not None
+        own = chip.npu.own
+        own.refuse_others((*NPU_FIELDS, "class", "pipelines", "macs", "converter", "weight_bandwidth", "fitted"))
+        return cls(
+            variant=chip.npu.variant,
+            clock_mhz=chip.npu.clock_mhz,
+            kind=own.text("class"),
+            pipelines=own.integer("pipelines"),
+            macs=own.integer("macs"),
+            converter=own.optional_text("converter"),
+            weight_bandwidth=own.optional_number("weight_bandwidth"),
+            fitted=own.flag("fitted"),
+            assumed=chip.npu.assumed,
+        )
+
+
+@dataclass(frozen=True)
+class NeutronTargetSpec:
+    """A Neutron by its chip.
+
+    Attributes:
+        target: name of a chip with a Neutron, such as "imxrt700", or the path of a chip file of your own.
         converter_flavor: rule set of the converter version: "SDK_25_06", "SDK_25_09" and "SDK_25_12" are the published
             support table, "latest" is SDK 3.1.2 and newer.
 
@@ -31,12 +85,25 @@ class NeutronTargetSpec:
     converter_flavor: str = LATEST
 
     def __post_init__(self) -> None:
-        check_chip(self.target)
-        check_flavor(self.converter_flavor)
+        self.npu  # noqa: B018  (reads the chip now, and refuses what is wrong with it)
+        if self.converter_flavor not in FLAVORS:
+            raise OptionError(
+                f"There is no converter flavor {self.converter_flavor!r}.", hint=f"one of {', '.join(FLAVORS)}"
+            )
 
-    @property
+    @cached_property
+    def chip(self) -> Chip:
+        """The chip as its file describes it."""
+        chip = load_chip(self.target) if str(self.target).endswith(".toml") else shipped_chips().get(self.target)
+        if chip is None or chip.npu is None or chip.npu.family != FAMILY:
+            raise OptionError(
+                f"{self.target!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}, or a chip file"
+            )
+        return chip
+
+    @cached_property
     def npu(self) -> NeutronNpu:
-        return neutron_chips()[self.target]
+        return NeutronNpu.of(self.chip)
 
     @property
     def macs(self) -> int:
@@ -51,36 +118,15 @@ class NeutronTargetSpec:
     @property
     def core_clock_mhz(self) -> float:
         """Clock of the core beside the NPU."""
-        return _chips()[self.target].core_clock_mhz
-
-    @property
-    def has_controller(self) -> bool:
-        """Whether the NPU runs by itself (Neutron-S) rather than driven by the host's core (Neutron-C)."""
-        return self.npu.kind == "S"
+        return self.chip.core_clock_mhz
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report says about a device whose data are partly assumed; empty where nothing is."""
-        title = _chips()[self.target].title
-        return tuple(f"Assumed about the Neutron of {title}: {clause}." for clause in self.npu.assumed)
+        """What a report says about silicon whose data are partly assumed; empty where nothing is."""
+        return tuple(f"Assumed about the Neutron of {self.chip.title}: {clause}." for clause in self.npu.assumed)
 
 
 def neutron_chips() -> dict[str, NeutronNpu]:
-    """The Neutron of each chip that has one, by the chip's id."""
-    return {chip.name: chip.npu for chip in all_chips() if isinstance(chip.npu, NeutronNpu)}
-
-
-def _chips() -> dict[str, Chip]:
-    return {chip.name: chip for chip in all_chips()}
-
-
-def check_chip(name: str) -> None:
-    """Raises `OptionError` where no chip with a Neutron has this id."""
-    if name not in neutron_chips():
-        raise OptionError(f"{name!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}")
-
-
-def check_flavor(flavor: str) -> None:
-    """Raises `OptionError` where no rule set has this name."""
-    if flavor not in FLAVORS:
-        raise OptionError(f"There is no converter flavor {flavor!r}.", hint=f"one of {', '.join(FLAVORS)}")
+    """The Neutron of each chip that comes with the package and has one, by the chip's name."""
+    chips = shipped_chips()
+    return {n: NeutronNpu.of(c) for n, c in chips.items() if c.npu is not None and c.npu.family == FAMILY}

@@ -50,7 +50,7 @@ def neutron_partition(
 
     made = partition(
         view,
-        name or f"{target.target}-neutron",
+        name or f"{target.chip.name}-neutron",
         lambda n: check_node(n, target),
         exclude,
         cure=lambda n: found.name if (found := cure(n, target, options.disabled_passes, core)) is not None else None,

@@ -1,0 +1,103 @@
+"""A table of a chip file, whose fields are checked when they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from micronpu.errors import OptionError
+
+
+@dataclass(frozen=True)
+class ChipSection:
+    """A table of a chip file.
+
+    Attributes:
+        where: the file, as errors name it.
+        name: of the table, as errors name it; "" for the file itself.
+        values: its fields.
+    """
+
+    where: str
+    name: str
+    values: Mapping[str, Any]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def text(self, key: str) -> str:
+        """A string.
+
+        Raises:
+            OptionError: here as in the others: it is missing, or something else.
+        """
+        return str(self._field(key, str))
+
+    def optional_text(self, key: str) -> str:
+        """A string, or "" where there is none."""
+        return self.text(key) if key in self else ""
+
+    def optional_texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings that are not empty; an empty one where there is none."""
+        given = self._field(key, list) if key in self else []
+        if not all(isinstance(g, str) and g for g in given):
+            raise OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is a list of filled strings.")
+        return tuple(given)
+
+    def integer(self, key: str) -> int:
+        """A positive integer."""
+        return int(self._field(key, int))
+
+    def number(self, key: str) -> float:
+        """A positive number."""
+        return float(self._field(key, (int, float)))
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or None where there is none."""
+        return self.number(key) if key in self else None
+
+    def flag(self, key: str) -> bool:
+        """A truth value, False where there is none."""
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise OptionError(f"`{key}` in the chip file {self.where} is {value!r}; it is true or false.")
+        return value
+
+    def table(self, key: str) -> ChipSection:
+        """A table, ``[key]`` in TOML."""
+        return ChipSection(self.where, key, self._field(key, dict))
+
+    def tables(self, key: str) -> tuple[ChipSection, ...]:
+        """A list of tables, ``[[key]]`` in TOML."""
+        given = self._field(key, list)
+        if not all(isinstance(g, dict) for g in given):
+            raise OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is a list of tables.")
+        return tuple(ChipSection(self.where, f"{key} {g.get('name', '')}".strip(), g) for g in given)
+
+    def refuse_others(self, known: Collection[str]) -> None:
+        """Refuses fields that nobody reads, so that a slip of the pen is no silent default.
+
+        Raises:
+            OptionError: there is one; the message lists the known ones.
+        """
+        for key in self.values:
+            if key not in known:
+                raise OptionError(
+                    f"The {self.name} in the chip file {self.where} has the field `{key}`, which there is not.",
+                    hint=f"one of {', '.join(known)}",
+                )
+
+    def _field(self, key: str, kind: type | tuple[type, ...]) -> Any:
+        if key not in self.values:
+            hint = f"add a table [{key}]" if kind is dict else f"add a table [[{key}]]" if kind is list else ""
+            beside = ", ".join(f"`{name}`" for name in self.values)
+            hint = hint or f"add `{key} = ...`" + (f" beside {beside}" if beside else "")
+            raise OptionError(f"The chip file {self.where} has no `{key}`.", hint=hint)
+        value = self.values[key]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise OptionError(f"`{key}` in the chip file {self.where} is {value!r}, which is not of the expected type.")
+        if isinstance(value, (int, float)) and not 0 < value < math.inf:
+            raise OptionError(f"`{key}` in the chip file {self.where} is {value}; it must be positive.")
+        return value

@@ -1,0 +1,107 @@
+"""Ethos-U as one of the families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from micronpu.chips import NPU_FIELDS, Chip
+from micronpu.chips.core import Core
+from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
+from micronpu.targets.family import Family, Target, sentences
+
+if TYPE_CHECKING:
+    from executorch.export import RecipeType
+
+    from micronpu.report.inspection import Delegate
+    from micronpu.targets.ethosu.device import EthosUDevice
+    from micronpu.targets.ethosu.options import EthosUCompileSpec
+
+SRAM = "sram"
+"""Name of the memory in a chip file that the NPU shares with the core."""
+
+
+@dataclass(frozen=True)
+class EthosUNpu:
+    """The Ethos-U of a chip.
+
+    Attributes:
+        accelerator: Vela's name, such as "ethos-u55-128".
+        system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the accelerator's
+            defaults.
+    """
+
+    accelerator: str
+    system_config: str = ""
+    memory_mode: str = ""
+
+    @classmethod
+    def of(cls, chip: Chip) -> EthosUNpu:
+        """The Ethos-U of a chip that has one.
+
+        Raises:
+            OptionError: its part of the chip file is wrong.
+        """
+        assert chip.npu is not None
+        own = chip.npu.own
+        own.refuse_others((*NPU_FIELDS, "accelerator", "system_config", "memory_mode"))
+        accelerator = find_accelerator(own.text("accelerator")).name
+        return cls(accelerator, own.optional_text("system_config"), own.optional_text("memory_mode"))
+
+
+class EthosU(Family):
+    """Arm Ethos-U."""
+
+    name = "ethos-u"
+    title = "Ethos-U"
+    silicon_field = "target"
+    usual = "ethos-u55-128"
+    backend = "EthosUBackend"
+    quantizations = ("int8", "int8_qat", "int16", "int16_qat")
+
+    @property
+    def options(self) -> type[EthosUCompileSpec]:
+        from micronpu.targets.ethosu.options import EthosUCompileSpec
+
+        return EthosUCompileSpec
+
+    def silicon(self, chip: Chip) -> str:
+        return EthosUNpu.of(chip).accelerator
+
+    def bare(self) -> Mapping[str, str]:
+        return dict.fromkeys(accelerators(), "an Ethos-U whatever the chip")
+
+    def defaults(self, target: Target) -> dict[str, Any]:
+        if target.chip is None:
+            return {}
+        npu = EthosUNpu.of(target.chip)
+        return {
+            "system_config": npu.system_config,
+            "memory_mode": npu.memory_mode,
+            "max_sram_bytes": next((m.bytes for m in target.chip.memories if m.name == SRAM), 0),
+        }
+
+    def device(self, options: EthosUCompileSpec, name: str = "", core: Core | None = None) -> EthosUDevice:
+        from micronpu.targets.ethosu.device import EthosUDevice
+
+        return EthosUDevice(options, name, core=core)
+
+    def inspect(self, payload: bytes) -> Delegate:
+        from micronpu.targets.ethosu.inspection import inspect
+
+        return inspect(self.backend, payload)
+
+    def rewrites(self) -> dict[str, dict[str, str]]:
+        from micronpu.targets.ethosu.cures import CURES
+        from micronpu.targets.ethosu.forms import FORMS
+
+        return {
+            "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(CURES),
+            "Forms of an operator for an Ethos-U, the cheapest of which is taken": sentences(FORMS),
+        }
+
+    def recipes(self) -> type[RecipeType]:
+        from micronpu.targets.ethosu.recipes import EthosURecipeType
+
+        return EthosURecipeType

@@ -1,0 +1,129 @@
+"""The contract of a family: a kind of NPU, or the core alone, and all that is special about it.
+
+`micronpu.targets.registry` holds the list of them.  Nothing here imports torch or NumPy, and a family imports them only
+in the methods that need them: the command's help and lists do not wait for either.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from micronpu.chips import Chip, TargetEntry
+from micronpu.chips.core import Core, find_core
+
+if TYPE_CHECKING:
+    from executorch.export import RecipeType
+
+    from micronpu.partition.device import Device
+    from micronpu.report.inspection import Delegate
+    from micronpu.targets.options import Options
+
+
+@dataclass(frozen=True)
+class Target:
+    """A name that `micronpu.compile` accepts: a chip or an NPU, and how what is left over runs.
+
+    Attributes:
+        entry: name, title and other names.
+        family: name of the `Family`.
+        silicon: by which the family knows what it compiles for: name or file of a chip, or name of an NPU or a core.
+        chip: None for an NPU or a core by itself.
+    """
+
+    entry: TargetEntry
+    family: str
+    silicon: str
+    chip: Chip | None = None
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def core(self) -> Core | None:
+        """The core that computes in int8 what the NPU does not take, or None where portable kernels do in float."""
+        return find_core(self.chip.core) if self.chip is not None and self.entry.leftovers else None
+
+
+class Family(ABC):
+    """A kind of NPU, or the core alone.
+
+    Attributes:
+        name: in chip files and the registry, such as "ethos-u".
+        title: for people, with its article where a sentence needs one: "Ethos-U".
+        silicon_field: the field of the options that the target decides.
+        usual: value of that field where nobody chooses one, as in recipes.
+        backend: name by which the runtime looks up the delegate; "" for a family that delegates nothing.
+        quantizations: kinds of quantization that there are recipes for: "int8" and "int16", and either with "_qat".
+    """
+
+    name: str
+    title: str
+    silicon_field: str
+    usual: str
+    backend: str = ""
+    quantizations: tuple[str, ...] = ("int8", "int8_qat")
+
+    @property
+    @abstractmethod
+    def options(self) -> type[Options]:
+        """What a user may choose, a frozen dataclass."""
+
+    def has(self, chip: Chip) -> bool:
+        """Whether a chip is of this family."""
+        return chip.npu is not None and chip.npu.family == self.name
+
+    @abstractmethod
+    def silicon(self, chip: Chip) -> str:
+        """Reads the family's part of a chip file and says by which name the options know the silicon.
+
+        Raises:
+            OptionError: something in that part is missing or wrong.
+        """
+
+    def bare(self) -> Mapping[str, str]:
+        """Targets that need no chip: a sentence about each by the name of the silicon, which is the target's, too."""
+        return {}
+
+    def defaults(self, target: Target) -> dict[str, Any]:
+        """Options that the chip decides, by name, besides `silicon_field`."""
+        return {}
+
+    @abstractmethod
+    def device(self, options: Any, name: str = "", core: Core | None = None) -> Device:
+        """The family with options of its class, ready to partition and compile.
+
+        Args:
+            name: in reports; the device's own unless given.
+            core: computes in int8 what the NPU does not take.
+        """
+
+    def inspect(self, payload: bytes) -> Delegate:
+        """What a payload for `backend` holds.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        raise NotImplementedError(f"{self.title} has no delegate.")
+
+    def rewrites(self) -> dict[str, dict[str, str]]:
+        """What the family does to operators that it cannot take as they are: a sentence by name, under headings."""
+        return {}
+
+    @abstractmethod
+    def recipes(self) -> type[RecipeType]:
+        """ExecuTorch's names of the family's recipes, one for each of `quantizations`, in capitals."""
+
+    def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
+        """Options for a target, where those that are not given keep the chip's or their own defaults."""
+        values = self.defaults(target) | dict(given or {}) | {self.silicon_field: target.silicon}
+        return self.options(**values)
+
+
+def sentences(things: Iterable[Any]) -> dict[str, str]:
+    """For each, in order, the first paragraph of its class's doc-string by its name."""
+    return {t.name: " ".join((inspect.getdoc(type(t)) or "").split("\n\n")[0].split()) for t in things}

@@ -1,0 +1,57 @@
+"""Neutron as one of the families."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from micronpu.chips import Chip
+from micronpu.chips.core import Core
+from micronpu.targets.family import Family, sentences
+from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
+
+if TYPE_CHECKING:
+    from executorch.export import RecipeType
+
+    from micronpu.report.inspection import Delegate
+    from micronpu.targets.neutron.device import NeutronDevice
+    from micronpu.targets.neutron.options import NeutronCompileOptions
+
+
+class Neutron(Family):
+    """NXP eIQ Neutron."""
+
+    name = FAMILY
+    title = "Neutron"
+    silicon_field = "config"
+    usual = "imxrt700"
+    backend = "NeutronBackend"
+
+    @property
+    def options(self) -> type[NeutronCompileOptions]:
+        from micronpu.targets.neutron.options import NeutronCompileOptions
+
+        return NeutronCompileOptions
+
+    def silicon(self, chip: Chip) -> str:
+        NeutronNpu.of(chip)
+        return chip.file or chip.name
+
+    def device(self, options: NeutronCompileOptions, name: str = "", core: Core | None = None) -> NeutronDevice:
+        from micronpu.targets.neutron.device import NeutronDevice
+
+        return NeutronDevice(options, name, core=core)
+
+    def inspect(self, payload: bytes) -> Delegate:
+        from micronpu.targets.neutron.inspection import inspect
+
+        return inspect(self.backend, payload)
+
+    def rewrites(self) -> dict[str, dict[str, str]]:
+        from micronpu.passes.rewrites import REWRITES
+
+        return {"Rewrites of an operator that a rule of Neutron refuses": sentences(REWRITES)}
+
+    def recipes(self) -> type[RecipeType]:
+        from micronpu.targets.neutron.recipes import NeutronRecipeType
+
+        return NeutronRecipeType

@@ -1,0 +1,35 @@
+"""What `micronpu inspect` says of a Neutron payload."""
+
+from __future__ import annotations
+
+from micronpu.container import payload as container
+from micronpu.report.inspection import Delegate, Section, Tensor
+
+
+def inspect(backend: str, blob: bytes) -> Delegate:
+    """Sections and tensors of a payload.
+
+    Raises:
+        PayloadError: it cannot be read.
+    """
+    payload = container.parse(blob)
+    kind = "for silicon" if payload.kind == "silicon" else "open reference container, runs on a host only"
+    versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())
+    layout = payload.layout
+    sections = (
+        Section("header", layout.header_size, f"version {layout.version}"),
+        Section("microcode", len(payload.microcode)),
+        Section("weights", len(payload.weights), container.content_of(payload.weights)),
+        Section("kernels", len(payload.kernels)),
+    )
+    tensors = tuple(
+        Tensor(
+            f"{kind} {i}",
+            (),
+            "",
+            f"argument {slot.index}" + (", the runtime makes channels last of it" if slot.channels_last else ""),
+        )
+        for kind, slots in (("input", layout.inputs), ("output", layout.outputs))
+        for i, slot in enumerate(slots)
+    )
+    return Delegate(backend, len(blob), f"{kind}{f', made by {versions}' if versions else ''}", sections, tensors)

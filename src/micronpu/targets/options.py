@@ -1,0 +1,71 @@
+"""What the options of all families are: a dataclass that travels through ExecuTorch as key-value pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Self
+
+from micronpu.errors import OptionError
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can choose about a compilation; each family has a frozen dataclass of this kind.
+
+    Attributes:
+        of_this_machine: fields that change nothing about the program and have no business in a file that others get.
+        maker: how a user makes a list of compile specs, for hints.
+    """
+
+    of_this_machine: ClassVar[tuple[str, ...]] = ()
+    maker: ClassVar[str]
+
+    def program_values(self) -> dict[str, Any]:
+        """Fields and values as they stand in a finished program, without what only concerns the compiling machine."""
+        values: dict[str, Any] = asdict(self)
+        return {key: value for key, value in values.items() if key not in self.of_this_machine}
+
+    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
+        """Key-value pairs, values as JSON.
+
+        Args:
+            for_program: leave out what only concerns the machine that compiles, such as paths.
+        """
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        values = self.program_values() if for_program else asdict(self)
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
+
+    @classmethod
+    def from_specs(cls, specs: Iterable[CompileSpec]) -> Self:
+        """The options from key-value pairs; keys that are left out keep their defaults.
+
+        Raises:
+            OptionError: an unknown key, one that is there twice or missing, or a value that does not fit.
+        """
+        known = {f.name: f for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for spec in specs:
+            if spec.key not in known:
+                raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
+            if spec.key in values:
+                raise OptionError(f"The compile spec {spec.key!r} is given twice.")
+            try:
+                value = json.loads(bytes(spec.value))
+            except ValueError as error:
+                raise OptionError(
+                    f"The compile spec {spec.key!r} holds {bytes(spec.value)!r}, which is not JSON.",
+                    hint=f"make the list with {cls.maker}",
+                ) from error
+            values[spec.key] = tuple(value) if isinstance(value, list) else value
+        for name, field in known.items():
+            if name not in values and field.default is MISSING:
+                raise OptionError(f"The compile spec has no `{name}`.", hint=cls.maker)
+        return cls(**values)
