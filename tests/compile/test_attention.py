@@ -13,8 +13,9 @@ from torch import nn
 
 import micronpu
 from micronpu.frontend.program import overload_name
-from micronpu.quantize.attention import MASKED
-from micronpu.quantize.decompose import decompose
+from micronpu.ir.way import Capabilities
+from micronpu.ops.attention import MASKED
+from micronpu.quantize.compose import compose
 
 TOKENS, WIDTH = 16, 32
 SHAPE = (2, TOKENS, WIDTH)
@@ -98,7 +99,7 @@ def decibels(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 def rewritten(model: nn.Module, *inputs: torch.Tensor) -> Any:
     module = torch.export.export(model.eval(), inputs).module(check_guards=False)
-    assert decompose(module)
+    assert compose(module, Capabilities())
     return module
 
 

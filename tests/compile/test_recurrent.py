@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import micronpu
-import micronpu.quantize.recurrent as recurrent
+import micronpu.ops.recurrent as recurrent
 from micronpu.frontend.program import overload_name
-from micronpu.quantize.decompose import decompose
+from micronpu.ir.way import Capabilities
+from micronpu.quantize.compose import compose
 
 STEPS, BATCH, INPUTS, HIDDEN = 6, 2, 12, 8
 
@@ -59,7 +60,7 @@ def test_steps_keep_the_float_result():
     model = Layers().eval()
     module: Any = torch.export.export(model, (x, y)).module(check_guards=False)
     assert names(module) >= {"gru", "lstm", "rnn_tanh", "rnn_relu"}
-    assert decompose(module)
+    assert compose(module, Capabilities())
     assert not names(module) & {"gru", "lstm", "rnn_tanh", "rnn_relu"}
     with torch.no_grad():
         for new, old in zip(module(x, y), model(x, y), strict=True):
@@ -95,5 +96,5 @@ def test_long_sequences_are_left_alone(monkeypatch: pytest.MonkeyPatch):
 
     for steps, left in ((4, False), (5, True)):
         module: Any = torch.export.export(Long().eval(), (torch.zeros(steps, 1, 2),)).module(check_guards=False)
-        decompose(module)
+        compose(module, Capabilities())
         assert ("gru" in names(module)) is left

@@ -11,13 +11,13 @@ import micronpu
 from micronpu.cli.passes import catalogue
 from micronpu.errors import OptionError
 from micronpu.frontend.program import overload_name
+from micronpu.ir.way import WAYS, Composition
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.passes.rewrites import REWRITES
-from micronpu.quantize import forms
-from micronpu.quantize.decompose import _REWRITES
+from micronpu.quantize import transforms
 from micronpu.quantize.qat import quantize_aware_training
-from micronpu.quantize.switches import float_rewrites, is_on, switch_of
+from micronpu.quantize.switches import float_rewrites, is_on
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
 
@@ -98,15 +98,16 @@ def test_a_batch_norm_without_a_layer_before_it_stays() -> None:
 
 def test_every_rewrite_is_registered_and_listed() -> None:
     listed = float_rewrites()
-    functions = {*_REWRITES.values(), forms.split_to_slices, forms.drop_pattern, forms.index_to_slices}
-    assert {switch_of(f) for f in functions} <= set(listed)
-    assert len({switch_of(f) for f in _REWRITES.values()}) == len(set(_REWRITES.values())), "two have one name"
+    ways = [w for ways in WAYS.values() for w in ways if isinstance(w, Composition)]
+    assert {w.name for w in ways} <= set(listed)
+    functions = {w.compose for w in ways if w.compose is not None}
+    assert len({w.name for w in ways if w.compose is not None}) == len(functions), "two have one name"
     kinds = list(catalogue().values())
     assert kinds[0] == listed
     assert list(kinds[1]) == [p.name for p in (*SIMPLIFY, *SETTLE, *FINISH)]
     assert list(kinds[2]) == [r.name for r in REWRITES]
     assert all(sentence for kind in kinds for sentence in kind.values())
-    assert not is_on(forms.split_to_slices, ("split_to_slices",))
+    assert not is_on(transforms.fold_batch_norms, ("fold_batch_norms",))
 
 
 def test_the_command_lists_them() -> None:

@@ -24,12 +24,12 @@ from micronpu.ir.op import (
     Op,
     OutputQuantization,
     Quantization,
-    add_import,
     from_aten,
     operator,
     own_qparams,
     weighted,
 )
+from micronpu.ir.way import WAYS, add_way
 from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 
 FEWEST_ROWS = 3
@@ -215,7 +215,7 @@ def test_the_argument_check_sees_a_misspelt_name():
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Lets a test register operators and imports, which are gone afterwards."""
-    saved = [(table, dict(table)) for table in (OPERATORS, ATEN_IMPORTS)]
+    saved = [(table, dict(table)) for table in (OPERATORS, WAYS)]
     yield
     for table, before in saved:
         table.clear()
@@ -326,7 +326,7 @@ def test_the_walk_fails_for_an_incomplete_operator(registry: None):
     ids=["unknown operator", "unknown overload", "wrong argument", "wrong argument behind a function"],
 )
 def test_a_wrong_import_is_named(registry: None, entry: AtenImport, complaint: str):
-    add_import(entry)
+    add_way(entry)
     assert f"{entry.overload}: {complaint}" in all_problems(ROWS)
     with pytest.raises(AssertionError, match=entry.overload):
         test_every_operator_is_complete()

@@ -5,14 +5,16 @@ Operators know ATen only through this interface, so that they can be read, teste
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.graph import Tensor
-from micronpu.ir.op import Op
 from micronpu.ir.types import QParams, TensorType
+
+if TYPE_CHECKING:
+    from micronpu.ir.graph import Tensor
+    from micronpu.ir.op import Op
 
 
 class AtenArguments(Protocol):

@@ -6,7 +6,7 @@ An operator knows what it *means* on every target.  What a chip can do with it s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from typing_extensions import dataclass_transform
 
 from micronpu.errors import InternalError
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import WAYS, Kind, Way, add_way
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -217,11 +218,10 @@ BuildFunction = Callable[["AtenNode"], "Tensor"]
 
 
 @dataclass(frozen=True)
-class AtenImport:
-    """How one ATen overload becomes operators.
+class AtenImport(Way):
+    """How one ATen overload becomes operators, or a table.
 
     Attributes:
-        overload: ATen name with overload, such as ``conv2d.default``.
         build: makes the nodes and returns the result; raises `UnsupportedError` for a form that cannot be imported.
         quantization: annotation rule, or a function of the node where it depends on the arguments.
         arguments: operand name to schema argument name where the two differ.
@@ -231,7 +231,6 @@ class AtenImport:
         is_table: the operator is a table, which is only wanted for chips that look results up.
     """
 
-    overload: str
     build: BuildFunction
     quantization: Quantization | Callable[[AtenArguments], Quantization]
     arguments: tuple[tuple[str, str], ...] = ()
@@ -240,9 +239,30 @@ class AtenImport:
     moves_only: bool = False
     is_table: bool = False
 
+    @property
+    def kind(self) -> Kind:
+        return Kind.TABLE if self.is_table else Kind.OPERATOR
+
+
+class _Imports(Mapping[str, AtenImport]):
+    """Those of the ways that importers take, by overload."""
+
+    def __getitem__(self, overload: str) -> AtenImport:
+        for way in WAYS.get(overload, ()):
+            if isinstance(way, AtenImport):
+                return way
+        raise KeyError(overload)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, ways in WAYS.items() if any(isinstance(w, AtenImport) for w in ways))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
 
 OPERATORS: dict[str, type[Op]] = {}
-ATEN_IMPORTS: dict[str, AtenImport] = {}
+ATEN_IMPORTS: Mapping[str, AtenImport] = _Imports()
+"""A view of the registry of ways: the operators and tables in it."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -271,13 +291,7 @@ def _register_import(pending: dict[str, Any], cls: type[Op], member: Any) -> Non
     options["quantization"] = options["quantization"] or cls.quantization
     build = member.__get__(None, cls)
     for overload in overloads:
-        add_import(AtenImport(overload, build, **options))
-
-
-def add_import(entry: AtenImport) -> None:
-    if entry.overload in ATEN_IMPORTS:
-        raise InternalError(f"Two operators import {entry.overload}.")
-    ATEN_IMPORTS[entry.overload] = entry
+        add_way(AtenImport(overload, build, **options))
 
 
 def from_aten(
@@ -325,7 +339,7 @@ def imports(
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:
             names = tuple(({"x": "self"} | arguments).items())
-            add_import(AtenImport(overload, build, quantization, names, moves_only=moves_only))
+            add_way(AtenImport(overload, build, quantization, names, moves_only=moves_only))
         return build
 
     return mark

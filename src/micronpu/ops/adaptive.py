@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from micronpu.errors import UnsupportedError
 from micronpu.ir.op import Op, imports, shares_qparams
+from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -116,3 +117,48 @@ def build_adaptive(node: AtenNode) -> Tensor:
     counts = (1, *node.shape[-spatial:])[-2:]
     rows, columns = (adaptive_windows(n, m) for n, m in zip(x.shape[1:3], counts, strict=True))
     return from_image(node, by_parts(node.emit, x, rows, columns, pool))
+
+
+@composes("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", early=True)
+def _adaptive_max_to_pools(write: Writer) -> Float:
+    """An adaptive max pool, which has indices for a second result, as ordinary ones.
+
+    x -> adaptive_max_pool2d -> y, _        x -> max_pool2d -> y
+                                            x -> slices -> max_pool2d each -> cat -> y, for windows of unequal size
+    """
+    read, x = write.read(), write.given["self"]
+    spatial = 1 if "pool1d" in write.overload else 2
+    if read is None or not read <= {0}:
+        return None
+    shape, result = write.shape(x), write.shape()
+    plans = [runs(adaptive_windows(n, m)) for n, m in zip(shape[-spatial:], result[-spatial:], strict=True)]
+    if len(plans[0]) * len(plans[-1]) > MAX_PARTS:
+        return None
+    pool = "max_pool1d.default" if spatial == 1 else "max_pool2d.default"
+
+    def build(part: Float, axes: Sequence[int], kernel: list[int], stride: list[int]) -> Float:
+        if not axes:
+            return write(pool, part, kernel, stride)
+        axis, rest = axes[0], axes[1:]
+        pieces = []
+        for run in plans[axis]:
+            whole = (run.start, run.stop) == (0, shape[axis - spatial])
+            cut = part if whole else write("slice.Tensor", part, axis - spatial, run.start, run.stop)
+            pieces.append(build(cut, rest, [*kernel, run.size], [*stride, run.stride]))
+        return pieces[0] if len(pieces) == 1 else write("cat.default", pieces, axis - spatial)
+
+    return Results({0: build(x, range(spatial), [], [])})
+
+
+@composes("max_pool1d_with_indices.default", "max_pool2d_with_indices.default", early=True)
+def _drop_indices(write: Writer) -> Float:
+    """A max pool whose indices nobody reads.
+
+    x -> max_pool2d_with_indices -> y, _        x -> max_pool2d -> y
+    """
+    read = write.read()
+    if read is None or not read <= {0}:
+        return None
+    pool = "max_pool1d.default" if "pool1d" in write.overload else "max_pool2d.default"
+    names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    return Results({0: write(pool, *(write.given[name] for name in names))})

@@ -28,6 +28,7 @@ from micronpu.ir.op import (
     shares_qparams,
 )
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import Float, Writer, composes
 from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.movement import Reshape
@@ -354,3 +355,102 @@ class Maximum(Selection):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return _emit_selection(node, cls())
+
+
+# ---------------------------------------------------------------- compositions
+
+SMALLEST = 2.0**-16
+"""Positive numbers below this count as this where a logarithm is taken; no grid of activations has smaller steps."""
+
+
+def scaled(write: Writer, x: Float, factor: float) -> Float:
+    """``x * factor``."""
+    if factor == 1:
+        return x
+    return x * factor if isinstance(x, (int, float)) else write("mul.Tensor", x, write.constant(factor))
+
+
+def power(write: Writer, x: Float, exponent: float) -> Float:
+    """x to a power, for x >= 0: exp(exponent * log(x)), whose relative error is the same at any magnitude."""
+    if write.capabilities.computes("pow.Tensor_Scalar"):
+        return write("pow.Tensor_Scalar", x, exponent)
+    logarithm = write("log.default", write("clamp.default", x, SMALLEST))
+    return write("exp.default", scaled(write, logarithm, exponent))
+
+
+@composes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
+def _sum(write: Writer) -> Float:
+    """x + alpha z -> x + (alpha z); integers become floats; a constant behind a linear layer goes into its bias."""
+    is_sum = write.overload.startswith("add")
+    x, z, alpha = write.given["self"], write.given["other"], write.given["alpha"]
+    folded = _into_bias(write, x, z, alpha if is_sum else -alpha)
+    if folded is not None:
+        return folded
+    if alpha == 1 and not write.overload.endswith("Scalar") and not _is_integer(write, z):
+        return None
+    return write("add.Tensor" if is_sum else "sub.Tensor", x, scaled(write, _as_float(write, z), alpha))
+
+
+def _is_integer(write: Writer, z: Float) -> bool:
+    value = write.stored(z)
+    return value is not None and value.dtype.kind != "f"
+
+
+def _as_float(write: Writer, z: Float) -> Float:
+    """An integer constant as float32, so that it can be quantized."""
+    value = write.stored(z)
+    return z if value is None or value.dtype.kind == "f" else write.constant(value.astype(np.float32))
+
+
+def _into_bias(write: Writer, x: Float, z: Float, factor: float) -> Float:
+    """linear(x, w, b) + z -> linear(x, w, b + z), where z is constant and nobody else reads the layer."""
+    layer = write.call(x)
+    if layer is None or layer.overload != "linear.default" or layer.readers != 1:
+        return None
+    addend, given = write.known(z), layer.given
+    weight, bias = (write.known(given[name]) if given[name] is not None else None for name in ("weight", "bias"))
+    if addend is None or weight is None or (given["bias"] is not None and bias is None):
+        return None
+    outputs = weight.shape[0]
+    if addend.size not in (1, outputs) or not is_row(addend):
+        return None
+    total = np.zeros(outputs) if bias is None else bias
+    total = (total + factor * addend.reshape(-1)).astype(np.float32)
+    return write("linear.default", given["input"], given["weight"], write.constant(total))
+
+
+def is_row(bias: npt.NDArray[Any] | None) -> bool:
+    """Whether a known value can be a bias: all its elements lie along the last axis."""
+    return bias is not None and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
+
+
+@composes("rsub.Scalar", "rsub.Tensor")
+def _reversed_difference(write: Writer) -> Float:
+    """rsub(x, z) -> z - x"""
+    z = write.given["other"]
+    minuend = write.constant(z) if isinstance(z, (int, float)) else z
+    return write("sub.Tensor", minuend, scaled(write, write.given["self"], write.given["alpha"]))
+
+
+@composes("mul.Scalar", "mul.Tensor", "mul_.Tensor")
+def _product(write: Writer) -> Float:
+    """Integer factors become floats; a factor of 1 vanishes."""
+    x, z = write.given["self"], write.given["other"]
+    if isinstance(z, (int, float)) and z == 1:
+        return x
+    if write.overload != "mul.Scalar" and not _is_integer(write, z):
+        return None
+    return write("mul.Tensor", x, _as_float(write, z))
+
+
+@composes("div.Tensor", "div_.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "true_divide.Tensor")
+def _quotient(write: Writer) -> Float:
+    """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z) where z is never negative."""
+    x, z = write.given["self"], write.given["other"]
+    if write.given.get("rounding_mode") is not None:
+        return None
+    divisor = write.known(z)
+    if divisor is not None:
+        return write("mul.Tensor", x, write.constant((1.0 / divisor).astype(np.float32))) if divisor.all() else None
+    inverted = write.capabilities.computes("reciprocal.default") or write.never_negative(z)
+    return write("mul.Tensor", x, power(write, z, -1.0)) if inverted else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.adaptive import MAX_PARTS
 from micronpu.ops.movement import reshaped, transposed
 
 if TYPE_CHECKING:
@@ -127,3 +130,90 @@ class GatherRows(Op):
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("GATHER", options="GatherOptions", inputs=[1, 0], version=2)
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes("embedding.default")
+def _rows_by_int32(write: Writer) -> Float:
+    """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows count them in int32."""
+    index = write.given["indices"]
+    if DType.INT32 not in write.capabilities.index_types or write.dtype(index) is not DType.INT64:
+        return None
+    return write("embedding.default", write.given["weight"], write("to.dtype", index, DType.INT32))
+
+
+@composes("gather.default", "take_along_dim.default")
+def _gather(write: Writer) -> Float:
+    """gather(x, dim, [[5, 6, 9]]) -> slices of x in one row -> cat -> reshape, for constant indices.
+
+    Every run of elements that lie side by side, or evenly apart, is a slice; more than `MAX_PARTS` of them stay.
+    """
+    x, axis = write.given["self"], write.given["dim"]
+    index = write.stored(write.given.get("index", write.given.get("indices")))
+    shape = write.shape(x)
+    if index is None or axis is None or not index.size or index.ndim == 0 or index.ndim != len(shape):
+        return None
+    places = np.arange(math.prod(shape)).reshape(shape)
+    if "index" in write.given:  # which may be shorter than x along the other axes
+        places = places[tuple(slice(None) if a == axis % len(shape) else slice(n) for a, n in enumerate(index.shape))]
+    picked = np.take_along_axis(places, index, axis)
+    parts = _slices(write, lambda: write("reshape.default", x, [-1]), 0, picked.reshape(-1).tolist())
+    return None if parts is None else write("reshape.default", parts, list(picked.shape))
+
+
+_COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")
+
+
+@composes("index_select.default", "index.Tensor", early=True)
+def _index_to_slices(write: Writer) -> Float:
+    """Constant indices along one axis are slices.
+
+    x, [0, 1, 2, 6] -> index_select -> y        x -> slice 0:3, x -> slice 6:7 -> cat -> y
+    """
+    x, given = write.given["self"], write.given
+    if write.overload == "index.Tensor":
+        places = [axis for axis, index in enumerate(given["indices"]) if index is not None]
+        if len(places) != 1:
+            return None
+        axis, source = places[0], given["indices"][places[0]]
+    else:
+        axis, source = int(given["dim"]) % len(write.shape(x)), given["index"]
+    while (copied := write.call(source)) is not None and copied.overload in _COPIES:
+        source = copied.given["self"]
+    index = write.stored(source)
+    if index is None or index.ndim != 1 or index.dtype not in (np.int64, np.int32) or not index.size:
+        return None
+    size = write.shape(x)[axis]
+    return _slices(write, lambda: x, axis, [int(i) % size for i in index.tolist()])
+
+
+def _slices(write: Writer, of: Callable[[], Float], axis: int, indices: Sequence[int]) -> Float:
+    """The elements along an axis as slices, joined; None where there would be more than `MAX_PARTS`."""
+    found = ranges(indices)
+    if len(found) > MAX_PARTS:
+        return None
+    x = of()
+    parts = [
+        write("slice.Tensor", x, axis, first, first + (count - 1) * step + 1, step) for first, count, step in found
+    ]
+    return parts[0] if len(parts) == 1 else write("cat.default", parts, axis)
+
+
+def ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Indices as few ranges (first, count, step), every step positive."""
+    found: list[tuple[int, int, int]] = []
+    position = 0
+    while position < len(indices):
+        last, step = position, 0
+        while last + 1 < len(indices):
+            difference = indices[last + 1] - indices[last]
+            if difference < 1 or (step and difference != step):
+                break
+            step, last = difference, last + 1
+        if last == position + 1 and step > 1:  # two elements apart are cheaper one by one than with a step
+            last, step = position, 0
+        found.append((indices[position], last - position + 1, step or 1))
+        position = last + 1
+    return found

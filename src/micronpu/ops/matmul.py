@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from micronpu.errors import InternalError, UnsupportedError
@@ -16,7 +17,9 @@ from micronpu.ir.arithmetic import (
 )
 from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.movement import Reshape, transposed
+from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.elementwise import is_row, scaled
+from micronpu.ops.movement import TRANSPOSES, Reshape, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -105,3 +108,97 @@ def _padded(batch: tuple[int, ...], other: Tensor) -> tuple[int, ...]:
 def _swapped(node: AtenNode, x: Tensor) -> Tensor:
     """[B, M, N] to [B, N, M]."""
     return transposed(node, x, (0, 2, 1))
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")
+def _matrix_product(write: Writer) -> Float:
+    """The form with constant weights becomes `linear`, any other `matmul` and an addition.
+
+    x @ w -> linear(x, w')                          w [K, N] constant, w' [N, K]
+    linear(x, z, b) -> matmul(x, z') + b            z computed
+    addmm(b, x, z) -> beta b + alpha (x @ z)
+    """
+    given = write.given
+    name = write.overload.split(".")[0].rstrip("_")
+    if name == "linear":
+        return _computed_weights(write)
+    x = given.get("batch1", given.get("mat1", given["self"]))
+    z: Any = given.get("batch2", given.get("mat2", given.get("other")))
+    alpha, beta = float(given.get("alpha", 1)), float(given.get("beta", 1))
+    weight, bias = write.known(z), None
+    if "mm" in name and name != "mm":
+        bias = given["self"]
+    vector = write.known(bias) if bias is not None else None
+    if weight is not None and weight.ndim == 2 and write.known(x) is None and (bias is None or is_row(vector)):
+        if bias is not None and vector is not None and (beta != 1 or write.shape(bias) != weight.shape[1:]):
+            row = (beta * vector).astype(np.float32).reshape(-1)
+            bias = write.constant(np.broadcast_to(row, (weight.shape[1],)).copy())
+        return write("linear.default", x, _turned(write, z, alpha, weight), bias)
+    if name == "matmul":
+        return None
+    product = scaled(write, write("matmul.default", x, z), alpha)
+    return product if bias is None else write("add.Tensor", product, scaled(write, bias, beta))
+
+
+def _turned(write: Writer, weight: Float, factor: float, value: npt.NDArray[Any]) -> Float:
+    """A constant matrix the other way round; a parameter stays one, so that it can be trained."""
+    source = write.call(weight)
+    if factor == 1 and source is not None and source.overload in TRANSPOSES:
+        return source.given["self"]
+    if factor == 1 and write.is_parameter(weight):
+        return write("t.default", weight)
+    return write.constant(np.ascontiguousarray((factor * value).astype(np.float32).T))
+
+
+def _computed_weights(write: Writer) -> Float:
+    """`linear` whose weights are computed by the program."""
+    given = write.given
+    if write.is_constant(given["weight"]):
+        return None
+    product = write("matmul.default", given["input"], write("transpose.int", given["weight"], -1, -2))
+    return product if given["bias"] is None else write("add.Tensor", product, given["bias"])
+
+
+@composes("einsum.default")
+def _einsum(write: Writer) -> Float:
+    """A sum of products of two operands as a product of matrices.
+
+    einsum("bhid,bhjd->bhij", x, z) -> matmul(x, z')        [batch, M, K] x [batch, K, N], between reshapes
+
+    Axes of one operand that the result lacks are summed before.  Ellipses and repeated axes are passed over.
+    """
+    equation, operands = str(write.given["equation"]).replace(" ", ""), list(write.given["tensors"])
+    if "->" not in equation or "." in equation or len(operands) != 2:
+        return None
+    terms, result = equation.split("->")
+    labels = terms.split(",")
+    if any(len(set(term)) != len(term) for term in (*labels, result)):
+        return None
+    for i in (0, 1):
+        alone = [a for a, label in enumerate(labels[i]) if label not in labels[1 - i] and label not in result]
+        if alone:
+            operands[i] = write("sum.dim_IntList", operands[i], alone)
+            labels[i] = "".join(label for a, label in enumerate(labels[i]) if a not in alone)
+    first, second = labels
+    pairs = [(c, n) for t, x in zip(labels, operands, strict=True) for c, n in zip(t, write.shape(x), strict=True)]
+    sizes = dict(pairs)
+    if any(sizes[label] != n for label, n in pairs):
+        return None  # an axis of size 1 against a longer one
+    batch = [c for c in first if c in second and c in result]
+    inner = [c for c in first if c in second and c not in result]
+    rows, columns = ([c for c in term if c not in other] for term, other in ((first, second), (second, first)))
+
+    def matrix(x: Float, term: str, *groups: list[str]) -> Float:
+        order = [term.index(c) for group in groups for c in group]
+        if order != list(range(len(order))):
+            x = write("permute.default", x, order)
+        return write("reshape.default", x, [math.prod(sizes[c] for c in group) for group in groups])
+
+    x, z = matrix(operands[0], first, batch, rows, inner), matrix(operands[1], second, batch, inner, columns)
+    found = [*batch, *rows, *columns]
+    y = write("reshape.default", write("matmul.default", x, z), [sizes[c] for c in found])
+    order = [found.index(c) for c in result]
+    return y if order == list(range(len(order))) else write("permute.default", y, order)

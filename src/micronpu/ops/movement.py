@@ -15,12 +15,12 @@ from micronpu.ir.op import (
     Op,
     Permutation,
     Value,
-    add_import,
     from_aten,
     operator,
     shares_qparams,
 )
 from micronpu.ir.types import TensorType
+from micronpu.ir.way import Float, Results, Writer, add_way, composes
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -271,6 +271,32 @@ _IDENTITIES = (
     *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
 )
 for _overload in _IDENTITIES:
-    add_import(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
+    add_way(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
 for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"):
-    add_import(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
+    add_way(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
+
+
+# ---------------------------------------------------------------- compositions
+
+TRANSPOSES = ("t.default", "transpose.int", "permute.default")
+"""Overloads that change the order of axes."""
+
+
+@composes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)
+def _drop_pattern(write: Writer) -> Float:
+    """An operand that only lends its shape or type is replaced by it.
+
+    x, pattern -> expand_as -> y        x -> expand(shape) -> y
+    x, pattern -> type_as -> y          y = x, where both are float32
+    """
+    x = write.given["self"]
+    if write.overload == "type_as.default":
+        return x if write.dtype(x) is write.dtype() else None
+    overload = "expand.default" if write.overload.startswith("expand") else "reshape.default"
+    return write(overload, x, list(write.shape()))
+
+
+@composes("_assert_tensor_metadata.default", early=True)
+def _drop_check(write: Writer) -> Float:
+    """Checks of shape and type, which hold for an exported program, would read a float value on the host."""
+    return Results({})

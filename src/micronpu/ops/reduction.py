@@ -17,7 +17,6 @@ from micronpu.ir.op import (
     Permutation,
     Steps,
     Value,
-    add_import,
     from_aten,
     imports,
     operator,
@@ -25,7 +24,9 @@ from micronpu.ir.op import (
     shares_qparams,
 )
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import Float, Results, Writer, add_way, composes
 from micronpu.ops.constants import BIAS_TYPE
+from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
 from micronpu.ops.tosa_windows import MOST_INPUTS, pooled_mean, sum_of_last
@@ -214,7 +215,7 @@ def _sum(node: AtenNode) -> Tensor:
 
 
 for _overload in ("sum.dim_IntList", "sum.default"):
-    add_import(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
+    add_way(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
 
 
 LONGEST_CUMSUM = 512
@@ -246,3 +247,50 @@ def build_cumsum(node: AtenNode) -> Tensor:
     bias = node.constant(np.zeros(count), bias_type)
     y = node.emit(Reshape(moved.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
     return y if moved is x else transposed(node, y, inverse(order))
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes("max.default", "min.default", "max.dim", "min.dim")
+def _extremum(write: Writer) -> Float:
+    """max(x), max(x, dim)[0] -> amax; where the index is read, too, the operator stays."""
+    overload = "amax.default" if write.overload.startswith("max") else "amin.default"
+    x = write.given["self"]
+    if write.overload.endswith(".default"):
+        return write(overload, x, [])
+    read = write.read()
+    if read is None or not read <= {0}:
+        return None
+    return Results({0: write(overload, x, [write.given["dim"]], write.given["keepdim"])})
+
+
+@composes("var.dim", "var.correction", "var.default", "std.dim", "std.correction", "std.default")
+def _variance(write: Writer) -> Float:
+    """var(x) -> sum((x - mean(x))^2) / (n - 1); std is its root"""
+    given = write.given
+    x = given["self"]
+    shape = write.shape(x)
+    axes = given.get("dim") or list(range(len(shape)))
+    count = math.prod(shape[a] for a in axes)
+    correction = given.get("correction", 1.0 if given.get("unbiased", True) else 0.0)
+    correction = 1.0 if correction is None else float(correction)
+    if count <= correction:
+        return None
+    centered = write("sub.Tensor", x, write("mean.dim", x, axes, True))
+    square = write("mul.Tensor", centered, centered)
+    # A sum has a grid of its own where a mean has that of the squares, the largest of which nobody wants to know.
+    total = write("sum.dim_IntList", square, axes, bool(given.get("keepdim")))
+    variance = scaled(write, total, 1.0 / (count - correction))
+    return power(write, variance, 0.5) if write.overload.startswith("std") else variance
+
+
+@composes("linalg_vector_norm.default")
+def _norm(write: Writer) -> Float:
+    """Of order 2: sqrt(sum(x * x)); of order 1: sum(|x|)"""
+    x, order = write.given["self"], write.given["ord"]
+    if order not in (1, 2):
+        return None
+    terms = write("abs.default", x) if order == 1 else write("mul.Tensor", x, x)
+    total = write("sum.dim_IntList", terms, write.given["dim"], write.given["keepdim"])
+    return total if order == 1 else power(write, total, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
 from micronpu.ir.op import Op, Permutation, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
+from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.movement import Pad, channels_first, channels_last, inverse, reshaped
 from micronpu.ops.pooling import MaxPool2d
 
@@ -131,3 +133,32 @@ def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: i
     before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
     pieces = reshaped(node, x, (*before, count, step, *behind))
     return reshaped(node, sliced(node, pieces, axis + 1, start - first, start - first + 1), (*before, count, *behind))
+
+
+# ---------------------------------------------------------------- compositions
+
+_SPLITS = (
+    *(f"{name}.Tensor" for name in ("split", "split_copy", "unsafe_split")),
+    "split.sizes",
+    *(f"{name}.default" for name in ("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")),
+    *(f"{name}.default" for name in ("chunk", "unsafe_chunk")),
+    *(f"tensor_split.{form}" for form in ("sections", "indices")),
+)
+
+
+@composes(*_SPLITS, "unbind.int", "unbind_copy.int", early=True)
+def _split_to_slices(write: Writer) -> Float:
+    """Every part that somebody reads becomes a slice; parts that nobody reads vanish.
+
+    x -> split(sizes) -> a, b        x -> slice -> a;  x -> slice -> b
+    x -> unbind -> a, b              x -> select -> a;  x -> select -> b
+    """
+    read = write.read()
+    if read is None:
+        return None
+    x, axis = write.given["self"], int(write.given["dim"])
+    axis %= len(write.shape(x))
+    if write.overload.startswith("unbind"):
+        return Results({i: write("select.int", x, axis, i) for i in sorted(read)})
+    ends = list(itertools.accumulate((shape[axis] for shape in write.shapes()), initial=0))
+    return Results({i: write("slice.Tensor", x, axis, ends[i], ends[i + 1]) for i in sorted(read)})

@@ -24,6 +24,7 @@ from micronpu.ir.arithmetic import (
 from micronpu.ir.aten import axis_of
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
 from micronpu.ir.types import DType, TensorType
+from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import inverse, transposed
 from micronpu.ops.tosa_softmax import softmax as tosa_softmax
 from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
@@ -149,3 +150,12 @@ class Softmax(Op):
             return tosa_wide_softmax(emit, _wide_multiplier(x.scale), *_wide_tables())
         _, addends, _ = _exponentials(x.scale, np.arange(-255, 1))
         return tosa_softmax(emit, addends)
+
+
+@composes("log_softmax.int", "_log_softmax.default")
+def _log_softmax(write: Writer) -> Float:
+    """log_softmax(x) -> z - log(sum(exp(z))), z = x - max(x)"""
+    x, axis = write.given["self"], write.given["dim"]
+    z = write("sub.Tensor", x, write("amax.default", x, [axis], True))
+    total = write("sum.dim_IntList", write("exp.default", z), [axis], True)
+    return write("sub.Tensor", z, write("log.default", total))

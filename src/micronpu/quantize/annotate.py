@@ -18,6 +18,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind
 from micronpu.frontend.program import arguments, is_float_cast, overload_name
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
+from micronpu.ir.way import Capabilities
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.simulate import batch_norm_behind
@@ -30,24 +31,24 @@ def annotate(
     model: GraphModule,
     config_of: Callable[[Node], QuantizationConfig | None],
     *,
-    tables: bool = False,
+    capabilities: Capabilities | None = None,
     io: QuantizationConfig | None = None,
 ) -> None:
     """Annotates every operator that micronpu knows, in place.
 
     Args:
         config_of: how a node shall be quantized; None leaves it float.
-        tables: annotate functions that are tables, too.
+        capabilities: of the device; those that every device has unless given.
         io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
     """
-    constants = constant_nodes(model)
+    constants, able = constant_nodes(model), capabilities or Capabilities()
     if io is not None:
         _annotate_border(model, io)
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
         entry = ATEN_IMPORTS.get(overload_name(node))
-        if entry is not None and (tables or not entry.is_table):
+        if entry is not None and able.computes(entry.overload):
             config = config_of(node)
             if config is not None:
                 _annotate_node(node, entry, config, config_of, constants)

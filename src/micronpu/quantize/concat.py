@@ -1,8 +1,8 @@
-"""Rewrites of the float program about concatenations; registered with those of `micronpu.quantize.decompose`."""
+"""A rewrite of the float program about concatenations, which `micronpu.quantize.compose` applies."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
 
@@ -10,21 +10,25 @@ from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import fused_kind
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.decompose import Writer, rewrites
 from micronpu.quantize.simulate import batch_norm_behind, hidden_batch_norm
+from micronpu.quantize.switches import switchable
 
-_CLAMPS = [name for name, entry in ATEN_IMPORTS.items() if entry.is_activation and not name.endswith("_.default")]
+if TYPE_CHECKING:
+    from micronpu.quantize.compose import GraphWriter
+
+CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not n.endswith("_.default"))
 _CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
 
 
-@rewrites(*_CLAMPS)
-def _activation_before_concat(write: Writer, node: Node, given: dict[str, Any]) -> Any:
+@switchable
+def activation_before_concat(write: GraphWriter) -> Any:
     """relu(cat(conv(x), conv(z))) -> cat(relu(conv(x)), relu(conv(z))): a clamp goes into the layers before a cat.
 
     Exact.  The layers and their clamps are one step of quantization each, and the parts share a grid without the values
     that the clamp cuts off.  Done where at most one part keeps a clamp of its own; the pass of the same name does it in
     programs that were quantized elsewhere.
     """
+    node = write.node
     concat = node.args[0]
     if not isinstance(concat, Node) or overload_name(concat) not in _CONCATENATIONS or len(concat.users) != 1:
         return None
@@ -35,8 +39,8 @@ def _activation_before_concat(write: Writer, node: Node, given: dict[str, Any]) 
     if not any(fusing) or fusing.count(False) > 1:
         return None
     bounds = node.args[1:]
-    made = {part: write(node.target, part, *bounds, **node.kwargs) for part in dict.fromkeys(parts)}
-    result = write(concat.target, [made[part] for part in parts], *rest, **concat.kwargs)
+    made = {part: write(overload_name(node), part, *bounds, **node.kwargs) for part in dict.fromkeys(parts)}
+    result = write(overload_name(concat), [made[part] for part in parts], *rest, **concat.kwargs)
     result.meta = dict(concat.meta)
     return result
 

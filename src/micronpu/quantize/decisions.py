@@ -14,15 +14,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.quantize.forms import call
+from micronpu.ir.way import Capabilities
+from micronpu.ops.comparisons import CHOICES, FILLS, OPPOSITES
 from micronpu.quantize.switches import switchable
 
 aten = torch.ops.aten
 
-_OPPOSITES = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}
-_COMPARISONS = tuple(f"{name}.{form}" for name in _OPPOSITES for form in ("Scalar", "Tensor"))
-_CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-_FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
+_COMPARISONS = tuple(f"{name}.{form}" for name in OPPOSITES for form in ("Scalar", "Tensor"))
 _CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 _INDICES = ("argmax.default", "argmin.default")
 
@@ -31,7 +29,7 @@ MOST_INDICES = 256
 
 
 @switchable
-def decisions_to_numbers(model: GraphModule) -> bool:
+def decisions_to_numbers(model: GraphModule, capabilities: Capabilities) -> bool:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b: comparisons and indices become numbers, choices arithmetic.
 
     x, z -> gt -> y         x, z -> gt -> to(float32) -> to(bool) -> y
@@ -42,13 +40,32 @@ def decisions_to_numbers(model: GraphModule) -> bool:
     changed = False
     for node in list(model.graph.nodes):
         name = overload_name(node)
-        if name in _COMPARISONS and _compares_floats(node):
+        if name in _COMPARISONS and capabilities.computes(name) and _compares_floats(node):
             _make_number(model, node)
             changed = True
-        elif name in _INDICES and _indexes_floats(node):
+        elif name in _INDICES and capabilities.index_types and _indexes_floats(node):
             _cast_readers(model, node, _number(model, node))
             changed = True
     return changed
+
+
+def call(model: GraphModule, before: Node, target: Any, *args: Any) -> Node:
+    """A new node in front of ``before``, with the type that its result has and the origin of ``before``."""
+    with model.graph.inserting_before(before):
+        node = model.graph.call_function(target, args)
+    node.meta = {k: v for k, v in before.meta.items() if k in ("stack_trace", "nn_module_stack", "source_fn_stack")}
+
+    def value(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, Node) else argument
+
+    values = torch.utils._pytree.tree_map(value, args)
+    fake = next((n.meta["val"] for n in node.all_input_nodes if hasattr(n.meta.get("val"), "fake_mode")), None)
+    if fake is None:
+        node.meta["val"] = target(*values)
+    else:
+        with fake.fake_mode:
+            node.meta["val"] = target(*values)
+    return node
 
 
 def _value(node: Any) -> Any:
@@ -87,7 +104,7 @@ def _make_number(model: GraphModule, node: Node) -> None:
     def opposite() -> Node:
         """The number of the opposite comparison, made once."""
         if not opposites:
-            target = getattr(getattr(aten, _OPPOSITES[overload_name(node).split(".")[0]]), _form(node))
+            target = getattr(getattr(aten, OPPOSITES[overload_name(node).split(".")[0]]), _form(node))
             compared = call(model, node, target, *node.args)
             opposites.append(_number(model, compared))
         return opposites[0]
@@ -125,12 +142,12 @@ def _cast_readers(model: GraphModule, node: Node, number: Node) -> None:
 def _chosen(model: GraphModule, reader: Node, mask: Node, number: Node, opposite: Callable[[], Node]) -> Node | None:
     """What a choice by the mask computes, or None where the reader is none."""
     name = overload_name(reader)
-    if name not in (*_CHOICES, *_FILLS) or not _is_float(reader):
+    if name not in (*CHOICES, *FILLS) or not _is_float(reader):
         return None
     given = arguments(reader)
-    if name in _CHOICES and given["condition"] is mask:
+    if name in CHOICES and given["condition"] is mask:
         yes, no = given["self"], given["other"]
-    elif name in _FILLS and given["mask"] is mask:
+    elif name in FILLS and given["mask"] is mask:
         yes, no = given["value"], given["self"]
     else:
         return None

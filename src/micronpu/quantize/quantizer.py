@@ -12,6 +12,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from typing_extensions import Self
 
 from micronpu.errors import OptionError
+from micronpu.ir.way import Capabilities
 from micronpu.quantize import shims
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
@@ -55,11 +56,8 @@ class StaticQuantizer(Quantizer):
         OptionError: an argument is of another type, or there is no such rewrite.
     """
 
-    tables: ClassVar[bool] = False
-    """Whether unary functions become tables of 256 results, where an NPU has these, instead of operators it has."""
-
-    activation_types: ClassVar[tuple[Activations, ...]] = ("int8",)
-    """Element types that the NPU computes with."""
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    """What the device computes with; it decides what operators become."""
 
     def __init__(
         self,
@@ -135,9 +133,10 @@ class StaticQuantizer(Quantizer):
                 f"The configuration has is_qat={config.is_qat} and the quantizer is_qat={self.is_qat}.",
                 hint="give both the same; post-training quantization and QAT each need a quantizer",
             )
-        if config is not None and config.activations not in self.activation_types:
+        able = [dtype.value for dtype in self.capabilities.activations]
+        if config is not None and config.activations not in able:
             raise OptionError(
-                f"{type(self).__name__} quantizes activations to {' or '.join(self.activation_types)}; the NPU does "
+                f"{type(self).__name__} quantizes activations to {' or '.join(able)}; the NPU does "
                 f"not compute with {config.activations}.",
                 hint="EthosUQuantizer has int16 activations" if config.activations == "int16" else "",
             )
@@ -157,11 +156,11 @@ class StaticQuantizer(Quantizer):
         if self.is_qat:
             model.meta[IN_TRAINING] = True
             simulate_batch_norms(model, self._config_of)
-        return prepare_for_annotation(model, self.disabled_rewrites, tables=self.tables)
+        return prepare_for_annotation(model, self.disabled_rewrites, self.capabilities)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
-        annotate(model, self._config_of, tables=self.tables, io=self.settings.io)
+        annotate(model, self._config_of, capabilities=self.capabilities, io=self.settings.io)
         reveal(model)
         return model
 

@@ -1,7 +1,8 @@
 """Names of the rewrites of the float program, so that each can be left out.
 
-A rewrite is a function; its name without the leading underscore is the name of the switch, and the first paragraph of
-its doc-string what `micronpu passes` says about it.
+The compositions of `micronpu.ops` are such, and the rewrites of whole programs in this room.  A rewrite is a function;
+its name without the leading underscore is the name of the switch, and the first paragraph of its doc-string what
+`micronpu passes` says about it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from micronpu.errors import OptionError
+from micronpu.ir.way import compositions
 
-_MODULES = ("transforms", "forms", "decompose", "attention", "concat", "recurrent", "decisions", "indices")
+_MODULES = ("transforms", "compose", "concat", "decisions")
 _SENTENCES: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,7 +38,7 @@ def float_rewrites() -> dict[str, str]:
     """What each rewrite of the float program does, by name."""
     for module in _MODULES:
         importlib.import_module(f"micronpu.quantize.{module}")
-    return dict(sorted(_SENTENCES.items()))
+    return dict(sorted((compositions() | _SENTENCES).items()))
 
 
 def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:

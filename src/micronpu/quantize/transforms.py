@@ -9,10 +9,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.quantize.forms import one_result_each
+from micronpu.ir.way import Capabilities
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.switches import is_on, switchable
 
-_BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 _TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
 _FOLDABLE = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "linear.default", *_TRANSPOSED)
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
@@ -85,18 +85,19 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: 
     return node
 
 
-def prepare_for_annotation(model: GraphModule, disabled: Collection[str] = (), *, tables: bool = False) -> GraphModule:
+def prepare_for_annotation(
+    model: GraphModule, disabled: Collection[str] = (), capabilities: Capabilities | None = None
+) -> GraphModule:
     """All rewrites of the float program, in place.
 
     Args:
         disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
-        tables: keep functions that are tables, see `StaticQuantizer.tables`.
+        capabilities: of the device; those that every device has unless given.
     """
-    from micronpu.quantize.decompose import decompose
+    from micronpu.quantize.compose import compose
 
     changed = is_on(fold_batch_norms, disabled) and fold_batch_norms(model)
-    changed |= one_result_each(model, disabled)
-    changed |= decompose(model, disabled, tables=tables)
+    changed |= compose(model, capabilities or Capabilities(), disabled)
     changed |= is_on(scalars_to_constants, disabled) and scalars_to_constants(model)
     if changed:
         model.graph.eliminate_dead_code()
@@ -115,7 +116,7 @@ def fold_batch_norms(model: GraphModule) -> bool:
     """
     changed = False
     for node in list(model.graph.nodes):
-        if overload_name(node) not in _BATCH_NORMS:
+        if overload_name(node) not in BATCH_NORMS:
             continue
         given = arguments(node)
         if given.get("training"):

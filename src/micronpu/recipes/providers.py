@@ -29,6 +29,7 @@ from micronpu.recipes.lowering import (
     plan_scratch,
 )
 from micronpu.recipes.quantization import aware_training, post_training
+from micronpu.targets.cortexm.rules import CAPABILITIES
 from micronpu.targets.family import Family
 from micronpu.targets.registry import FAMILIES
 
@@ -244,7 +245,7 @@ class CortexMRecipeProvider(_Provider):
 class CortexMQuantizer(StaticQuantizer):
     """Static int8 for a Cortex-M core alone; see `StaticQuantizer`."""
 
-    tables = True
+    capabilities = CAPABILITIES
 
 
 def device_recipe(

@@ -11,11 +11,14 @@ from collections.abc import Callable
 
 from micronpu.ir.graph import Node
 from micronpu.ir.types import DType, TensorType
+from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import Softmax
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.cortexm.emit import LOWERINGS
 from micronpu.targets.cortexm.legalize import REWRITES
 from micronpu.targets.cortexm.table import is_table
+
+CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,))
 
 Limit = Callable[[Node], Finding | None]
 LIMITS: list[Limit] = []

@@ -6,6 +6,7 @@ from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.rules import CAPABILITIES
 
 __all__ = ["EthosUQuantizer", "QuantizationConfig"]
 
@@ -26,8 +27,7 @@ class EthosUQuantizer(StaticQuantizer):
         OptionError: an argument is of another type.
     """
 
-    tables = True
-    activation_types = ("int8", "int16")
+    capabilities = CAPABILITIES
 
     def __init__(
         self,

@@ -14,12 +14,15 @@ from micronpu.emit.tosa import to_tosa
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import Capabilities
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.passes import run_passes
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
 from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+
+CAPABILITIES = Capabilities(tables=True, activations=(DType.INT8, DType.INT16), index_types=(DType.INT32,))
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."

@@ -1,0 +1,231 @@
+"""What an ATen overload may become: the one registry of ways, and what of a device chooses among them.
+
+An overload becomes an operator, a table of a function of one element, or a composition of other overloads, which is
+written before the program is quantized, so that every intermediate value gets a grid of its own.  All of them stand in
+the modules of `micronpu.ops`.  Importers, annotation, support tables, hints and `micronpu passes` read them here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import numpy.typing as npt
+
+from micronpu.errors import InternalError
+from micronpu.ir.aten import AtenArguments
+from micronpu.ir.types import DType
+
+
+class Kind(Enum):
+    """What an overload becomes."""
+
+    OPERATOR = "operator"
+    TABLE = "table"
+    COMPOSITION = "composition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a device computes with.
+
+    Attributes:
+        tables: any function of one element, as a table of its results; comparisons and choices with it.
+        activations: element types of activations, the default first.
+        index_types: integer types of positions, as of the rows of an embedding, that the device reads.
+    """
+
+    tables: bool = False
+    activations: tuple[DType, ...] = (DType.INT8,)
+    index_types: tuple[DType, ...] = ()
+
+    def computes(self, overload: str) -> bool:
+        """Whether an overload has a way that is an operator, or a table where the device has these."""
+        return any(
+            way.kind is Kind.OPERATOR or (way.kind is Kind.TABLE and self.tables) for way in WAYS.get(overload, ())
+        )
+
+    def composition(self, overload: str) -> Composition | None:
+        """The composition to write for an overload; None where there is none, or the device has a table for it."""
+        ways = WAYS.get(overload, ())
+        if self.tables and any(way.kind is Kind.TABLE for way in ways):
+            return None
+        return next((way for way in ways if isinstance(way, Composition)), None)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One thing that an overload may become.
+
+    Attributes:
+        overload: ATen name with overload, such as ``conv2d.default``.
+    """
+
+    overload: str
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the kinds it is."""
+        raise NotImplementedError
+
+
+Float = Any
+"""A value of the float program: a node of it, which operators hand on and never look into, or a number."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What computes a value of the float program.
+
+    Attributes:
+        overload: of the operator.
+        given: its arguments by the names of the schema, defaults filled in.
+        readers: how many operators read the value.
+    """
+
+    overload: str
+    given: Mapping[str, Any]
+    readers: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """New values for some results of an operator that has several; the others have no reader."""
+
+    values: Mapping[int, Float]
+
+
+class Writer(AtenArguments, Protocol):
+    """Writes operators in front of one that they replace; what a composition is given.
+
+    Operators are named by their overloads, so that compositions need no torch.
+    """
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The arguments of the operator by the names of the schema, defaults filled in."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the device that the program is for."""
+
+    def __call__(self, overload: str, *arguments: Any) -> Float:
+        """A new operator's result."""
+
+    def constant(self, value: float | npt.NDArray[Any]) -> Float:
+        """A constant operand; a number becomes a tensor of one element."""
+
+    def shape(self, x: Float = None) -> tuple[int, ...]:
+        """Shape of a value; of the result, or of the first of several, unless one is given."""
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of all results."""
+
+    def dtype(self, x: Float = None) -> DType | None:
+        """Element type of a value, as for `shape`; None where micronpu has no such type."""
+
+    def known(self, x: Float) -> npt.NDArray[Any] | None:
+        """A number, a constant or the transpose of one in float64; None for what is computed or still trained."""
+
+    def stored(self, x: Float) -> npt.NDArray[Any] | None:
+        """A constant in its own type, be it trained or not; None for what is computed."""
+
+    def is_constant(self, x: Float) -> bool:
+        """Whether a value depends on no input."""
+
+    def is_parameter(self, x: Float) -> bool:
+        """Whether a value is a parameter of the model, which training may change."""
+
+    def is_trained(self, x: Float) -> bool:
+        """Whether a value is a parameter that is going to be trained, which no composition may freeze."""
+
+    def never_negative(self, x: Float) -> bool:
+        """Whether every element is zero or positive, whatever the inputs; False where that cannot be seen."""
+
+    def call(self, x: Float) -> Call | None:
+        """What computes a value; None for inputs, constants and numbers."""
+
+    def readers(self) -> list[str]:
+        """Overloads of the operators that read the result."""
+
+    def read(self) -> frozenset[int] | None:
+        """Which of several results somebody reads; None where they are read as a whole."""
+
+
+Compose = Callable[[Writer], Any]
+"""Writes a composition.  Returns the new result, `Results`, or None where this call of the overload stays as it is."""
+
+
+@dataclass(frozen=True)
+class Composition(Way):
+    """Other operators that compute what an overload computes, up to float rounding unless its sentence says more.
+
+    Attributes:
+        name: of the rewrite of the float program, by which it can be left out.
+        sentence: what users read about it.
+        compose: writes it; None where a rewrite of the whole program does.
+        early: written before constants are folded, whatever the element type.
+    """
+
+    name: str
+    sentence: str
+    compose: Compose | None = None
+    early: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.COMPOSITION
+
+
+WAYS: dict[str, tuple[Way, ...]] = {}
+
+
+def add_way(way: Way) -> None:
+    """Registers a way.
+
+    Raises:
+        InternalError: there is one of its kind; an operator and a table are one kind here, as both are imported.
+    """
+    known = WAYS.get(way.overload, ())
+    if any((w.kind is Kind.COMPOSITION) == (way.kind is Kind.COMPOSITION) for w in known):
+        what = "compose" if way.kind is Kind.COMPOSITION else "import"
+        raise InternalError(f"Two operators {what} {way.overload}.")
+    # What the device has comes before what has to be put together.
+    WAYS[way.overload] = tuple(sorted((*known, way), key=lambda w: w.kind is Kind.COMPOSITION))
+
+
+Function = TypeVar("Function", bound=Compose)
+
+
+def composes(*overloads: str, early: bool = False) -> Callable[[Function], Function]:
+    """Registers ``compose(write)`` for overloads; its name is that of the rewrite, its doc-string what users read.
+
+    Args:
+        early: see `Composition`.
+    """
+
+    def register(compose: Function) -> Function:
+        name = compose.__name__.lstrip("_").removesuffix("_composed")
+        sentence = " ".join((inspect.getdoc(compose) or "").split("\n\n")[0].split())
+        if not sentence:
+            raise InternalError(f"The composition {name} has no doc-string, which is what users read.")
+        for overload in overloads:
+            add_way(Composition(overload, name, sentence, compose, early))
+        return compose
+
+    return register
+
+
+def composed_by(rewrite: str, sentence: str, *overloads: str) -> None:
+    """Registers overloads that the rewrite of the whole program ``rewrite`` replaces, where it finds them fit."""
+    for overload in overloads:
+        add_way(Composition(overload, rewrite, sentence))
+
+
+def compositions() -> dict[str, str]:
+    """The sentence of every composition that is written operator by operator, by its name."""
+    found = {w.name: w.sentence for ways in WAYS.values() for w in ways if isinstance(w, Composition) and w.compose}
+    return dict(sorted(found.items()))

@@ -1,0 +1,153 @@
+"""Recurrent layers as compositions of their steps: an NPU program has no loop.
+
+Exact up to float rounding; the states of all steps get one grid where the layer's result is read as a whole.  The
+weights stand in the program once.  Tested in `tests/compile/test_recurrent.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from micronpu.ir.way import Float, Results, Writer, composes
+
+MAX_STEPS = 128
+"""Steps of all directions and layers that are written out: each is about ten operators, to compile and to store."""
+
+State = Any
+"""A state [batch, hidden]: a value of the program, or an array known when it is compiled, as the first one usually
+is."""
+
+
+@composes("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
+def _recurrent(write: Writer) -> Float:
+    """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers one after the other, directions side by side.
+
+    The products with the inputs of all steps are one linear layer in front of them.
+    """
+    given = write.given
+    kind = write.overload.split(".")[0]
+    x, layers = given["input"], int(given["num_layers"])
+    directions = 2 if given["bidirectional"] else 1
+    per_cell = 4 if given["has_biases"] else 2
+    params = given["params"]
+    shape = write.shape(x)
+    steps = shape[1 if given["batch_first"] else 0]
+    regular = len(params) == per_cell * layers * directions and len(shape) == 3
+    trained = any(write.is_trained(p) for p in params)
+    read = write.read()
+    if not regular or trained or steps * layers * directions > MAX_STEPS or read is None:
+        return None
+    if given["train"] and given["dropout"]:
+        return None
+    initial = [_first_states(write, s) for s in (given["hx"] if kind == "lstm" else [given["hx"]])]
+    rows = write("transpose.int", x, 0, 1) if given["batch_first"] else x
+    last: list[list[State]] = []
+    for layer in range(layers):
+        sides = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            cell = _Cell(write, kind, *params[per_cell * index : per_cell * (index + 1)])
+            order = range(steps) if direction == 0 else range(steps - 1, -1, -1)
+            outputs, states = cell.run(rows, order, [states[index] for states in initial])
+            sides.append(_stacked(write, outputs))
+            last.append(states)
+        rows = sides[0] if directions == 1 else write("cat.default", sides, -1)
+    results = {0: write("transpose.int", rows, 0, 1) if given["batch_first"] else rows}
+    for number in range(len(initial)):
+        if number + 1 in read:
+            results[number + 1] = _stacked(write, [states[number] for states in last])
+    return Results(results)
+
+
+def _first_states(write: Writer, states: Float) -> list[State]:
+    """One state per layer and direction from [layers * directions, B, H]."""
+    known = write.stored(states)
+    if known is not None:
+        return list(known)
+    return [write("select.int", states, 0, i) for i in range(write.shape(states)[0])]
+
+
+def _stacked(write: Writer, states: list[State]) -> Float:
+    """[B, H] each to [len, B, H]."""
+    parts = [write("unsqueeze.default", _value(write, s), 0) for s in states]
+    return parts[0] if len(parts) == 1 else write("cat.default", parts, 0)
+
+
+def _value(write: Writer, state: State) -> Float:
+    return write.constant(np.ascontiguousarray(state)) if isinstance(state, np.ndarray) else state
+
+
+@dataclass
+class _Cell:
+    """One layer in one direction; weights [gates * H, I] and [gates * H, H] in torch's order of gates."""
+
+    write: Writer
+    kind: str
+    input_weight: Float
+    weight: Float
+    input_bias: Float = None
+    bias: Float = None
+
+    def run(self, x: Float, order: range, states: list[State]) -> tuple[list[State], list[State]]:
+        """The state after each step, in the order of time, and the last states."""
+        projected = self.write("linear.default", x, self.input_weight, self.input_bias)
+        step = {"gru": self._gru, "lstm": self._lstm}.get(self.kind, self._simple)
+        outputs: dict[int, State] = {}
+        for time in order:
+            states = step(self.write("select.int", projected, 0, time), states)
+            outputs[time] = states[0]
+        return [outputs[time] for time in sorted(outputs)], states
+
+    def _projected(self, state: State) -> State:
+        """state @ weight' + bias, at compile time where the state is known."""
+        if not isinstance(state, np.ndarray):
+            return self.write("linear.default", state, self.weight, self.bias)
+        weight = self.write.known(self.weight)
+        bias = None if self.bias is None else self.write.known(self.bias)
+        assert weight is not None
+        product = state.astype(np.float64) @ weight.T
+        return (product if bias is None else product + bias).astype(np.float32)
+
+    def _cut(self, x: State, first: int, count: int = 1) -> State:
+        """Gates ``first`` to ``first + count`` of [B, gates * H]."""
+        hidden = self.write.shape(self.weight)[1]
+        start, stop = first * hidden, (first + count) * hidden
+        return x[:, start:stop] if isinstance(x, np.ndarray) else self.write("slice.Tensor", x, 1, start, stop)
+
+    def _sum(self, x: State, z: State) -> Float:
+        """x + z, where a zero that is known adds nothing."""
+        if isinstance(z, np.ndarray) and not isinstance(x, np.ndarray) and not z.any():
+            return x
+        return self.write("add.Tensor", _value(self.write, x), _value(self.write, z))
+
+    def _gru(self, x: Float, states: list[State]) -> list[State]:
+        """r, z = sigmoid(..); n = tanh(x_n + r * h_n); h' = n + z * (h - n)"""
+        write, (state,) = self.write, states
+        product = self._projected(state)
+        gates = write("sigmoid.default", self._sum(self._cut(x, 0, 2), self._cut(product, 0, 2)))
+        reset, update = (self._cut(gates, i) for i in (0, 1))
+        gated = write("mul.Tensor", reset, _value(write, self._cut(product, 2)))
+        new = write("tanh.default", self._sum(self._cut(x, 2), gated))
+        change = write("sub.Tensor", _value(write, state), new)
+        return [self._sum(new, write("mul.Tensor", update, change))]
+
+    def _lstm(self, x: Float, states: list[State]) -> list[State]:
+        """i, f, o = sigmoid(..), g = tanh(..); c' = f * c + i * g; h' = o * tanh(c')"""
+        write, (state, memory) = self.write, states
+        gates = self._sum(x, self._projected(state))
+        opened = write("sigmoid.default", self._cut(gates, 0, 2))
+        enter, keep = (self._cut(opened, i) for i in (0, 1))
+        content = write("tanh.default", self._cut(gates, 2))
+        leave = write("sigmoid.default", self._cut(gates, 3))
+        new = write("mul.Tensor", enter, content)
+        if not (isinstance(memory, np.ndarray) and not memory.any()):
+            new = self._sum(write("mul.Tensor", keep, _value(write, memory)), new)
+        return [write("mul.Tensor", leave, write("tanh.default", new)), new]
+
+    def _simple(self, x: Float, states: list[State]) -> list[State]:
+        """h' = tanh(x + h), or relu"""
+        overload = "tanh.default" if self.kind.endswith("tanh") else "relu.default"
+        return [self.write(overload, self._sum(x, self._projected(states[0])))]

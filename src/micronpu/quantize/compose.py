@@ -1,0 +1,289 @@
+"""Writes the compositions of `micronpu.ops` into the float program: the one walker.
+
+It runs before annotation, so that every intermediate value gets an observer, and thus a grid, of its own.  What int8
+makes of the intermediate values is tested in `tests/compile/test_operators_elementwise.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.importer import NodeArguments
+from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.ir.types import DType
+from micronpu.ir.way import Call, Capabilities, Results
+from micronpu.ops.movement import TRANSPOSES
+from micronpu.quantize.signs import never_negative
+from micronpu.quantize.switches import is_on, switchable
+from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
+
+aten = torch.ops.aten
+
+
+class GraphWriter(NodeArguments):
+    """`micronpu.ir.way.Writer` for a node of a float program: what it writes has the node's place in the model.
+
+    Args:
+        node: the operator that shall be replaced.
+    """
+
+    def __init__(self, model: GraphModule, node: Node, capabilities: Capabilities) -> None:
+        super().__init__(node)
+        self.model = model
+        self.made: list[Node] = []
+        self._capabilities = capabilities
+        near = (_first(n.meta.get("val")) for n in (node, *node.all_input_nodes))
+        modes = (getattr(value, "fake_mode", None) for value in near)
+        self._mode: Any = next((m for m in modes if m is not None), None) or contextlib.nullcontext()
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.arguments
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
+        packet, _, name = overload.partition(".")
+        target = getattr(getattr(aten, packet), name)
+        args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
+        with self.model.graph.inserting_before(self.node):
+            new = self.model.graph.call_function(target, args, named)
+        with self._mode:
+            value = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **named)
+        new.meta = dict(self.node.meta) | {"val": value}
+        self.made.append(new)
+        return new
+
+    def constant(self, value: float | npt.NDArray[Any]) -> Node:
+        data = value if isinstance(value, np.ndarray) else np.array([value], np.float32)
+        tensor = torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
+        return add_constant(self.model, self.node, tensor, "constant")
+
+    def shape(self, x: Any = None) -> tuple[int, ...]:
+        return tuple(_first((self.node if x is None else x).meta["val"]).shape)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        value = self.node.meta["val"]
+        return [tuple(v.shape) for v in (value if isinstance(value, (tuple, list)) else (value,))]
+
+    def dtype(self, x: Any = None) -> DType | None:
+        value = _first((self.node if x is None else x).meta.get("val"))
+        name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        return DType(name) if name in {d.value for d in DType} else None
+
+    def known(self, x: Any) -> npt.NDArray[Any] | None:
+        if isinstance(x, (int, float)):
+            return np.array([x], np.float64)
+        value = None if is_trained(self.model, x) else self._computed(x)
+        return None if value is None else value.detach().cpu().double().numpy()
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        """The value of a constant or of a transpose of one."""
+        if isinstance(x, Node) and overload_name(x) in TRANSPOSES:
+            value = self._computed(x.args[0])
+            return None if value is None else x.target(value, *x.args[1:])  # type: ignore[operator]
+        return attribute(self.model, x)
+
+    def stored(self, x: Any) -> npt.NDArray[Any] | None:
+        value = attribute(self.model, x)
+        if value is None:
+            return None
+        plain = value.detach().cpu()
+        return (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy()
+
+    def is_constant(self, x: Any) -> bool:
+        return is_constant(x)
+
+    def is_parameter(self, x: Any) -> bool:
+        return isinstance(attribute(self.model, x), torch.nn.Parameter)
+
+    def is_trained(self, x: Any) -> bool:
+        return is_trained(self.model, x)
+
+    def never_negative(self, x: Any) -> bool:
+        return never_negative(self.model, x)
+
+    def call(self, x: Any) -> Call | None:
+        if not isinstance(x, Node) or not overload_name(x):
+            return None
+        return Call(overload_name(x), arguments(x), len(x.users))
+
+    def readers(self) -> list[str]:
+        return [overload_name(user) for user in self.node.users]
+
+    def read(self) -> frozenset[int] | None:
+        users = list(self.node.users)
+        if not all(is_getitem(user) for user in users):
+            return None
+        return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
+
+def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> bool:
+    """Writes every composition that a device needs, also for what compositions write, in place.
+
+    Args:
+        capabilities: of the device.
+        disabled: names of rewrites to leave out.
+
+    Returns:
+        Whether anything changed.
+    """
+    from micronpu.quantize.concat import CLAMPS, activation_before_concat
+    from micronpu.quantize.decisions import decisions_to_numbers
+
+    changed = _walk(model, capabilities, disabled, early=True)
+    changed |= is_on(fold_constants, disabled) and fold_constants(model)
+    changed |= is_on(make_functional, disabled) and make_functional(model)
+    changed |= is_on(decisions_to_numbers, disabled) and decisions_to_numbers(model, capabilities)
+    clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
+    changed |= _walk(model, capabilities, disabled, clamps)
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def _walk(
+    model: GraphModule,
+    capabilities: Capabilities,
+    disabled: Collection[str],
+    clamps: Collection[str] = (),
+    *,
+    early: bool = False,
+) -> bool:
+    """One walk over the program.
+
+    Args:
+        clamps: overloads that are moved before a concatenation.
+        early: the compositions that say so, and not the others.
+    """
+    from micronpu.quantize.concat import activation_before_concat
+
+    changed = False
+    pending = deque(model.graph.nodes)
+    while pending:
+        node = pending.popleft()
+        name = overload_name(node)
+        way = capabilities.composition(name)
+        if way is None or way.compose is None or way.early != early or way.name in disabled:
+            if name not in clamps or not _is_float(node):
+                continue
+            write = GraphWriter(model, node, capabilities)
+            made: Any = activation_before_concat(write)
+        elif early or _is_float(node):
+            write = GraphWriter(model, node, capabilities)
+            made = way.compose(write)
+        else:
+            continue
+        if made is None or made is node:
+            continue
+        _replace(model, node, made)
+        pending.extendleft(reversed(write.made))
+        changed = True
+    return changed
+
+
+def _is_float(node: Node) -> bool:
+    value = _first(node.meta.get("val"))
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def _replace(model: GraphModule, node: Node, made: Any) -> None:
+    if isinstance(made, Results):
+        for index, reader in list(_unpacked(node)):
+            if index in made.values:
+                reader.replace_all_uses_with(made.values[index])
+            if not reader.users:
+                model.graph.erase_node(reader)
+    else:
+        node.replace_all_uses_with(made)
+    if not node.users:
+        model.graph.erase_node(node)
+
+
+def _unpacked(node: Node) -> Iterator[tuple[int, Node]]:
+    """The nodes that unpack a tuple, with the index of what each takes."""
+    return ((int(user.args[1]), user) for user in list(node.users) if is_getitem(user))  # type: ignore[arg-type]
+
+
+_VIEWS = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "t",
+    "select",
+    "slice",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "flatten",
+)
+
+
+@switchable
+def make_functional(model: GraphModule) -> bool:
+    """x.relu_() -> relu(x), so that running the quantized program in eager mode changes no value that others read.
+
+    The traced program reads the result of an operator in place wherever it meant the operand afterwards.  One on a view
+    with other readers stays, since those may see the change.  An input of the program keeps its value: inputs of a
+    delegate are never written.
+    """
+    changed = False
+    for node in model.graph.nodes:
+        name, _, form = overload_name(node).partition(".")
+        if not name.endswith("_") or name.startswith("_") or not node.args or not isinstance(node.args[0], Node):
+            continue
+        operand = node.args[0]
+        plain = getattr(getattr(aten, name[:-1], None), form, None)
+        is_view = overload_name(operand).split(".")[0] in _VIEWS
+        if plain is not None and not (is_view and len(operand.users) > 1):
+            node.target = plain
+            changed = True
+    return changed
+
+
+_LARGEST_FOLDED = 1 << 22  # elements
+_KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "dropout", "empty")
+
+
+@switchable
+def fold_constants(model: GraphModule) -> bool:
+    """Computes what depends on no input.  Parameters that are going to be trained stay as they are.
+
+    ones(8) -> expand(2, 8) -> y        y is a constant
+    weight -> slice(0:8) -> y           y is a constant, as the projections of `torch.nn.MultiheadAttention` are
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        value = node.meta.get("val")
+        name = overload_name(node).split(".")[0].rstrip("_")
+        if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED or name in _KEPT_RANDOM:
+            continue
+        operands = [attribute(model, n) for n in node.all_input_nodes]
+        if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):
+            continue
+        if not node.users or any(isinstance(o, torch.Tensor) and o.is_meta for o in operands):
+            continue
+        known = dict(zip(node.all_input_nodes, operands, strict=True))
+        with torch.no_grad():
+            args, kwargs = (torch.fx.map_arg(a, lambda n: known[n].detach().clone()) for a in (node.args, node.kwargs))  # noqa: B023
+            result = node.target(*args, **kwargs)
+        node.replace_all_uses_with(add_constant(model, node, result.contiguous(), "folded"))
+        model.graph.erase_node(node)
+        changed = True
+    return changed
