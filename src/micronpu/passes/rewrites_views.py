@@ -100,13 +100,19 @@ class ReflectBySlices(Rewrite):
     """A mirrored border as slices of single rows, joined.  Exact.
 
     x[1,8,5,8] -> reflect_pad(h 2/1) -> y        x -> slice 2, slice 1, x, slice 3 -> concat -> y
+
+    Args:
+        most: rows of the border; wider ones stay.
     """
 
     name = "reflect_by_slices"
 
+    def __init__(self, most: float = _MOST_PARTS) -> None:
+        self._most = most
+
     def apply(self, node: Node, lanes: int) -> list[Node] | None:
         op, x = node.op, node.inputs[0]
-        if not isinstance(op, ReflectPad) or sum(op.before) + sum(op.after) > _MOST_PARTS:
+        if not isinstance(op, ReflectPad) or sum(op.before) + sum(op.after) > self._most:
             return None
         chain = Chain(self.name, node)
         for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):

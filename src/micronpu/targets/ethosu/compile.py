@@ -25,9 +25,9 @@ from micronpu.targets.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.products import LinearAsConvolution
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE, judge_of
 from micronpu.targets.ethosu.strategies import Outcome, choose, compiled
+from micronpu.targets.ethosu.streams import SoundStreams
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
 KEY = "micronpu_graph_"
@@ -86,7 +86,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     files.write("graph_before.txt", lambda: f"{graph}\n")
     cure_graph(graph, judge_of(spec))
     run_passes(graph)
-    changed = [step.run(graph) for step in (FlattenSlices(), StridesIntoChannels(), LinearAsConvolution())]
+    changed = [step.run(graph) for step in (SoundStreams(), FlattenSlices(), StridesIntoChannels())]
     if any(changed):
         graph.rename()
     try:

@@ -20,6 +20,7 @@ from micronpu.passes import run_passes
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
+from micronpu.targets.ethosu.streams import SoundStreams
 from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
 
 CAPABILITIES = Capabilities(tables=True, activations=(DType.INT8, DType.INT16), index_types=(DType.INT32,))
@@ -79,7 +80,8 @@ class Judge:
             legal = run_passes(graph)
         except UnsupportedError as error:
             return dict.fromkeys(self.forms, error.what)
-        StridesIntoChannels().run(legal)
+        for step in (SoundStreams(), StridesIntoChannels()):
+            step.run(legal)
         objections = {}
         for form in self.forms:
             try:
