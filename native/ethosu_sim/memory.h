@@ -1,0 +1,102 @@
+// The NPU's view of memory: regions with bounds and with a note of every byte that was written, and who is still at work.
+#pragma once
+
+#include "fault.h"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace ethosu_sim {
+
+constexpr unsigned kMaxRegions = 8;
+constexpr unsigned kInternal = 8; // the table memory inside the NPU: region number for hazards and messages
+constexpr uint64_t kInternalSize = 2048; // bytes of tables on all three families
+
+// Bytes [begin, end) of a region (of the outermost one, if regions lie inside each other).
+struct Span {
+  unsigned region;
+  uint64_t begin, end;
+};
+
+// What one operation reads and writes; adjoining spans are merged as they come.
+struct Footprint {
+  std::vector<Span> reads, writes;
+};
+
+// The work that a run may ask for: multiplications, and bytes moved.
+class Budget {
+ public:
+  void start(uint64_t limit) {
+    limit_ = limit;
+    spent_ = 0;
+  }
+
+  // Call it before the work is done, with an amount computed in 64 bits.
+  void spend(uint64_t amount);
+
+  uint64_t spent() const {
+    return spent_;
+  }
+
+ private:
+  uint64_t limit_ = 0, spent_ = 0;
+};
+
+class Memory {
+ public:
+  // Throws ETHOSU_SIM_BAD_ARGUMENT. Clears nothing of the table memory.
+  void bind(const ethosu_sim_region* regions, int32_t num_regions, const ethosu_sim_range* ranges, int32_t num_ranges);
+
+  // Bytes that an operation reads: inside the region, and written. `what` names them ("IFM", "weights") in the error.
+  const uint8_t* read(unsigned region, uint64_t address, uint64_t size, const char* what);
+
+  // Bytes that an operation is about to write: inside the region, not constant. They count as written from now on.
+  uint8_t* write(unsigned region, uint64_t address, uint64_t size, const char* what);
+
+  // Table memory (region kInternal in read() and write() is the same).
+  const uint8_t* table(uint64_t address, uint64_t size) {
+    return read(kInternal, address, size, "table");
+  }
+
+  void forget_tables();
+
+  // Order of events. An operation's accesses are collected from begin() to commit(); commit() refuses an overlap with a
+  // transfer or a kernel that is still at work, and counts the operation as at work until a wait says otherwise.
+  enum class Engine { kernel, transfer };
+  void begin();
+  void commit(Engine engine, uint32_t operation);
+  // Waits until at most `count` of that engine are at work.
+  void wait(Engine engine, unsigned count);
+  void start_run(unsigned max_kernels, unsigned max_transfers);
+
+  Budget budget;
+
+ private:
+  struct Region {
+    uint8_t* data = nullptr;
+    uint64_t size = 0;
+    int32_t kind = ETHOSU_SIM_MEMORY;
+    unsigned outer = 0; // the region that holds it, or itself
+    uint64_t shift = 0; // where it begins in that region
+  };
+  struct Job {
+    uint32_t operation;
+    Footprint footprint;
+  };
+
+  const Region& locate(unsigned region, uint64_t address, uint64_t size, const char* what) const;
+  static void note(std::vector<Span>& spans, Span span);
+  void refuse_overlap(const std::deque<Job>& jobs, const char* engine) const;
+
+  std::array<Region, kMaxRegions + 1> regions_;
+  std::array<std::vector<uint8_t>, kMaxRegions + 1> written_; // of outermost scratch regions and of the tables
+  std::array<uint8_t, kInternalSize> tables_{};
+  Footprint current_;
+  std::deque<Job> kernels_, transfers_; // at work, oldest first
+  unsigned max_kernels_ = 1, max_transfers_ = 1;
+};
+
+} // namespace ethosu_sim

@@ -1,0 +1,47 @@
+// Weights: the compressed stream that the NPU reads, and the order in which it asks for them.
+#pragma once
+
+#include "fault.h"
+#include "memory.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ethosu_sim {
+
+// Decodes a standard ("mlw") stream of U55, U65 and U85: all its slices, to its end marker or the end of the bytes.
+// Throws invalid() on a stream that is truncated or impossible. At most `limit` weights.
+void decode_mlw(const uint8_t* data, size_t size, size_t limit, std::vector<int16_t>& weights);
+
+// For every weight of a stream, in the order of the stream, its index in [ofm][kernel y][kernel x][ifm]
+// (depthwise: [ofm][kernel y][kernel x]), or -1 for padding.
+using WeightOrder = std::vector<int32_t>;
+
+// A decoded layer, [ofm][kernel y][kernel x][ifm].
+using Weights = std::shared_ptr<const std::vector<int16_t>>;
+
+// Layers already decoded: keyed by parameters and by the encoded bytes themselves (compared in full, so that a hash
+// cannot deceive), across runs.
+class WeightCache {
+ public:
+  // `key`: whatever else decides the result, as text. `streams`: the encoded bytes, one per core.
+  Weights get(
+      const std::string& key, const std::vector<std::pair<const uint8_t*, size_t>>& streams,
+      const std::function<std::vector<int16_t>()>& decode);
+  void clear();
+
+ private:
+  struct Entry {
+    std::string key;
+    std::vector<uint8_t> bytes;
+    Weights weights;
+  };
+  std::unordered_multimap<uint64_t, Entry> entries_;
+  size_t held_ = 0; // bytes; the cache is emptied when it grows beyond its bound
+};
+
+} // namespace ethosu_sim
