@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 // How value * scale >> shift is rounded. `double_*`: where shift > 31 - d, first 2^(30 - d) outwards, then half an LSB.
 // U55 and U65: double_up (d = 0), toward_zero, half_up. U85 names them by number, see u85_*.
@@ -58,4 +58,4 @@ inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < least ? least : value > most ? most : value;
 }
 
-} // namespace ethosu_sim
+} // namespace ethosu

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 class Fault : public std::exception {
  public:
@@ -34,4 +34,4 @@ class Fault : public std::exception {
 // "0x1f0"
 std::string hex(uint64_t value);
 
-} // namespace ethosu_sim
+} // namespace ethosu

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 struct FeatureMap {
   enum class Tiles { two_by_two, three_by_one };
@@ -72,4 +72,4 @@ void read_plane(Memory& memory, const FeatureMap& map, int64_t height, int64_t w
   read_window(memory, map, height, width, depth, Padding{}, Upscale::none, T(0), out);
 }
 
-} // namespace ethosu_sim
+} // namespace ethosu

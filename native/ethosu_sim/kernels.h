@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 struct Kernel {
   int64_t height = 1, width = 1; // taps
@@ -38,4 +38,4 @@ enum class Pool { greatest, least, sum };
 template <class T, class Sum>
 void pool_row(const Plane<T>& in, const Kernel& kernel, Pool pool, int64_t y, int64_t width, Sum* sums);
 
-} // namespace ethosu_sim
+} // namespace ethosu

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 // A register file: every register has 16 bits of parameter; those of CMD1 have 32 bits of value besides.
 struct Registers {
@@ -71,4 +71,4 @@ std::unique_ptr<Machine> make_u55(int32_t macs); // u55_machine.cpp
 std::unique_ptr<Machine> make_u65(int32_t macs); // u55_machine.cpp
 std::unique_ptr<Machine> make_u85(int32_t macs); // u85_machine.cpp
 
-} // namespace ethosu_sim
+} // namespace ethosu

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 constexpr unsigned kMaxRegions = 8;
 constexpr unsigned kInternal = 8; // the table memory inside the NPU: region number for hazards and messages
@@ -99,4 +99,4 @@ class Memory {
   unsigned max_kernels_ = 1, max_transfers_ = 1;
 };
 
-} // namespace ethosu_sim
+} // namespace ethosu

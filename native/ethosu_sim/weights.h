@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace ethosu_sim {
+namespace ethosu {
 
 // Decodes a standard ("mlw") stream of U55, U65 and U85: all its slices, to its end marker or the end of the bytes.
 // Throws invalid() on a stream that is truncated or impossible. At most `limit` weights.
@@ -44,4 +44,4 @@ class WeightCache {
   size_t held_ = 0; // bytes; the cache is emptied when it grows beyond its bound
 };
 
-} // namespace ethosu_sim
+} // namespace ethosu

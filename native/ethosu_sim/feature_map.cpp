@@ -1,0 +1,213 @@
+#include "feature_map.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ethosu {
+namespace {
+
+constexpr int64_t kBrick = 16; // channels
+constexpr int64_t kMaxElements = int64_t{1} << 31;
+
+// Columns [begin, end) of a row that lie in one tile, and where the first of them is.
+struct Part {
+  int64_t begin, end;
+  int64_t address;
+};
+
+// The parts of row y, columns [0, width).
+int row_parts(const FeatureMap& map, int64_t y, int64_t width, Part (&parts)[2]) {
+  if (map.tiles != FeatureMap::Tiles::two_by_two) {
+    not_modelled(std::string("the ") + map.name + " has 3x1 tiles");
+  }
+  int count = 0;
+  const int64_t left = std::min(width, map.width0);
+  const auto add = [&](int64_t begin, int64_t end, int64_t height, unsigned tile) {
+    const bool below = y >= height;
+    const int64_t base = static_cast<int64_t>(map.base[tile + (below ? 2 : 0)]);
+    parts[count++] = {begin, end, base + (below ? y - height : y) * map.stride_y};
+  };
+  add(0, left, map.height0, 0);
+  if (width > left) {
+    add(left, width, map.height1, 1);
+  }
+  return count;
+}
+
+// Calls visit(address, elements, column, channel, step) for every run of elements that lie together in memory; the run's
+// elements go to [column][channel..], and where a run spans several columns (only if it holds whole pixels) `step` is
+// the number of channels of each.
+template <class Visit>
+void for_runs(const FeatureMap& map, int64_t y, int64_t width, int64_t depth, Visit visit) {
+  Part parts[2];
+  const int count = row_parts(map, y, width, parts);
+  const int64_t size = map.element_bytes;
+  for (int p = 0; p < count; ++p) {
+    const Part& part = parts[p];
+    const int64_t columns = part.end - part.begin;
+    if (map.bricks) {
+      for (int64_t c = 0; c < depth; c += kBrick) {
+        const int64_t channels = std::min(kBrick, depth - c);
+        const int64_t at = part.address + c / kBrick * map.stride_c;
+        if (channels == kBrick) {
+          visit(at, columns * kBrick, part.begin, c, kBrick);
+        } else {
+          for (int64_t x = 0; x < columns; ++x) {
+            visit(at + x * kBrick * size, channels, part.begin + x, c, channels);
+          }
+        }
+      }
+    } else if (map.stride_x == depth * size) {
+      visit(part.address, columns * depth, part.begin, int64_t{0}, depth);
+    } else {
+      for (int64_t x = 0; x < columns; ++x) {
+        visit(part.address + x * map.stride_x, depth, part.begin + x, int64_t{0}, depth);
+      }
+    }
+  }
+}
+
+template <class Element, class T>
+void load(const uint8_t* from, int64_t elements, int64_t step, int64_t pitch, int64_t zero_point, T* out) {
+  for (int64_t done = 0; done < elements; done += step, out += pitch) {
+    for (int64_t i = 0; i < step; ++i) {
+      Element value;
+      std::memcpy(&value, from + (done + i) * static_cast<int64_t>(sizeof value), sizeof value);
+      out[i] = static_cast<T>(static_cast<T>(value) - static_cast<T>(zero_point));
+    }
+  }
+}
+
+template <class Element, class T>
+void store(const T* values, int64_t elements, int64_t step, int64_t pitch, uint8_t* to) {
+  for (int64_t done = 0; done < elements; done += step, values += pitch) {
+    for (int64_t i = 0; i < step; ++i) {
+      const Element value = static_cast<Element>(values[i]);
+      std::memcpy(to + (done + i) * static_cast<int64_t>(sizeof value), &value, sizeof value);
+    }
+  }
+}
+
+uint64_t checked(const FeatureMap& map, int64_t address) {
+  if (address < 0) {
+    invalid(std::string("the ") + map.name + " begins before its region, at byte " + std::to_string(address));
+  }
+  return static_cast<uint64_t>(address);
+}
+
+} // namespace
+
+int64_t FeatureMap::least() const {
+  return !is_signed ? 0 : element_bytes == 8 ? INT64_MIN : -(int64_t{1} << (8 * element_bytes - 1));
+}
+
+int64_t FeatureMap::most() const {
+  if (element_bytes == 8) {
+    return INT64_MAX;
+  }
+  return is_signed ? (int64_t{1} << (8 * element_bytes - 1)) - 1 : (int64_t{1} << (8 * element_bytes)) - 1;
+}
+
+template <class T>
+void read_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, T* out) {
+  for_runs(map, y, width, depth, [&](int64_t address, int64_t elements, int64_t x, int64_t c, int64_t step) {
+    const uint8_t* from =
+        memory.read(map.region, checked(map, address), static_cast<uint64_t>(elements) * map.element_bytes, map.name);
+    T* to = out + x * depth + c;
+    // Whole pixels in a row are one run.
+    const int64_t run = step == depth ? elements : step;
+    switch (map.element_bytes * 2 + (map.is_signed ? 1 : 0)) {
+      case 2:
+        return load<uint8_t>(from, elements, run, depth, map.zero_point, to);
+      case 3:
+        return load<int8_t>(from, elements, run, depth, map.zero_point, to);
+      case 4:
+        return load<uint16_t>(from, elements, run, depth, map.zero_point, to);
+      case 5:
+        return load<int16_t>(from, elements, run, depth, map.zero_point, to);
+      case 8:
+        return load<uint32_t>(from, elements, run, depth, map.zero_point, to);
+      case 9:
+        return load<int32_t>(from, elements, run, depth, map.zero_point, to);
+      case 17:
+        return load<int64_t>(from, elements, run, depth, map.zero_point, to);
+      default:
+        not_modelled(std::string("the ") + map.name + " has unsigned elements of 64 bits");
+    }
+  });
+}
+
+template <class T>
+void write_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, const T* values) {
+  for_runs(map, y, width, depth, [&](int64_t address, int64_t elements, int64_t x, int64_t c, int64_t step) {
+    uint8_t* to =
+        memory.write(map.region, checked(map, address), static_cast<uint64_t>(elements) * map.element_bytes, map.name);
+    const T* from = values + x * depth + c;
+    const int64_t run = step == depth ? elements : step;
+    switch (map.element_bytes) {
+      case 1:
+        return store<uint8_t>(from, elements, run, depth, to);
+      case 2:
+        return store<uint16_t>(from, elements, run, depth, to);
+      case 4:
+        return store<uint32_t>(from, elements, run, depth, to);
+      default:
+        return store<uint64_t>(from, elements, run, depth, to);
+    }
+  });
+}
+
+template <class T>
+void read_window(
+    Memory& memory, const FeatureMap& map, int64_t height, int64_t width, int64_t depth, const Padding& padding,
+    Upscale upscale, T fill, Plane<T>& out) {
+  if (height <= 0 || width <= 0) {
+    invalid(
+        std::string("the ") + map.name + " is " + std::to_string(height) + " x " + std::to_string(width) +
+        " after its padding: more padding than the kernel reaches");
+  }
+  const int64_t rows = padding.top + height + padding.bottom, columns = padding.left + width + padding.right;
+  if (rows > kMaxElements || columns > kMaxElements / rows || depth > kMaxElements / (rows * columns)) {
+    not_modelled(std::string("the ") + map.name + " has more than 2^31 elements");
+  }
+  memory.budget.spend(static_cast<uint64_t>(rows * columns * depth));
+  out.shape(rows, columns, depth, fill);
+  if (upscale == Upscale::none) {
+    for (int64_t y = 0; y < height; ++y) {
+      read_row(memory, map, y, width, depth, out.at(y + padding.top, padding.left));
+    }
+    return;
+  }
+  const int64_t sources = (width + 1) / 2;
+  std::vector<T> row(static_cast<size_t>(sources * depth));
+  for (int64_t y = 0; y < height; ++y) {
+    T* to = out.at(y + padding.top, padding.left);
+    const bool between = upscale == Upscale::zeros && y % 2;
+    if (between) {
+      std::fill(to, to + width * depth, T(0));
+      continue;
+    }
+    if (y % 2 == 0) {
+      read_row(memory, map, y / 2, sources, depth, row.data());
+    }
+    for (int64_t x = 0; x < width; ++x, to += depth) {
+      if (upscale == Upscale::zeros && x % 2) {
+        std::fill(to, to + depth, T(0));
+      } else {
+        std::copy_n(row.data() + x / 2 * depth, depth, to);
+      }
+    }
+  }
+}
+
+#define INSTANTIATE(T) \
+  template void read_row<T>(Memory&, const FeatureMap&, int64_t, int64_t, int64_t, T*); \
+  template void write_row<T>(Memory&, const FeatureMap&, int64_t, int64_t, int64_t, const T*); \
+  template void read_window<T>( \
+      Memory&, const FeatureMap&, int64_t, int64_t, int64_t, const Padding&, Upscale, T, Plane<T>&);
+INSTANTIATE(int16_t)
+INSTANTIATE(int32_t)
+INSTANTIATE(int64_t)
+#undef INSTANTIATE
+
+} // namespace ethosu
