@@ -15,6 +15,9 @@ int64_t rescale_wide(int64_t value, const Scale& s) {
     case Rounding::double_up:
       result = (v + (v >= 0 ? first : -first) + half) >> s.shift;
       break;
+    case Rounding::double_asymmetric:
+      result = (v + first + half) >> s.shift;
+      break;
     case Rounding::double_symmetric:
       result = v >= 0 ? (v + first + half) >> s.shift : -((-v + first + half) >> s.shift);
       break;

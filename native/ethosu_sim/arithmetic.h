@@ -12,6 +12,7 @@ namespace ethosu {
 enum class Rounding {
   double_symmetric, // the magnitude is rounded: halves away from zero
   double_up, // the first step outwards, the second half up
+  double_asymmetric, // the first step upwards, the second half up
   half_up, // "natural"
   symmetric, // half away from zero
   toward_zero,
@@ -39,6 +40,10 @@ inline int64_t rescale(int64_t value, const Scale& s) {
     case Rounding::double_up: {
       const int64_t first = s.shift > 31 - s.left_shift ? int64_t{1} << (30 - s.left_shift) : 0;
       return (v + (v >= 0 ? first : -first) + half) >> s.shift;
+    }
+    case Rounding::double_asymmetric: {
+      const int64_t first = s.shift > 31 - s.left_shift ? int64_t{1} << (30 - s.left_shift) : 0;
+      return (v + first + half) >> s.shift;
     }
     case Rounding::double_symmetric: {
       const int64_t first = s.shift > 31 - s.left_shift ? int64_t{1} << (30 - s.left_shift) : 0;
