@@ -4,6 +4,7 @@
 #include "fault.h"
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace ethosu {
 
@@ -57,6 +58,22 @@ inline int64_t rescale(int64_t value, const Scale& s) {
       break;
   }
   return v >> s.shift;
+}
+
+// Either of the two, as the value needs.
+inline int64_t rescale_any(int64_t value, const Scale& s) {
+  constexpr int64_t limit = int64_t{1} << 30;
+  return value < limit && value > -limit && s.shift < 62 ? rescale(value, s) : rescale_wide(value, s);
+}
+
+// Product of amounts of work, at most 2^64 - 1.
+inline uint64_t product(std::initializer_list<int64_t> factors) {
+  uint64_t result = 1;
+  for (const int64_t factor : factors) {
+    const uint64_t f = factor < 0 ? 0 : static_cast<uint64_t>(factor);
+    result = f && result > UINT64_MAX / f ? UINT64_MAX : result * f;
+  }
+  return result;
 }
 
 inline int64_t clamp(int64_t value, int64_t least, int64_t most) {

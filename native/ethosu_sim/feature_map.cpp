@@ -7,7 +7,7 @@ namespace ethosu {
 namespace {
 
 constexpr int64_t kBrick = 16; // channels
-constexpr int64_t kMaxElements = int64_t{1} << 31;
+constexpr int64_t kMaxElements = int64_t{1} << 28;
 
 // Columns [begin, end) of a row that lie in one tile, and where the first of them is.
 struct Part {
@@ -168,7 +168,7 @@ void read_window(
   }
   const int64_t rows = padding.top + height + padding.bottom, columns = padding.left + width + padding.right;
   if (rows > kMaxElements || columns > kMaxElements / rows || depth > kMaxElements / (rows * columns)) {
-    not_modelled(std::string("the ") + map.name + " has more than 2^31 elements");
+    not_modelled(std::string("the ") + map.name + " has more than 2^28 elements");
   }
   memory.budget.spend(static_cast<uint64_t>(rows * columns * depth));
   out.shape(rows, columns, depth, fill);

@@ -1,0 +1,88 @@
+// Ethos-U55 and Ethos-U65: registers to operations. See u55_registers.h for where the numbers come from.
+#pragma once
+
+#include "arithmetic.h"
+#include "feature_map.h"
+#include "kernels.h"
+#include "machine.h"
+#include "u55_registers.h"
+
+#include <optional>
+
+namespace ethosu::u55 {
+
+// What an accelerator is beside its name.
+struct Shape {
+  int32_t family, macs;
+  int64_t cores;
+  int64_t ofm_ublock; // channels
+  unsigned shram_banks; // of 1024 bytes, per core
+};
+
+// What happens to the sums of an operation, up to the OFM.
+struct Finish {
+  FeatureMap map;
+  int64_t height = 0, width = 0, depth = 0;
+  int64_t zero_point = 0, least = 0, most = 0;
+  unsigned activation = 0; // of the register ACTIVATION
+  const uint8_t* table = nullptr;
+  std::vector<int32_t> row;
+};
+
+class U55 final : public Machine {
+ public:
+  explicit U55(const Shape& shape);
+
+ protected:
+  const char* name_of_cmd0(unsigned code) const override;
+  const char* name_of_cmd1(unsigned code) const override;
+  bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) override;
+
+ private:
+  // Registers that must have been set.
+  uint32_t get(Cmd0 code) const;
+  int32_t get_signed(Cmd0 code) const;
+  uint32_t value(Cmd1 code) const;
+  uint64_t address(Cmd1 code) const;
+  Scale scale_of(Cmd1 code, Rounding rounding) const;
+
+  // The registers of a feature map: IFM, IFM2, OFM have the same order at different places.
+  FeatureMap map_of(const char* name, Cmd0 precision, Cmd0 zero_point, Cmd0 width0, Cmd0 region, Cmd1 base) const;
+  FeatureMap ifm() const;
+  FeatureMap ifm2() const;
+  Finish finish() const;
+  Kernel kernel() const;
+  Padding padding() const;
+  Upscale upscale() const;
+  Rounding ofm_rounding() const;
+  bool global_scale() const;
+
+  void use_tables(Finish& out);
+  void write_row(Finish& out, int64_t y, const int64_t* values);
+  void describe(const Finish& out, const char* name, ethosu_sim_operation& done) const;
+
+  void transfer(ethosu_sim_operation& done);
+  void convolve(bool depthwise, ethosu_sim_operation& done);
+  template <class T, class Sum>
+  void convolve_as(bool depthwise, Finish& out, const FeatureMap& in, const Kernel& kernel, Weights weights);
+  Weights layer_weights(bool depthwise, const FeatureMap& in, const Kernel& kernel, int64_t ofm_depth, int64_t ifm_depth);
+  void pool(uint32_t mode, ethosu_sim_operation& done);
+  template <class T, class Sum>
+  void pool_as(uint32_t mode, Finish& out, const FeatureMap& in);
+  void reduce_sum(Finish& out, const FeatureMap& in);
+  void elementwise(uint32_t mode, ethosu_sim_operation& done);
+
+  // Bias, scale and shift of every channel, from the records of 10 bytes.
+  struct Channel {
+    int64_t bias;
+    Scale scale;
+  };
+  std::vector<Channel> channels(int64_t depth, Rounding rounding);
+  template <class Sum>
+  void scale_row(
+      const std::vector<Channel>& channels, bool wide, int64_t width, int64_t depth, const Sum* sums, int64_t* out) const;
+
+  Shape shape_;
+};
+
+} // namespace ethosu::u55
