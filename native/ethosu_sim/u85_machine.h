@@ -1,0 +1,128 @@
+// Ethos-U85: its registers and operations.
+#pragma once
+
+#include "arithmetic.h"
+#include "feature_map.h"
+#include "kernels.h"
+#include "machine.h"
+#include "u85_registers.h"
+#include "u85_weights.h"
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace ethosu::u85 {
+
+struct Size {
+  int64_t height = 1, width = 1, depth = 1;
+
+  int64_t count() const {
+    return height * width * depth;
+  }
+};
+
+// How an operation's results leave: requantized, clamped, looked up, and stored.
+struct Output {
+  Size size; // before transposing
+  Scale scale; // of all channels; of its own, `rounding` and `left_shift` hold for channels too
+  std::vector<Scale> channel_scales; // empty: `scale`
+  std::vector<int64_t> bias; // per channel, empty: none
+  FeatureMap map;
+  bool chained = false;
+  unsigned chain = 0; // number of the buffer
+  bool stored = true; // false: only the accumulators are kept
+  unsigned transpose = 0, reverse = 0; // fields of OFM_PRECISION
+  int64_t least = INT64_MIN, most = INT64_MAX; // the clamp
+  unsigned activation = ACT_NONE;
+  const uint8_t* table = nullptr;
+  bool whole = false; // the plane is collected before it is stored
+  Plane<int64_t> plane;
+  std::vector<int64_t> row;
+};
+
+class U85Machine final : public Machine {
+ public:
+  explicit U85Machine(int32_t macs);
+
+ protected:
+  const char* name_of_cmd0(unsigned code) const override;
+  const char* name_of_cmd1(unsigned code) const override;
+  bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) override;
+  void forget() override;
+  void start() override;
+
+ private:
+  enum class Input { ifm, ifm2 };
+
+  // Registers as values; they refuse what has no meaning. u85_machine.cpp.
+  Size ofm_size() const;
+  int64_t ifm_depth() const;
+  Storage storage(Input input) const;
+  unsigned element_bytes(Input input) const;
+  bool is_signed(Input input) const;
+  FeatureMap feature_map(Input input);
+  FeatureMap ofm_map();
+  Kernel kernel() const;
+  Padding padding() const;
+  Upscale upscale() const;
+  int64_t microblock_depth() const;
+  Scale ofm_scale() const;
+  Scale ifm_scale(Input input) const;
+  bool is_channelwise() const; // scales per channel
+  void describe(const Output& out, ethosu_sim_operation& done) const;
+
+  // Inputs; chained ones come from their buffer. Values are less the zero point. u85_machine.cpp.
+  template <class T>
+  void read_input(Input input, const Size& size, const Padding& padding, Upscale upscale, T fill, Plane<T>& plane);
+  const Plane<int64_t>& chained(Input input) const;
+  int64_t scalar(Input input) const;
+
+  // Results. u85_output.cpp.
+  void open(Output& out, bool with_scales);
+  // Requantizes and stores a row of accumulators, size.width x size.depth.
+  template <class Sum>
+  void put_sums(Output& out, int64_t y, const Sum* sums);
+  // Stores a row of values that are already scaled, without zero point.
+  void put_row(Output& out, int64_t y, int64_t* values);
+  void close(Output& out);
+  void look_up(const Output& out, int64_t* values, int64_t count) const;
+  void read_scales(Output& out);
+
+  // The accumulators' input and output, ACC_FORMAT. True: `sums` go on to the output.
+  template <class Sum>
+  void put_accumulators(Output& out, int64_t y, Sum* sums);
+  void open_accumulators(const Output& out);
+
+  void convolve(bool depthwise, ethosu_sim_operation& done); // u85_convolution.cpp
+  template <class T, class Sum>
+  void convolve_as(bool depthwise, Output& out, const Kernel& kernel, int64_t depth, const std::vector<int16_t>& weights);
+  Weights read_weights(const WeightLayout& layout);
+  void multiply(ethosu_sim_operation& done);
+  template <class T, class Sum>
+  void multiply_as(Output& out, int64_t depth);
+  void pool(uint32_t mode, ethosu_sim_operation& done); // u85_pool.cpp
+  template <class T, class Sum>
+  void pool_as(uint32_t mode, Output& out);
+  void average(Output& out);
+  void sum_depth(Output& out);
+  void find_greatest(uint32_t mode, Output& out);
+  void elementwise(uint32_t mode, ethosu_sim_operation& done); // u85_elementwise.cpp
+  void resize(uint32_t mode, ethosu_sim_operation& done); // u85_resize.cpp
+  void transfer(ethosu_sim_operation& done); // u85_transfer.cpp
+
+  const int32_t macs_;
+  std::map<unsigned, Plane<int64_t>> chains_; // by number
+  // What ACC_FORMAT keeps from one operation to the next.
+  struct Accumulators {
+    uint32_t input = ACC_RESET;
+    bool output = true;
+    bool is_wide = false; // 48 bits, otherwise 32
+    FeatureMap ifm2;
+    std::vector<int64_t> row;
+    Plane<int64_t> kept, next;
+  };
+  Accumulators accumulators_;
+};
+
+} // namespace ethosu::u85
