@@ -45,9 +45,12 @@ Table table_of(unsigned activation) {
       return {1024, -128, 127};
     case ACT_TABLE_S16_S16:
     case ACT_TABLE_S16_S32:
+      return {2048, -(1 << 15), (1 << 15) - 1};
+    // The lowest number itself is left out: with it, sigmoid would end at 0, where LiteRT's ends at 1.
     case ACT_TANH:
+      return {2048, 1 - (1 << 16), (1 << 16) - 1};
     case ACT_SIGMOID:
-      return {2048, -32768, 32767};
+      return {2048, 1 - (1 << 17), (1 << 17) - 1};
     default:
       return {0, 0, 0};
   }
@@ -181,8 +184,11 @@ void U85Machine::put_row(Output& out, int64_t y, int64_t* values) {
       }
     }
   } else {
+    // Inputs of tanh and sigmoid have up to 18 bits: their clamp can only be one of results.
+    const bool clamps = out.activation != ACT_TANH && out.activation != ACT_SIGMOID;
     for (int64_t i = 0; i < count; ++i) {
-      values[i] = clamp(clamp(values[i], INT64_MIN / 2, INT64_MAX / 2) + zero_point, out.least, out.most);
+      const int64_t value = clamp(values[i], INT64_MIN / 2, INT64_MAX / 2) + zero_point;
+      values[i] = clamps ? clamp(value, out.least, out.most) : value;
     }
     look_up(out, values, count);
   }
@@ -215,16 +221,30 @@ void U85Machine::look_up(const Output& out, int64_t* values, int64_t count) cons
         values[i] = entry(index, int32_t{});
         break;
       default: {
-        // 512 pairs of base and slope; the lowest 7 bits of the value lie between two of them.
-        const int64_t base = entry(2 * (index >> 7), int16_t{}), slope = entry(2 * (index >> 7) + 1, int16_t{});
-        const int64_t fine = base * 128 + slope * (index & 127);
-        values[i] = out.activation == ACT_TABLE_S16_S32 ? fine : clamp((fine + 64) >> 7, INT16_MIN, INT16_MAX);
+        // 512 pairs of base and slope; the lowest bits of the value lie between two of them.
+        const unsigned bits = out.activation == ACT_TANH ? 8 : out.activation == ACT_SIGMOID ? 9 : 7;
+        const int64_t place = v + (256 << bits), pair = 2 * (place >> bits), between = place & ((1 << bits) - 1);
+        const int64_t fine = entry(pair, int16_t{}) * (int64_t{1} << bits) + entry(pair + 1, int16_t{}) * between;
+        if (out.activation == ACT_TABLE_S16_S32) {
+          values[i] = fine;
+        } else if (out.activation == ACT_TABLE_S16_S16) {
+          values[i] = clamp((fine + 64) >> bits, INT16_MIN, INT16_MAX);
+        } else {
+          // As LiteRT's kernels, for which these two are made: the table holds 2 * sigmoid(x) - 1, and halves of what is
+          // below zero are rounded down.
+          const int64_t down = v < 0;
+          values[i] = clamp(
+              out.activation == ACT_TANH ? (fine + 128 - down) >> 8 : (fine + (1 << 24) + 512 - down) >> 10, INT16_MIN,
+              INT16_MAX);
+        }
       }
     }
   }
-  const int64_t least = out.map.least(), most = out.map.most();
+  const bool clamps = out.activation == ACT_TANH || out.activation == ACT_SIGMOID;
+  const int64_t least = std::max(out.map.least(), clamps ? out.least : INT64_MIN),
+                most = std::min(out.map.most(), clamps ? out.most : INT64_MAX);
   for (int64_t i = 0; i < count; ++i) {
-    values[i] = clamp(values[i], least, most);
+    values[i] = std::min(std::max(values[i], least), most);
   }
 }
 
