@@ -77,7 +77,7 @@ void Machine::run(const uint32_t* words, size_t count) {
           memory.begin();
           const bool transfer = operate(code, parameter, done);
           memory.commit(transfer ? Memory::Engine::transfer : Memory::Engine::kernel, operations);
-          done.multiplications = memory.budget.spent() - before;
+          done.work = memory.budget.spent() - before;
           if (callback && callback(callback_user, &done) != 0) {
             throw Fault(ETHOSU_SIM_BAD_ARGUMENT, "the callback stopped the run");
           }

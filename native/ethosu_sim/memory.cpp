@@ -178,6 +178,44 @@ uint8_t* Memory::write(unsigned region, uint64_t address, uint64_t size, const c
   return r.data + address;
 }
 
+void Memory::copy(unsigned from, uint64_t source, unsigned to, uint64_t destination, uint64_t size) {
+  const Region& in = locate(from, source, size, "source of the transfer");
+  const Region& out = locate(to, destination, size, "destination of the transfer");
+  if (!size) {
+    return;
+  }
+  std::vector<uint8_t> known(size, 1);
+  const uint64_t begin = in.shift + source;
+  if (const std::vector<uint8_t>& written = written_[in.outer]; !written.empty()) {
+    std::memcpy(known.data(), written.data() + begin, size);
+    if (!std::memchr(known.data(), 1, size)) {
+      invalid("the transfer reads " + bytes_of(from, source, size) + ", of which nobody has written any");
+    }
+  }
+  note(current_.reads, {in.outer, begin, begin + size});
+  uint8_t* to_data = write(to, destination, size, "destination of the transfer");
+  std::memmove(to_data, in.data + source, size);
+  if (std::vector<uint8_t>& written = written_[out.outer]; !written.empty()) {
+    std::memcpy(written.data() + out.shift + destination, known.data(), size);
+  }
+}
+
+uint64_t Memory::unwritten(unsigned region, uint64_t address, uint64_t size) const {
+  if (region >= kMaxRegions) {
+    return address;
+  }
+  const Region& r = regions_[region];
+  if (address > r.size || size > r.size - address) {
+    return address > r.size ? address : r.size;
+  }
+  const std::vector<uint8_t>& written = written_[r.outer];
+  if (written.empty() || size == 0) {
+    return UINT64_MAX;
+  }
+  const void* hole = std::memchr(written.data() + r.shift + address, 0, size);
+  return hole ? static_cast<uint64_t>(static_cast<const uint8_t*>(hole) - written.data()) - r.shift : UINT64_MAX;
+}
+
 void Memory::forget_tables() {
   std::fill(written_[kInternal].begin(), written_[kInternal].end(), uint8_t{0});
 }

@@ -56,10 +56,16 @@ class Memory {
   // Bytes that an operation is about to write: inside the region, not constant. They count as written from now on.
   uint8_t* write(unsigned region, uint64_t address, uint64_t size, const char* what);
 
+  // A transfer. Lengths are rounded up, so it may move bytes that nobody has written: those stay unwritten.
+  void copy(unsigned from, uint64_t source, unsigned to, uint64_t destination, uint64_t size);
+
   // Table memory (region kInternal in read() and write() is the same).
   const uint8_t* table(uint64_t address, uint64_t size) {
     return read(kInternal, address, size, "table");
   }
+
+  // The first byte of a part of a region that nobody has written; UINT64_MAX: none.
+  uint64_t unwritten(unsigned region, uint64_t address, uint64_t size) const;
 
   void forget_tables();
 

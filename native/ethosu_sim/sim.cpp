@@ -203,6 +203,10 @@ int32_t ethosu_sim_run(
   }
 }
 
+uint64_t ethosu_sim_unwritten(const ethosu_sim* sim, uint32_t region, uint64_t offset, uint64_t size) {
+  return sim->machine->memory.unwritten(region, offset, size);
+}
+
 const char* ethosu_sim_error(const ethosu_sim* sim) {
   return sim->error.c_str();
 }

@@ -16,6 +16,10 @@ extern "C" {
 
 #define ETHOSU_SIM_VERSION 1
 
+#ifndef ETHOSU_SIM_API
+#define ETHOSU_SIM_API __attribute__((visibility("default")))
+#endif
+
 typedef struct ethosu_sim ethosu_sim;
 
 enum ethosu_sim_status {
@@ -65,7 +69,7 @@ typedef struct {
   uint32_t opcode; // low 10 bits of the command
   uint32_t parameter; // high 16 bits of the command
   const char* name; // "convolution", "max pool", "transfer"
-  uint64_t multiplications; // what the operation is worth
+  uint64_t work; // multiplications and bytes moved
   ethosu_sim_feature_map ofm; // all zero for a transfer
   uint64_t source_region, source_address, destination_region, destination_address, length; // of a transfer
 } ethosu_sim_operation;
@@ -74,24 +78,24 @@ typedef struct {
 typedef int32_t (*ethosu_sim_callback)(void* user, const ethosu_sim_operation* operation);
 
 // ETHOSU_SIM_VERSION of the library.
-int32_t ethosu_sim_version(void);
+ETHOSU_SIM_API int32_t ethosu_sim_version(void);
 
 // A simulator of an accelerator: family 55 (macs 32, 64, 128, 256), 65 (256, 512) or 85 (128, 256, 512, 1024, 2048).
 // NULL for any other.
-ethosu_sim* ethosu_sim_create(int32_t family, int32_t macs);
-void ethosu_sim_destroy(ethosu_sim* sim);
+ETHOSU_SIM_API ethosu_sim* ethosu_sim_create(int32_t family, int32_t macs);
+ETHOSU_SIM_API void ethosu_sim_destroy(ethosu_sim* sim);
 
 // Forgets registers, tables, decoded weights and the last error.
-void ethosu_sim_reset(ethosu_sim* sim);
+ETHOSU_SIM_API void ethosu_sim_reset(ethosu_sim* sim);
 
-void ethosu_sim_set_callback(ethosu_sim* sim, ethosu_sim_callback callback, void* user);
+ETHOSU_SIM_API void ethosu_sim_set_callback(ethosu_sim* sim, ethosu_sim_callback callback, void* user);
 
 // The most multiplications (and bytes moved) one run may ask for; 0, the default, is no limit.
-void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit);
+ETHOSU_SIM_API void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit);
 
 // Runs a stream of driver actions ("COP1" or "COP2" and what follows) to its NPU_OP_STOP.
 // Returns an ethosu_sim_status; on anything but ETHOSU_SIM_OK, ethosu_sim_error() says why.
-int32_t ethosu_sim_run(
+ETHOSU_SIM_API int32_t ethosu_sim_run(
     ethosu_sim* sim,
     const void* commands,
     uint64_t commands_size,
@@ -100,12 +104,16 @@ int32_t ethosu_sim_run(
     const ethosu_sim_range* ranges,
     int32_t num_ranges);
 
+// After a run: the first byte of [offset, offset + size) of a scratch region that neither the stream nor the caller's
+// ranges have written, UINT64_MAX if there is none. An output with such a byte is not computed.
+ETHOSU_SIM_API uint64_t ethosu_sim_unwritten(const ethosu_sim* sim, uint32_t region, uint64_t offset, uint64_t size);
+
 // The last run's error as a sentence, "" if it had none. Valid until the next call with the same simulator.
-const char* ethosu_sim_error(const ethosu_sim* sim);
+ETHOSU_SIM_API const char* ethosu_sim_error(const ethosu_sim* sim);
 
 // Where the last error was found: bytes from the first command, index of the operation. UINT64_MAX: in no command.
-uint64_t ethosu_sim_error_offset(const ethosu_sim* sim);
-uint64_t ethosu_sim_error_operation(const ethosu_sim* sim);
+ETHOSU_SIM_API uint64_t ethosu_sim_error_offset(const ethosu_sim* sim);
+ETHOSU_SIM_API uint64_t ethosu_sim_error_operation(const ethosu_sim* sim);
 
 #ifdef __cplusplus
 } // extern "C"

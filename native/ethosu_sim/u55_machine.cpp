@@ -208,24 +208,30 @@ void U55::use_tables(Finish& out) {
 
 namespace {
 
-// The table of the logistic function that the NPU interpolates: steps of 1/24, 16 bits of fraction.
-int32_t sigmoid_entry(int64_t index) {
-  return static_cast<int32_t>(std::min(65535.0, std::floor(65536.0 / (1.0 + std::exp(-double(index) / 24.0)) + 0.5)));
+constexpr int64_t kMostOfFunction = int64_t{1} << 20; // far beyond where both functions are flat
+
+// The table of the logistic function that the NPU interpolates, of value index / 24: 16 bits of fraction, each entry
+// corrected by half of what a straight line to the next one errs in the middle (as LiteRT's table is).
+int64_t sigmoid_entry(int64_t index) {
+  static const std::vector<int64_t> table = [] {
+    const auto exact = [](double x) { return 65536.0 / (1.0 + std::exp(-x / 24.0)); };
+    std::vector<int64_t> t;
+    for (int i = 0; i < 256; ++i) {
+      const double error = (exact(i) + exact(i + 1)) / 2 - exact(i + 0.5);
+      t.push_back(std::llround(exact(i) - error / 2));
+    }
+    t.back() = 65535;
+    return t;
+  }();
+  return table[static_cast<size_t>(index)];
 }
 
 // Logistic function of value / (3 * 4096), 15 bits of fraction, as LiteRT's 16-bit reference computes it.
 int64_t sigmoid(int64_t value) {
-  static const std::vector<int32_t> table = [] {
-    std::vector<int32_t> t;
-    for (int64_t i = 0; i < 256; ++i) {
-      t.push_back(sigmoid_entry(i));
-    }
-    return t;
-  }();
   const int64_t magnitude = std::abs(value), high = magnitude >> 9, low = magnitude & 0x1FF;
   int64_t result = 0x7FFF << 10;
   if (high < 255) {
-    const int64_t a = table[static_cast<size_t>(high)], b = table[static_cast<size_t>(high) + 1];
+    const int64_t a = sigmoid_entry(high), b = sigmoid_entry(high + 1);
     result = (a << 9) + low * (b - a);
   }
   return value >= 0 ? (result + (1 << 9)) >> 10 : ((1 << 25) - result + (1 << 9) - 1) >> 10;
@@ -263,16 +269,20 @@ void U55::write_row(Finish& out, int64_t y, const int64_t* values) {
   const int64_t count = out.width * out.depth;
   const int64_t zero_point = out.zero_point, least = out.least, most = out.most;
   int32_t* row = out.row.data();
-  for (int64_t i = 0; i < count; ++i) {
-    row[i] = static_cast<int32_t>(clamp(values[i] + zero_point, least, most));
+  if (out.activation == 3 || out.activation == 4) {
+    // These take more than the 16 bits of the output: the clamp comes after them.
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t value = clamp(values[i], -kMostOfFunction, kMostOfFunction);
+      row[i] = static_cast<int32_t>(clamp(out.activation == 3 ? tanh(value) : sigmoid(value), least, most));
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      row[i] = static_cast<int32_t>(clamp(values[i] + zero_point, least, most));
+    }
   }
   if (out.table) {
     for (int64_t i = 0; i < count; ++i) {
       row[i] = static_cast<int32_t>(look_up(out.table, out.map.element_bytes, out.map.is_signed, row[i]));
-    }
-  } else if (out.activation == 3 || out.activation == 4) {
-    for (int64_t i = 0; i < count; ++i) {
-      row[i] = static_cast<int32_t>(out.activation == 3 ? tanh(row[i]) : sigmoid(row[i]));
     }
   }
   ethosu::write_row(memory, out.map, y, out.width, out.depth, row);
@@ -355,11 +365,7 @@ void U55::transfer(ethosu_sim_operation& done) {
   for (uint64_t plane = 0; plane < planes; ++plane) {
     for (uint64_t row = 0; row < rows; ++row) {
       memory.budget.spend(length + 1);
-      const uint8_t* in = memory.read(from & 7, at(source, from_mode, plane, row), length, "source of the transfer");
-      uint8_t* out = memory.write(target, at(destination, to_mode, plane, row), length, "destination of the transfer");
-      if (length) {
-        std::memmove(out, in, length);
-      }
+      memory.copy(from & 7, at(source, from_mode, plane, row), target, at(destination, to_mode, plane, row), length);
     }
   }
   done.source_region = from & 7;

@@ -350,6 +350,8 @@ void U55::elementwise(uint32_t mode, ethosu_sim_operation& done) {
     const uint32_t rounding = precision >> 14;
     a_scale = scale_of(
         OPA_SCALE, rounding == 0 ? Rounding::double_up : rounding == 1 ? Rounding::toward_zero : Rounding::half_up);
+    // The left shift of LiteRT's additions is part of the scale, so that its first rounding is that much lower.
+    a_scale.left_shift = in.element_bytes == 1 ? 20 : 15;
     if (scaling == kBoth16) {
       a_factor = value(OPA_SCALE) & 0xFFFF;
       b_factor = value(OPB_SCALE) & 0xFFFF;
@@ -360,7 +362,10 @@ void U55::elementwise(uint32_t mode, ethosu_sim_operation& done) {
   }
   const bool scaled = mode <= SUB || mode == ABS || ((mode == MIN || mode == MAX) && global_scale());
   const Rounding rounding = ofm_rounding();
-  const Scale ofm_scale = scaled || mode == LRELU ? scale_of(OFM_SCALE, rounding) : Scale{};
+  Scale ofm_scale = scaled || mode == LRELU ? scale_of(OFM_SCALE, rounding) : Scale{};
+  if (mode == MUL && in.element_bytes == 4) {
+    ofm_scale.scale = 1; // products of 32 bits are only shifted
+  }
 
   const int64_t width2 = broadcast & 2 ? 1 : out.width, depth2 = broadcast & 4 ? 1 : out.depth;
   const int64_t count = out.width * out.depth;

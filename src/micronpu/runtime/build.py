@@ -45,6 +45,8 @@ _FLAGS = (
     "-DC10_USING_CUSTOM_GENERATED_MACROS",
     "-DET_EVENT_TRACER_ENABLED",
 )
+# The simulator's inner loops are written for the vectoriser.
+_SIMULATOR_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 @dataclass(frozen=True)
@@ -176,25 +178,38 @@ def build_plugin() -> Path:
             that other users can write to.
     """
     wheel = find_executorch()
-    directory = source_directory()
-    sources = sorted(directory.glob("*.cpp"))
-    flags = _FLAGS + wheel.include_flags
     link_flags = (
         "-shared",
         f"-L{wheel.library_directory}",
         "-lexecutorch",
         f"-Wl,-rpath,{wheel.library_directory}",
     )
+    return _build("libmicronpu", source_directory(), _FLAGS + wheel.include_flags, link_flags, wheel.version)
 
+
+def build_ethosu_simulator() -> Path:
+    """Path of the shared library of the Ethos-U simulator, which needs no ExecuTorch; compiled now unless cached.
+
+    Raises:
+        RuntimeUnavailableError: as `build_plugin`.
+    """
+    return _build("libethosu_sim", source_directory() / "ethosu_sim", _SIMULATOR_FLAGS, ("-shared",), "")
+
+
+def _build(
+    stem: str, directory: Path, flags: Sequence[str], link_flags: Sequence[str], version: str
+) -> Path:
+    """The library of all sources in a directory, from the cache or compiled."""
+    sources = sorted(directory.glob("*.cpp"))
     digest = hashlib.sha256()
     # Not the compiler's version: libraries of all compilers work alike, and a warm cache needs no compiler.
-    parts = (os.environ.get("CXX", ""), wheel.version, *flags, *link_flags)
+    parts = (os.environ.get("CXX", ""), version, *flags, *link_flags)
     digest.update("\0".join(parts).encode(errors="surrogateescape"))
     for file in sorted((*sources, *directory.glob("*.h"))):
         content = file.read_bytes()
         digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)
     cache = cache_directory()
-    name = f"libmicronpu-{digest.hexdigest()[:20]}"
+    name = f"{stem}-{digest.hexdigest()[:20]}"
     try:
         if (found := _cached(cache, name)) is not None:
             return found
