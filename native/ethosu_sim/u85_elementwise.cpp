@@ -58,8 +58,9 @@ int64_t leading_zeros(int64_t value) {
   return count;
 }
 
-int64_t shift_left(int64_t value, int64_t by) {
-  return static_cast<int32_t>(static_cast<uint64_t>(value) << by);
+// The lowest bits of a value as a signed number.
+int64_t low_bits(uint64_t value, unsigned bits) {
+  return static_cast<int64_t>(value << (64 - bits)) >> (64 - bits);
 }
 
 template <class Function>
@@ -237,11 +238,13 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
         });
         break;
       case EW_SHL:
-        each(a, b, count, v, [&](int64_t p, int64_t q) { return shift_left(p, shift_of(q)); });
+        each(a, b, count, v, [&](int64_t p, int64_t q) {
+          return low_bits(static_cast<uint64_t>(p) << shift_of(q), ifm_bits);
+        });
         break;
       case EW_LSR:
         each(a, b, count, v, [&](int64_t p, int64_t q) {
-          return static_cast<int64_t>((static_cast<uint64_t>(p) & mask) >> shift_of(q));
+          return low_bits((static_cast<uint64_t>(p) & mask) >> shift_of(q), ifm_bits);
         });
         break;
       case EW_DIV:
@@ -252,17 +255,17 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
           return p / q;
         });
         break;
-      case EW_CMP_EQ:
-        each(a, b, count, v, [](int64_t p, int64_t q) { return int64_t{p == q}; });
+      case EW_CMP_EQ: // true: all bits are one
+        each(a, b, count, v, [](int64_t p, int64_t q) { return -int64_t{p == q}; });
         break;
       case EW_CMP_NE:
-        each(a, b, count, v, [](int64_t p, int64_t q) { return int64_t{p != q}; });
+        each(a, b, count, v, [](int64_t p, int64_t q) { return -int64_t{p != q}; });
         break;
       case EW_CMP_GE:
-        each(a, b, count, v, [](int64_t p, int64_t q) { return int64_t{p >= q}; });
+        each(a, b, count, v, [](int64_t p, int64_t q) { return -int64_t{p >= q}; });
         break;
       case EW_CMP_GT:
-        each(a, b, count, v, [](int64_t p, int64_t q) { return int64_t{p > q}; });
+        each(a, b, count, v, [](int64_t p, int64_t q) { return -int64_t{p > q}; });
         break;
       case EW_AND:
         each(a, b, count, v, [](int64_t p, int64_t q) { return p & q; });

@@ -98,6 +98,9 @@ void U85Machine::average(Output& out) {
         "NPU_SET_ACC_FORMAT is " + hex(registers_.small(ACC_FORMAT)) +
         ": an average pool that keeps or continues accumulators is not modelled");
   }
+  if (is_channelwise() || out.scale.scale != uint64_t{1} << out.scale.shift) {
+    not_modelled("NPU_SET_OFM_SCALE is not 1 in an average pool: how it is joined with the division is not known");
+  }
   Plane<int32_t> in;
   read_input<int32_t>(Input::ifm, size, pad, upscale(), 0, in);
   std::vector<int64_t> sums(static_cast<size_t>(out.size.width * out.size.depth));

@@ -71,12 +71,9 @@ void U85Machine::transfer(ethosu_sim_operation& done) {
         }
         (gathers ? source_index : destination_index) = index;
       }
-      const uint8_t* data = memory.read(
-          from, at(source_base, source_index * source_row + j * source_plane, "source"), length, "transfer's source");
-      uint8_t* target = memory.write(
-          to, at(destination_base, destination_index * destination_row + j * destination_plane, "destination"), length,
-          "transfer's destination");
-      std::memmove(target, data, static_cast<size_t>(length));
+      memory.copy(
+          from, at(source_base, source_index * source_row + j * source_plane, "source"), to,
+          at(destination_base, destination_index * destination_row + j * destination_plane, "destination"), length);
     }
   }
 }
