@@ -196,9 +196,7 @@ def build_ethosu_simulator() -> Path:
     return _build("libethosu_sim", source_directory() / "ethosu_sim", _SIMULATOR_FLAGS, ("-shared",), "")
 
 
-def _build(
-    stem: str, directory: Path, flags: Sequence[str], link_flags: Sequence[str], version: str
-) -> Path:
+def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequence[str], version: str) -> Path:
     """The library of all sources in a directory, from the cache or compiled."""
     sources = sorted(directory.glob("*.cpp"))
     digest = hashlib.sha256()

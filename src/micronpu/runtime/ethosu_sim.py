@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.errors import MicroNpuError, ModelError, RuntimeUnavailableError
 from micronpu.runtime.build import build_ethosu_simulator
+from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.payload import EthosUPayload, parse
 from micronpu.targets.ethosu.vela import Border
 
@@ -192,15 +192,13 @@ class EthosUSimulator:
         RuntimeUnavailableError: the simulator cannot be built or loaded on this machine.
     """
 
-    def __init__(
-        self, accelerator: str, *, fast_scratch_bytes: int = FAST_SCRATCH_BYTES, work_limit: int = 0
-    ) -> None:
+    def __init__(self, accelerator: str, *, fast_scratch_bytes: int = FAST_SCRATCH_BYTES, work_limit: int = 0) -> None:
         self.accelerator = find_accelerator(accelerator)
         self._fast_scratch_bytes = fast_scratch_bytes
         self._sim: int | None = None
         self._library = load_simulator()
         family = int(self.accelerator.family.removeprefix("u"))
-        self._sim = self._library.ethosu_sim_create(family, self.accelerator.macs)
+        self._sim = self._library.ethosu_sim_create(family, self.accelerator.macs * self.accelerator.cores)
         if not self._sim:
             raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.")
         self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
@@ -331,9 +329,7 @@ def _operation(o: Any, memories: Sequence[Array]) -> Operation:
         shape = ()
     elif 0 <= ofm.region < len(memories):
         value = _read(memories[ofm.region], ofm)
-    return Operation(
-        o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value
-    )
+    return Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
 
 
 def _read(memory: Array, ofm: Any) -> Array | None:

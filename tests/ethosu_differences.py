@@ -1,0 +1,49 @@
+"""Where the command stream that Vela 5.2 writes computes something else than the graph that it was given.
+
+docs/ethosu-simulator.md shows each with its smallest program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.cases import Case
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A known difference of some operators on Ethos-U55 and U65.
+
+    Attributes:
+        formats: of the program that Vela was given.
+        operators: names of the operators.
+        largest: difference in steps; None where values are wrong altogether or missing.
+        why: the cause.
+        rows: parts of row names, where not every row of the operators is concerned.
+    """
+
+    formats: tuple[str, ...]
+    operators: tuple[str, ...]
+    largest: int | None
+    why: str
+    rows: tuple[str, ...] = ("",)
+
+    def covers(self, row: Case, via: str) -> bool:
+        """Whether a row may differ for this reason."""
+        return via in self.formats and row.op.name in self.operators and any(part in row.name for part in self.rows)
+
+
+DIFFERENCES = (
+    Difference(("litert",), ("fully_connected",), 1, "LiteRT's kernel rounds once, the stream twice"),
+    Difference(("tosa",), ("add", "sub"), 1, "TOSA's graph rounds each operand once, the stream twice"),
+    Difference(("litert", "tosa"), ("amax", "amin"), None, "Vela confuses the axes when the pool is along a row"),
+    Difference(("litert",), ("reflect_pad",), None, "Vela leaves out the mirrored channels"),
+    Difference(("litert",), ("mul", "requantize"), None, "LiteRT's 32 bits overflow, the NPU saturates", ("64",)),
+    Difference(("litert",), ("prelu",), None, "Vela's table for scales that are very far apart is wrong", ("64x4",)),
+)
+
+
+def known(row: Case, via: str) -> Sequence[Difference]:
+    """The differences that a row may show."""
+    return [d for d in DIFFERENCES if d.covers(row, via)]
