@@ -381,7 +381,6 @@ def sentence(error):
         (lambda: micronpu.get_corstone300_recipe(system_conf="x"), "no option `system_conf`. Try: system_config"),
         (lambda: micronpu.get_chip_recipe("imxrt800"), "no target 'imxrt800'"),
         (lambda: get(NeutronRecipeType.INT8, io="int4"), "`io` is 'int4'"),
-        (lambda: get(CortexMRecipeType.INT8, io="int8"), "which a core alone does not have"),
         (lambda: combine([]), "takes a list of export recipes"),
     ],
 )

@@ -36,7 +36,7 @@ class Core:
 
 
 # Source: executorch.backends.cortex_m.target_config, CMSIS-NN README.
-_CORES = {
+CORES = {
     core: Core(core, instructions)
     for instructions, names in {
         InstructionSet.SCALAR: ("m0", "m0plus", "m3", "m23"),
@@ -45,11 +45,12 @@ _CORES = {
     }.items()
     for core in (f"cortex-{name}" for name in names)
 }
+"""Every core that CMSIS-NN runs on, by name."""
 
 
 def is_cortex_m(name: str) -> bool:
     """Whether CMSIS-NN runs on the core of this name."""
-    return name in _CORES
+    return name in CORES
 
 
 def find_core(name: str) -> Core:
@@ -58,6 +59,6 @@ def find_core(name: str) -> Core:
     Raises:
         OptionError: CMSIS-NN does not run on it.
     """
-    if name not in _CORES:
-        raise OptionError(f"CMSIS-NN does not run on the core {name!r}.", hint=f"one of {', '.join(sorted(_CORES))}")
-    return _CORES[name]
+    if name not in CORES:
+        raise OptionError(f"CMSIS-NN does not run on the core {name!r}.", hint=f"one of {', '.join(sorted(CORES))}")
+    return CORES[name]

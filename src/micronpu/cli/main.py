@@ -150,7 +150,10 @@ def check(
     model: ModelArgument,
     target: Target = DEFAULT_TARGET,
     require_full: Annotated[
-        bool, typer.Option("--require-full", help="Exit with code 1 where an operator stays on the host.")
+        bool,
+        typer.Option(
+            "--require-full", help="Exit with code 1 where an operator is not on the NPU, or in float on a core."
+        ),
     ] = False,
     per_tensor: PerTensor = False,
     activations: Activations = "int8",
@@ -189,7 +192,7 @@ def check(
         ).report
     console.output().print(report)
     _write_reports(report, report_html, report_json)
-    if require_full and report.host:
+    if require_full and report.left_over:
         raise typer.Exit(1)
 
 
@@ -292,7 +295,8 @@ def targets(
     for name, target in sorted(all_targets(known).items()):
         title = FAMILIES[target.family].title
         if target.chip is None:
-            table.add_row(name, "", "any", "any", title)
+            core, npu = ("any", title) if FAMILIES[target.family].backend else (name, "none")
+            table.add_row(name, "", "any", core, npu)
         else:
             npu = f"{title} {target.chip.npu.variant}" if target.chip.npu is not None else "none"
             table.add_row(name, ", ".join(target.entry.aliases), target.chip.title, target.chip.core, npu)

@@ -72,16 +72,16 @@ class CompiledPartition:
 
 
 class Device(ABC):
-    """An NPU with its options.
+    """An NPU, or a core alone, with its options.
 
     Attributes:
         target: name in reports.
-        backend: name by which the runtime looks up the delegate.
+        backend: name by which the runtime looks up the delegate; "" for a core alone, which has none.
         core: computes in int8 what the NPU does not take; None where portable kernels do in float.
     """
 
     target: str
-    backend: str
+    backend: str = ""
     core: Core | None = None
 
     @abstractmethod

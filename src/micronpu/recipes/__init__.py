@@ -21,7 +21,8 @@ from micronpu.recipes.chips import (
 from micronpu.recipes.combine import combine
 from micronpu.recipes.files import FILES, FilesStage, stages_with_files
 from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
-from micronpu.recipes.providers import BY_FAMILY, PROVIDERS, CortexMRecipeProvider, CortexMRecipeType
+from micronpu.recipes.providers import BY_FAMILY, PROVIDERS
+from micronpu.targets.cortexm.recipes import CortexMRecipeType
 from micronpu.targets.ethosu.recipes import EthosURecipeType
 from micronpu.targets.neutron.recipes import NeutronRecipeType
 
@@ -45,7 +46,9 @@ __all__ = [
     "stages_with_files",
 ]
 
-NeutronRecipeProvider, EthosURecipeProvider = BY_FAMILY["neutron"], BY_FAMILY["ethos-u"]
+NeutronRecipeProvider = BY_FAMILY["neutron"]
+EthosURecipeProvider = BY_FAMILY["ethos-u"]
+CortexMRecipeProvider = BY_FAMILY["cortex-m"]
 
 for _provider in PROVIDERS:
     recipe_registry.register_backend_recipe_provider(_provider)

@@ -12,7 +12,7 @@ from executorch.export import ExportRecipe
 from micronpu.errors import OptionError
 from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner, core_of
+from micronpu.recipes.lowering import OutliningPartitioner, core_of
 
 
 def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
@@ -52,7 +52,7 @@ def _quantizers(recipe: ExportRecipe) -> list[Any]:
 
 
 def _is_for_a_core(recipe: ExportRecipe) -> bool:
-    return any(isinstance(p, CorePartitioner) for p in _partitioners(recipe))
+    return any(isinstance(p, OutliningPartitioner) and not p.device.backend for p in _partitioners(recipe))
 
 
 def _names(recipes: Sequence[ExportRecipe]) -> str:
@@ -62,7 +62,7 @@ def _names(recipes: Sequence[ExportRecipe]) -> str:
 def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
     """Refuses two NPUs, and two cores: a program is for one chip."""
     owned = [(r, p) for r in recipes for p in _partitioners(r)]
-    npus = [(r.name, p.device.target) for r, p in owned if isinstance(p, OutliningPartitioner)]
+    npus = [(r.name, p.device.target) for r, p in owned if isinstance(p, OutliningPartitioner) and p.device.backend]
     cores = [(r.name, core.name) for r, p in owned if (core := core_of(p)) is not None]
     for what, found in (("an NPU", npus), ("a core", cores)):
         if len(found) > 1:

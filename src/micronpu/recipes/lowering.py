@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.export import LoweringRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
@@ -23,18 +24,21 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module, quiet
 from micronpu.report.delegation import DelegationReport
+from micronpu.targets.cortexm.device import CortexMDevice
+from micronpu.targets.cortexm.options import CortexMOptions
 
 
 class OutliningPartitioner(Partitioner):
-    """What an NPU runs, as finished delegate calls.
+    """What an NPU runs, as finished delegate calls, and what a core computes in int8, as calls of CMSIS-NN's kernels.
 
     Args:
-        device: the NPU with its options.  Where it has a core, that computes in int8 what the NPU leaves.
+        device: the NPU, or the core alone, with its options.  A core beside an NPU computes what that leaves.
         integer_io: the finished program takes and gives integers; the quantizer needs `set_io` for that.
 
     Attributes:
         borders: what the integers of the last program mean, or None where it takes and gives floats.
-        report: what runs where and why in the last program, or None before there was one.
+        report: what runs where and why in the last program, or None before there was one; that of a core behind an
+            NPU is the NPU's affair.
         partitions: the delegated parts of the last program.
     """
 
@@ -59,7 +63,8 @@ class OutliningPartitioner(Partitioner):
             if self.borders is not None:
                 examples = self.borders.quantize(examples)
             host = host_part(module, self.device)
-            self.report, self.partitions = host.report, host.partitions
+            self.partitions = host.partitions
+            self.report = None if _is_behind_an_npu(module) else host.report
             return torch.export.export(_on_core(host.module, host.core), examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
@@ -71,32 +76,19 @@ class OutliningPartitioner(Partitioner):
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
-class CorePartitioner(Partitioner):
-    """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; behind the NPU's partitioner."""
+def _is_behind_an_npu(module: GraphModule) -> bool:
+    return any(n.target is executorch_call_delegate for n in module.graph.nodes)
+
+
+class CorePartitioner(OutliningPartitioner):
+    """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; alone, or behind the NPU's partitioner."""
 
     def __init__(self, core: Core) -> None:
-        super().__init__()
-        self.core = core
-
-    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """The program with kernels in the place of quantized operators."""
-        with quiet():
-            module = _on_core(graph_module(exported_program), self.core)
-            return torch.export.export(module, _examples(exported_program))
-
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
-        """None: what is left is computed in float."""
-        return [], None
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Nothing is delegated to a core."""
-        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+        super().__init__(CortexMDevice(CortexMOptions(core=core.name)))
 
 
 def core_of(partitioner: Partitioner) -> Core | None:
     """The core that a partitioner writes kernels for; None for none, and for a partitioner that is not one of these."""
-    if isinstance(partitioner, CorePartitioner):
-        return partitioner.core
     return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
-from micronpu.chips.core import find_core
 from micronpu.errors import OptionError
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import quiet
@@ -21,7 +20,6 @@ from micronpu.quantize.config import Activations, check_activations
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
-    CorePartitioner,
     OutliningPartitioner,
     backend_config,
     core_of,
@@ -29,20 +27,8 @@ from micronpu.recipes.lowering import (
     plan_scratch,
 )
 from micronpu.recipes.quantization import aware_training, post_training
-from micronpu.targets.cortexm.rules import CAPABILITIES
 from micronpu.targets.family import Family
 from micronpu.targets.registry import FAMILIES
-
-
-class CortexMRecipeType(RecipeType):
-    """Recipes for a Cortex-M core with CMSIS-NN, alone or behind an NPU."""
-
-    INT8 = "micronpu_cortexm_int8"
-    INT8_QAT = "micronpu_cortexm_int8_qat"
-
-    @classmethod
-    def get_backend_name(cls) -> str:
-        return "micronpu_cortexm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,42 +198,6 @@ def _provider_of(family: Family) -> type[FamilyRecipeProvider]:
     return type(types.__name__.replace("Type", "Provider"), (FamilyRecipeProvider,), members)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CortexMOptions:
-    """What a user can choose about a core.
-
-    Attributes:
-        core: such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
-    """
-
-    core: str = "cortex-m33"
-
-
-class CortexMRecipeProvider(_Provider):
-    """Recipes for a Cortex-M core; options are the fields of `RecipeOptions` and of `CortexMOptions`."""
-
-    types = CortexMRecipeType
-    options = CortexMOptions
-
-    def _create(
-        self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
-    ) -> ExportRecipe:
-        core = find_core(CortexMOptions(**own).core)
-        if options.io is not None:
-            raise OptionError(
-                f"The recipe {name} was given `io`, which a core alone does not have.",
-                hint="leave it out, or the recipe of an NPU, whose program has it for the core, too",
-            )
-        quantizer = CortexMQuantizer(per_channel=options.per_channel, is_qat=is_qat)
-        return build(name, quantizer, CorePartitioner(core), options)
-
-
-class CortexMQuantizer(StaticQuantizer):
-    """Static int8 for a Cortex-M core alone; see `StaticQuantizer`."""
-
-    capabilities = CAPABILITIES
-
-
 def device_recipe(
     name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
 ) -> ExportRecipe:
@@ -259,4 +209,4 @@ def device_recipe(
 BY_FAMILY = {name: _provider_of(family) for name, family in FAMILIES.items()}
 """The class of the provider of each family."""
 
-PROVIDERS: tuple[_Provider, ...] = (*(provider() for provider in BY_FAMILY.values()), CortexMRecipeProvider())
+PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_FAMILY.values())

@@ -87,6 +87,7 @@ class DelegationReport:
         operations: the operations of the NPU programs in execution order; empty before compilation.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
+        has_npu: False for a core alone, which computes in int8 what an NPU would.
     """
 
     target: str
@@ -95,6 +96,7 @@ class DelegationReport:
     operations: tuple[Operation, ...] = ()
     program_bytes: int = 0
     latency: tuple[Latency, ...] = ()
+    has_npu: bool = True
 
     @property
     def delegated(self) -> int:
@@ -117,9 +119,15 @@ class DelegationReport:
         return tuple(v for v in self.host if not v.core)
 
     @property
+    def left_over(self) -> tuple[Verdict, ...]:
+        """Operators that are not where the target is for: not on the NPU, or in float on a core alone."""
+        return self.host if self.has_npu else self.in_float
+
+    @property
     def share(self) -> float:
-        """Delegated operators as a fraction of all; 1.0 for a program without operators."""
-        return self.delegated / len(self.verdicts) if self.verdicts else 1.0
+        """Operators that are not left over as a fraction of all; 1.0 for a program without operators."""
+        total = len(self.verdicts)
+        return (total - len(self.left_over)) / total if total else 1.0
 
     @property
     def macs(self) -> int:
@@ -199,6 +207,9 @@ class DelegationReport:
 
     def summary(self) -> str:
         """One sentence with the counts."""
+        if not self.has_npu:
+            count = len(self.verdicts) - len(self.in_float)
+            return f"{count} of {len(self.verdicts)} operators in int8 on {self.target}"
         calls = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
         return f"{self.delegated} of {len(self.verdicts)} operators on the NPU of {self.target} in {calls}"
 
@@ -212,7 +223,7 @@ class DelegationReport:
             lines.append("Rewritten to fit: " + ", ".join(f"{n} x {name}" for name, n in rewritten.items()) + ".")
         for core, operators in self._by_core().items():
             lines.append(f"On {core}, in int8: " + ", ".join(f"{n} x {o}" for o, n in operators.most_common()) + ".")
-        if self.host:
+        if self.left_over:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
         return "\n".join([*lines, *map(str, self.latency), *self.notes])

@@ -86,14 +86,14 @@ def _head(report: DelegationReport) -> str:
 
 
 def _split(report: DelegationReport) -> str:
-    """The bar that shows the delegated share of the operators."""
+    """The bar that shows the share of the operators that are where the target is for."""
     share = f"{100 * report.share:.4g}"
-    label = f"{share} % of the operators on the NPU"
+    label = f"{share} % of the operators {'on the NPU' if report.has_npu else 'in int8'}"
     return f'<div class="split" role="img" aria-label="{label}"><span style="width:{share}%"></span></div>'
 
 
-def _tiles(report: DelegationReport) -> str:
-    tiles = [
+def _npu_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
+    return [
         ("on the NPU", f"{report.delegated:,}", f"of {plural(len(report.verdicts), 'operator')}", ""),
         ("partitions", f"{report.partitions:,}", "calls to the NPU", ""),
         ("MACs on the NPU", _short(report.delegated_macs), f"of {report.macs:,} known", f"{report.delegated_macs:,}"),
@@ -104,6 +104,20 @@ def _tiles(report: DelegationReport) -> str:
             "",
         ),
     ]
+
+
+def _core_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
+    """Of a core without an NPU."""
+    count = len(report.verdicts)
+    return [
+        ("in int8", f"{count - len(report.in_float):,}", f"of {plural(count, 'operator')}", ""),
+        ("in float", f"{len(report.in_float):,}", "" if report.in_float else "nothing is left over", ""),
+        ("MACs", _short(report.macs), f"{report.macs:,}", f"{report.macs:,}"),
+    ]
+
+
+def _tiles(report: DelegationReport) -> str:
+    tiles = _npu_tiles(report) if report.has_npu else _core_tiles(report)
     if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
         tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
     if report.program_bytes:

@@ -45,7 +45,8 @@ def report_view(report: DelegationReport) -> RenderableType:
     for number, rows in partition_rows(report).items():
         parts += ["", _Partition(number, rows, kind_of_rows(report))]
     if report.host:
-        parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style="bold yellow")]
+        style = "bold yellow" if report.left_over else "bold green"
+        parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]
         parts += [_host(v) for v in report.host]
     if report.latency:
         parts.append("")
@@ -64,7 +65,7 @@ def program_view(program: CompiledProgram) -> RenderableType:
 
 
 def _summary(report: DelegationReport) -> RenderableType:
-    style = "bold green" if not report.host else "bold yellow" if report.delegated else "bold red"
+    style = "bold green" if not report.left_over else "bold yellow" if report.share else "bold red"
     line = Text(f"{report.summary()}.", style=style)
     macs = macs_sentence(report)
     return Group(line, Text(f"{macs}.")) if macs else line

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
 from micronpu.errors import OptionError
+from micronpu.targets.cortexm.family import CortexM
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.family import Family, Target
 from micronpu.targets.neutron.family import Neutron
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from micronpu.partition.device import Device
     from micronpu.targets.options import Options
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), EthosU())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), EthosU(), CortexM())}
 """By `Family.name`."""
 
 _SUFFIX = ".toml"
@@ -26,14 +27,15 @@ def family_of(chip: Chip) -> Family:
     Raises:
         OptionError: there is none of the name that its file gives.
     """
-    family = next((f for f in FAMILIES.values() if f.has(chip)), None)
-    if family is not None:
-        return family
-    where = chip.file or chip.name
-    if chip.npu is None:
-        raise OptionError(f"The chip file {where} has no `npu`.", hint="add a table [npu]")
-    known = ", ".join(f'"{name}"' for name in FAMILIES)
-    raise OptionError(f"The NPU family in the chip file {where} is {chip.npu.family!r}.", hint=f"one of {known}")
+    for family in FAMILIES.values():
+        if family.has(chip):
+            return family
+    given = chip.npu.family if chip.npu is not None else ""
+    known = ", ".join(f'"{family.name}"' for family in FAMILIES.values() if family.backend)
+    raise OptionError(
+        f"The NPU family in the chip file {chip.file or chip.name} is {given!r}.",
+        hint=f"one of {known}, or no table [npu] for a core alone",
+    )
 
 
 def chip_targets(chip: Chip) -> list[Target]:

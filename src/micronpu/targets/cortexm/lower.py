@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.chips.core import Core
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView
+from micronpu.frontend.program import ProgramView, arguments
 from micronpu.ir.graph import Graph
 from micronpu.partition.outline import compute_contiguously, outline
 from micronpu.targets.cortexm.emit import emit
 from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.partition import core_partition
+
+_NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
+_TYPES = (torch.int8, torch.int16)
 
 
 def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, ...]]:
@@ -38,7 +44,30 @@ def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, 
         calls.append(emit(graph, core))
     outlined = outline(module, groups, calls, "core", view.images)
     compute_contiguously(outlined)
+    if not _calls_a_delegate(module):
+        _quantize_by_kernels_of_the_core(outlined)
     return outlined, tuple(graphs)
+
+
+def _calls_a_delegate(module: GraphModule) -> bool:
+    inside = any(isinstance(m, LoweredBackendModule) for m in module.modules())
+    return inside or any(n.target is executorch_call_delegate for n in module.graph.nodes)
+
+
+def _quantize_by_kernels_of_the_core(module: GraphModule) -> None:
+    """Firmware for a core alone links one library of kernels: its own quantize and dequantize give the same bits.
+
+    quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
+    """
+    import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators, and takes a second)
+
+    given, own = torch.ops.quantized_decomposed, torch.ops.cortex_m
+    kernels = {getattr(given, n).default: getattr(own, n).default for n in _NAMES}
+    for node in module.graph.nodes:
+        if node.target in kernels and arguments(node)["dtype"] in _TYPES and not node.kwargs.get("out_dtype"):
+            node.target = kernels[node.target]
+            node.kwargs = {key: value for key, value in node.kwargs.items() if key != "out_dtype"}
+    module.recompile()
 
 
 def plan_scratch(edge: EdgeProgramManager) -> None:

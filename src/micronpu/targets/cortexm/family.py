@@ -1,0 +1,50 @@
+"""The core alone as one of the families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from micronpu.chips import Chip
+from micronpu.chips.core import CORES, Core, find_core
+from micronpu.targets.family import Family
+
+if TYPE_CHECKING:
+    from executorch.export import RecipeType
+
+    from micronpu.targets.cortexm.device import CortexMDevice
+    from micronpu.targets.cortexm.options import CortexMOptions
+
+
+class CortexM(Family):
+    """An Arm Cortex-M without an NPU: CMSIS-NN in int8."""
+
+    name = "cortex-m"
+    title = "Cortex-M"
+    silicon_field = "core"
+    usual = "cortex-m33"
+
+    @property
+    def options(self) -> type[CortexMOptions]:
+        from micronpu.targets.cortexm.options import CortexMOptions
+
+        return CortexMOptions
+
+    def has(self, chip: Chip) -> bool:
+        return chip.npu is None
+
+    def silicon(self, chip: Chip) -> str:
+        return find_core(chip.core).name
+
+    def bare(self) -> Mapping[str, str]:
+        return dict.fromkeys(CORES, "CMSIS-NN in int8 on the core, whatever the chip")
+
+    def device(self, options: CortexMOptions, name: str = "", core: Core | None = None) -> CortexMDevice:
+        from micronpu.targets.cortexm.device import CortexMDevice
+
+        return CortexMDevice(options, name)
+
+    def recipes(self) -> type[RecipeType]:
+        from micronpu.targets.cortexm.recipes import CortexMRecipeType
+
+        return CortexMRecipeType
