@@ -23,6 +23,8 @@ from executorch.exir import (
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
@@ -39,6 +41,7 @@ from micronpu.frontend.program import (
 )
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.entry import named_data
+from micronpu.partition.memory import plan
 from micronpu.partition.partition import Group
 
 _CLONE = torch.ops.aten.clone.default
@@ -219,7 +222,11 @@ def lower(
     if finish is not None:
         finish(edge)
     # Delegate payloads stay inside the program, where device runtimes can read them in place.
-    return edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False))
+    config = ExecutorchBackendConfig(
+        extract_delegate_segments=False,
+        memory_planning_pass=MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan])),
+    )
+    return edge.to_executorch(config=config)
 
 
 # Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.

@@ -1,0 +1,154 @@
+"""Where the tensors between delegate calls lie: lifetimes, a placement, and the bound that no placement can beat.
+
+Placing is two-dimensional packing: a tensor is a rectangle, as long as its lifetime and as high as its size; only its
+height above the ground can be chosen.  `place` tries a few orders with first fit and then moves the tensors that stick
+out to the front of the order, until the bound is met or a fixed number of tries is over.  The same tensors give the
+same offsets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from executorch.exir.memory_planning import MemoryAlgoResult
+    from executorch.exir.tensor import TensorSpec
+    from torch.export.graph_signature import ExportGraphSignature
+    from torch.fx import GraphModule
+
+TRIES = 400
+"""Orders that are tried beyond the fixed ones."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A tensor that must be placed.
+
+    Attributes:
+        size: bytes, a multiple of the alignment.
+        first, last: steps between which it must not be overwritten, both included.
+    """
+
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: Lifetime) -> bool:
+        """Whether both are alive at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Offsets in bytes, in the order of the tensors, and how high they reach."""
+
+    offsets: tuple[int, ...]
+    size: int
+
+
+def alive_bytes(tensors: Iterable[Lifetime]) -> dict[int, int]:
+    """Bytes that are alive at each step at which a tensor begins: the peak is among them."""
+    tensors = list(tensors)
+    return {
+        step: sum(t.size for t in tensors if t.first <= step <= t.last) for step in sorted({t.first for t in tensors})
+    }
+
+
+def lower_bound(tensors: Iterable[Lifetime]) -> int:
+    """The largest sum of live bytes; no placement is smaller."""
+    return max(alive_bytes(tensors).values(), default=0)
+
+
+def place(tensors: Sequence[Lifetime]) -> Placement:
+    """Offsets at which tensors that are alive together do not overlap."""
+    count = len(tensors)
+    neighbours = [[j for j in range(count) if j != i and tensors[i].meets(tensors[j])] for i in range(count)]
+    bound = lower_bound(tensors)
+
+    def fit(order: Sequence[int]) -> Placement:
+        return _first_fit(tensors, neighbours, order)
+
+    def length(i: int) -> int:
+        return tensors[i].last - tensors[i].first + 1
+
+    keys = (
+        lambda i: (-tensors[i].size, tensors[i].first),
+        lambda i: (-tensors[i].size * length(i), tensors[i].first),
+        lambda i: (-length(i), -tensors[i].size),
+        lambda i: (tensors[i].first, -tensors[i].size),
+        lambda i: (-sum(tensors[j].size for j in neighbours[i]) - tensors[i].size, tensors[i].first),
+    )
+    order: list[int] = []
+    best: Placement | None = None
+    for key in keys:
+        candidate = sorted(range(count), key=key)
+        found = fit(candidate)
+        if best is None or found.size < best.size:
+            best, order = found, candidate
+        if best.size == bound:
+            return best
+    assert best is not None
+    dice = random.Random(0)
+    current, size = order, best
+    for _ in range(TRIES):
+        # A tensor at the top comes earlier, and one of its neighbours later: what is placed late sticks out.
+        top = [i for i in range(count) if size.offsets[i] + tensors[i].size == size.size]
+        moved = dice.choice(top)
+        candidate = [i for i in current if i != moved]
+        candidate.insert(dice.randrange(current.index(moved) + 1), moved)
+        if neighbours[moved] and dice.random() < 0.5:
+            other = dice.choice(neighbours[moved])
+            candidate.remove(other)
+            candidate.insert(dice.randrange(count), other)
+        found = fit(candidate)
+        if found.size <= size.size:
+            current, size = candidate, found
+        if found.size < best.size:
+            best = found
+        if best.size == bound:
+            break
+    return best
+
+
+def _first_fit(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> Placement:
+    """Each tensor in its turn at the lowest offset where nothing that lives with it lies."""
+    offsets = [-1] * len(tensors)
+    top = 0
+    for i in order:
+        taken = sorted((offsets[j], offsets[j] + tensors[j].size) for j in neighbours[i] if offsets[j] >= 0)
+        offset = 0
+        for start, end in taken:
+            if start - offset >= tensors[i].size:
+                break
+            offset = max(offset, end)
+        offsets[i] = offset
+        top = max(top, offset + tensors[i].size)
+    return Placement(tuple(offsets), top)
+
+
+def plan(
+    alignment: int,
+    specs: Iterable[TensorSpec],
+    graph_module: GraphModule,
+    graph_signature: ExportGraphSignature,
+    extra_padding: int = 0,
+) -> MemoryAlgoResult:
+    """The placement as an algorithm of ExecuTorch's memory planning.
+
+    Programs with control flow, tensors in the storage of others or memories of their own are left to its greedy one.
+    """
+    from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult, greedy
+
+    specs = list(specs)
+    special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)
+    if special or any(getattr(graph_module, "input_mem_buffer_sizes", None) or ()):
+        result: MemoryAlgoResult = greedy(alignment, specs, graph_module, graph_signature, extra_padding)
+        return result
+    for spec in specs:
+        spec.realign(alignment)
+    placement = place([Lifetime(s.allocated_memory, s.lifetime[0], s.lifetime[1]) for s in specs])
+    chosen = {s: SpecAllocResult(1, i, o) for i, (s, o) in enumerate(zip(specs, placement.offsets, strict=True))}
+    return MemoryAlgoResult(chosen, [0, placement.size + extra_padding] if specs else [0, 0])
