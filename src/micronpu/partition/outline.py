@@ -221,12 +221,13 @@ def lower(
     edge = to_edge(torch.export.export(module, examples), compile_config=_EDGE)
     if finish is not None:
         finish(edge)
-    # Delegate payloads stay inside the program, where device runtimes can read them in place.
-    config = ExecutorchBackendConfig(
-        extract_delegate_segments=False,
-        memory_planning_pass=MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan])),
-    )
-    return edge.to_executorch(config=config)
+    return edge.to_executorch(config=backend_config())
+
+
+def backend_config() -> ExecutorchBackendConfig:
+    """How programs are finished: payloads inside, where device runtimes can read them in place, and tensors placed."""
+    planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
+    return ExecutorchBackendConfig(extract_delegate_segments=False, memory_planning_pass=planning)
 
 
 # Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.export import LoweringRecipe
@@ -135,8 +135,3 @@ def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
         # What stays on the host may mix dtypes in a way that ExecuTorch's check of the edge dialect refuses.
         edge_compile_config=EdgeCompileConfig(_check_ir_validity=False),
     )
-
-
-def backend_config() -> ExecutorchBackendConfig:
-    """Delegate payloads stay inside the program, where device runtimes can read them in place."""
-    return ExecutorchBackendConfig(extract_delegate_segments=False)
