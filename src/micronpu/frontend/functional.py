@@ -1,13 +1,17 @@
 """Programs without writes that another value can see.
 
 Every later stage takes an operator as a function of its operands.  `torch.relu_(conv(x))` is one, since nobody reads
-the convolution any more; `y[:, 0] += 1` is not: it changes y through a view.
+the convolution any more; `y[:, 0] += 1` is not: it changes y through a view.  A compiled program leaves its inputs as
+they are, whatever the module writes into them.
 """
 
 from __future__ import annotations
 
+import copy
+
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.export.graph_signature import ExportGraphSignature, OutputKind
+from torch.fx import GraphModule, Node
 
 from micronpu.errors import ModelError
 from micronpu.frontend.program import aten_overload, is_getitem
@@ -27,6 +31,8 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
+    if program.graph_signature.user_inputs_to_mutate:
+        program = _without_written_inputs(program)
     changed = list(program.graph_signature.buffers_to_mutate.values())
     if changed:
         names = ", ".join(f"`{name}`" for name in changed)
@@ -36,6 +42,29 @@ def functional(program: ExportedProgram) -> ExportedProgram:
             hint="make the state an input and an output of the model",
         )
     return program
+
+
+def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
+    """The program without the outputs that stand for what it writes into its inputs.
+
+    y = relu(x)                     y = relu(x)
+    return y as x, y        ->      return y
+    """
+    changed = copy.copy(program)
+    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    module.meta.update(program.graph_module.meta)
+    signature = program.graph_signature
+    kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]
+    output = module.graph.output_node()
+    results = output.args[0]
+    assert isinstance(results, (tuple, list))
+    output.args = (tuple(results[i] for i in kept),)
+    module.recompile()
+    changed._graph_module = module
+    changed._graph_signature = ExportGraphSignature(
+        list(signature.input_specs), [signature.output_specs[i] for i in kept]
+    )
+    return changed
 
 
 def _writes_what_others_see(node: Node) -> bool:

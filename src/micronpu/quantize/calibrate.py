@@ -19,7 +19,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from micronpu.errors import ModelError
 from micronpu.frontend.functional import functional
-from micronpu.frontend.program import origin_of, overload_name
+from micronpu.frontend.program import origin_of
 
 Progress = Callable[[int], None]
 
@@ -166,11 +166,6 @@ def graph_module(program: Any) -> GraphModule:
         with quiet():
             module = functional(program).module(check_guards=False)
         assert isinstance(module, GraphModule)
-        for node in list(module.graph.nodes):
-            # The caller's own tensor, which the program has a copy of.
-            if overload_name(node) == "copy_.default" and node.args[0].op == "placeholder":
-                module.graph.erase_node(node)
-                module.recompile()
         return module
     raise ModelError(
         f"A {type(program).__name__} cannot be quantized as it is.",

@@ -155,7 +155,9 @@ class QuantizationConfig:
             kind = MovingAveragePerChannelMinMaxObserver if self.per_channel else MovingAverageMinMaxObserver
             # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
             # Not torch's fused kernel, which never goes below a scale of 6.1e-5 where conversion does.
-            observer = FakeQuantize.with_args(observer=kind, eps=WEIGHT_EPS, averaging_constant=1.0)
+            # torchao hands the axis on to observers only, and takes axis 0 for fake quantization otherwise.
+            channels = {"ch_axis": axis} if self.per_channel else {}
+            observer = FakeQuantize.with_args(observer=kind, eps=WEIGHT_EPS, averaging_constant=1.0, **channels)
         else:
             plain = PerChannelMinMaxObserver if self.per_channel else MinMaxObserver
             observer = plain.with_args(eps=WEIGHT_EPS)

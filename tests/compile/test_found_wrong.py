@@ -1,0 +1,162 @@
+"""What was once computed wrongly, or not at all, without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import micronpu
+from micronpu.ir.op import Quantization
+from micronpu.ops import ATEN_IMPORTS
+
+FAMILIES = ("imxrt700", "corstone300")
+
+
+class Net(nn.Module):
+    """A function of tensors with the modules that it calls."""
+
+    def __init__(self, function: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.eval()
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+# --- integer borders ----------------------------------------------------------------------------------------------
+
+BORDERS = {
+    "softmax": (nn.Softmax(-1), "int8", 1 / 256, -128),
+    "sigmoid": (nn.Sigmoid(), "int8", 1 / 256, -128),
+    "tanh": (nn.Tanh(), "int8", 1 / 128, 0),
+    "moved": (Net(lambda m, x: torch.softmax(x, -1).reshape(2, 5).transpose(0, 1)), "int8", 1 / 256, -128),
+    "pooled": (Net(lambda m, x: F.max_pool1d(torch.sigmoid(x)[None], 2)), "int8", 1 / 256, -128),
+}
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", BORDERS)
+def test_integer_outputs_take_the_grid_that_an_operator_dictates(name, target):
+    """Calibration sees weak answers only; the program must be able to give strong ones, and does so in one rounding."""
+    model, io, scale, zero_point = BORDERS[name]
+    weak = [torch.linspace(-0.4, 0.4, 10).roll(i)[None] for i in range(4)]
+    program = micronpu.compile(model.eval(), weak[0], target, calibration=[*weak, torch.eye(10)[:1] * 6], io=io)
+    (border,) = program.borders.outputs
+    assert (border.scale, border.zero_point) == (scale, zero_point)
+    strong = torch.zeros(1, 10)
+    strong[0, 3] = 6.0
+    got = program.borders.dequantize((program.run(*program.borders.quantize((strong,))),))[0]
+    assert float((got - model(strong)).abs().max()) <= 1.5 * scale
+
+
+# --- in place -----------------------------------------------------------------------------------------------------
+
+
+def _add_in_place(m: nn.Module, x: Tensor) -> Tensor:
+    x += 1.0
+    return F.relu(x)
+
+
+def _write_row(m: nn.Module, x: Tensor) -> Tensor:
+    x[:, 0] = 0.5
+    return x * 2
+
+
+IN_PLACE: dict[str, nn.Module] = {
+    "first relu": nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(3, 4, 3)),
+    "only": Net(lambda m, x: F.hardtanh(x, inplace=True)),
+    "twice": Net(lambda m, x: F.relu(F.hardtanh(x, inplace=True), inplace=True)),
+    "both returned": Net(lambda m, x: (x.relu_(), x)),
+    "add": Net(_add_in_place),
+    "row": Net(_write_row),
+}
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_writes_into_the_input(name, target):
+    model, x = IN_PLACE[name].eval(), torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    kept = x.clone()
+    program = micronpu.compile(model, x, target, calibration=[x])
+    assert program.report.delegated
+    got = program.run(x)
+    assert torch.equal(x, kept)  # neither the calibration data nor what the program runs on is changed
+    with torch.no_grad():
+        wanted = model(x.clone())
+    for g, w in zip(*((v if isinstance(v, tuple) else (v,)) for v in (got, wanted)), strict=True):
+        assert float((g - w).abs().max()) <= 0.05
+
+
+# --- quantization-aware training ----------------------------------------------------------------------------------
+
+
+def matrix() -> nn.ParameterList:
+    """A matrix [8, 5] and an addend [5]."""
+    generator = torch.Generator().manual_seed(0)
+    return nn.ParameterList([torch.randn(8, 5, generator=generator), torch.randn(5, generator=generator)])
+
+
+PER_CHANNEL: dict[str, tuple[tuple[str, ...], nn.Module, tuple[int, ...]]] = {
+    "conv1d": (("conv1d.default",), nn.Conv1d(4, 6, 3), (1, 4, 8)),
+    "conv1d same": (("conv1d.padding",), nn.Conv1d(4, 6, 3, padding="same"), (1, 4, 8)),
+    "conv2d": (("conv2d.default",), nn.Conv2d(4, 6, 3, groups=2), (1, 4, 8, 8)),
+    "conv2d same": (("conv2d.padding",), nn.Conv2d(4, 4, 3, groups=4, padding="same"), (1, 4, 8, 8)),
+    "conv3d": (("conv3d.default",), nn.Conv3d(4, 6, 2), (1, 4, 3, 5, 5)),
+    "linear": (("linear.default",), nn.Linear(8, 5), (1, 8)),
+    "mm": (("mm.default",), Net(lambda m, x: torch.mm(x, m.own[0]), own=matrix()), (1, 8)),
+    "addmm": (("addmm.default",), Net(lambda m, x: torch.addmm(m.own[1], x, m.own[0]), own=matrix()), (1, 8)),
+    "transposed 1d": (("conv_transpose1d.default",), nn.ConvTranspose1d(4, 6, 3, 2), (1, 4, 8)),
+    "transposed 1d, batch norm": (
+        ("conv_transpose1d.default",),
+        nn.Sequential(nn.ConvTranspose1d(4, 6, 3, 2), nn.BatchNorm1d(6, momentum=0.0)),
+        (1, 4, 8),
+    ),
+    "transposed 2d": (("conv_transpose2d.input",), nn.ConvTranspose2d(4, 6, 3, 2), (1, 4, 8, 8)),
+    "transposed 2d, batch norm": (
+        ("conv_transpose2d.input",),
+        nn.Sequential(nn.ConvTranspose2d(4, 6, 3, 2), nn.BatchNorm2d(6, momentum=0.0), nn.ReLU()),
+        (1, 4, 8, 8),
+    ),
+    "transposed 2d, depthwise": (("conv_transpose2d.input",), nn.ConvTranspose2d(4, 4, 3, groups=4), (1, 4, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", PER_CHANNEL)
+def test_weights_per_channel_are_delegated_after_training(name, target):
+    _, model, shape = PER_CHANNEL[name]
+    generator = torch.Generator().manual_seed(0)
+    data = [torch.randn(shape, generator=generator) for _ in range(4)]
+
+    def train(module: nn.Module) -> None:
+        for x in data:
+            module(x)
+
+    program = micronpu.compile(model.eval(), data[0], target, train=train)
+    assert not program.report.host, program.report.host[0].reasons
+    got, float_module = program.run(data[0]), model(data[0]).detach()
+    assert float((got - program.quantized(data[0])).abs().max()) <= 1.01 * program_step(program)
+    assert float((got - float_module).abs().max()) < 0.06 * float(float_module.abs().max())
+
+
+def program_step(program: micronpu.CompiledProgram) -> float:
+    """The scale of the one output."""
+    (scale,) = program.partitions[-1].graph.outputs[0].type.qparams.scale
+    return float(scale)
+
+
+def test_every_operator_with_weights_has_a_row():
+    weighted = {
+        name
+        for name, entry in ATEN_IMPORTS.items()
+        if isinstance(entry.quantization, Quantization) and entry.quantization.weight
+    }
+    assert weighted <= {name for names, *_ in PER_CHANNEL.values() for name in names}
