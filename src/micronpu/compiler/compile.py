@@ -24,6 +24,7 @@ from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.outline import compute_contiguously, delegate, lower, missing_kernels, outline
 from micronpu.partition.partition import Group, Partitioning
+from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
 from micronpu.quantize.config import Activations
@@ -128,6 +129,7 @@ class HostPart:
 def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = None) -> HostPart:
     """Partitions a quantized module and compiles the partitions."""
     clock = clock or _Clock(None)
+    separate_clamps(quantized, device.excludes)
     view = ProgramView(quantized)
     with clock.step("partition"):
         partitioning = device.partition(view)
@@ -237,6 +239,7 @@ def check_model(
     quantized, *_ = quantized_module(
         model, examples, quantizer, calibration=[examples] if calibration is None else calibration, clock=clock
     )
+    separate_clamps(quantized, device.excludes)
     view = ProgramView(quantized)
     partitioning = device.partition(view)
     return _with_leftovers(partitioning, device.leftovers(view, partitioning))

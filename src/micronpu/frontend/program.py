@@ -67,6 +67,24 @@ def overload_name(node: Node) -> str:
     return _names(overload)[1] if overload is not None else ""
 
 
+def written_names(node: Node) -> set[str]:
+    """The overload of an operator, and of all that it was made of on the way from what the user wrote.
+
+    Nothing for the quantization round it, which stands for no operator.
+    """
+    if not is_compute(node):
+        return set()
+    names = {overload_name(node)} - {""}
+    sources = list(node.meta.get("from_node") or ())
+    while sources:
+        source = sources.pop()
+        name = str(source.target)
+        if name.startswith("aten."):
+            names.add(name.removeprefix("aten."))
+        sources += source.from_node
+    return names
+
+
 def is_quantize(node: Node) -> bool:
     return qualified_name(node) == _QUANTIZE
 

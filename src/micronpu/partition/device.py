@@ -110,6 +110,10 @@ class Device(ABC):
     def compile(self, graph: Graph) -> CompiledPartition:
         """One partition, from the imported graph, which is changed in place."""
 
+    def excludes(self, node: Node) -> bool:
+        """Whether the user wants a node of the program to stay on the host."""
+        return False
+
     def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
         """What the compiler would refuse of these partitions, by name of the node; its rules are the whole truth unless
         a device says otherwise."""

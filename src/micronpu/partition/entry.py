@@ -24,6 +24,7 @@ from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.separate import separate_clamps
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason
 
@@ -116,13 +117,15 @@ class DevicePartitioner(Partitioner):
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Prepares a copy of the program for the decompositions that ExecuTorch does next.
 
-        Every operator gets dequantizes of its own, so that partitions and the host share none.  A reshape that will be
-        delegated gets a name that ExecuTorch leaves alone: a reshape of something transposed would become a copy and a
-        view, without quantization between, which no partition can take.
+        Every operator gets dequantizes of its own, so that partitions and the host share none.  A clamp that shall stay
+        on the host is separated from the operator that would take it along.  A reshape that will be delegated gets a
+        name that ExecuTorch leaves alone: a reshape of something transposed would become a copy and a view, without
+        quantization between, which no partition can take.
         """
         changed = copy.copy(exported_program)
         module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
         module.meta.update(exported_program.graph_module.meta)
+        separate_clamps(module, self.device.excludes)
         changed._graph_module = split_dequantizes(module).graph_module
         for group in self._partitioning(changed).groups:
             for node in group.nodes:

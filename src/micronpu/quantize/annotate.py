@@ -43,7 +43,7 @@ def annotate(
     """
     constants, able = constant_nodes(model), capabilities or Capabilities()
     if io is not None:
-        _annotate_border(model, io, tables)
+        _annotate_border(model, io, able)
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
@@ -54,7 +54,7 @@ def annotate(
                 _annotate_node(node, entry, config, config_of, constants)
 
 
-def _annotate_border(model: GraphModule, io: QuantizationConfig, tables: bool) -> None:
+def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilities) -> None:
     """Quantizes every float that goes into the program or comes out of it, whoever reads or makes it.
 
     What an operator with a dictated grid gives leaves on that grid: the values that calibration has seen of a softmax
@@ -66,14 +66,14 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, tables: bool) -
         elif node.op == "output":
             results: dict[Node, QuantizationSpecBase] = {}
             for result in filter(_is_float, node.all_input_nodes):
-                dictated = _dictated(result, tables)
+                dictated = _dictated(result, able)
                 results[result] = io.border_activation if dictated is None else io.fixed_activation(dictated)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results, _annotated=True)
 
 
-def _dictated(node: Node, tables: bool) -> Quantization | None:
+def _dictated(node: Node, able: Capabilities) -> Quantization | None:
     """The rule with the fixed grid that a value is on, be it moved or selected since it was computed; None without."""
-    while (entry := ATEN_IMPORTS.get(overload_name(node))) is not None and (tables or not entry.is_table):
+    while (entry := ATEN_IMPORTS.get(overload_name(node))) is not None and able.computes(entry.overload):
         rule = rule_of(node, entry)
         if rule.output is OutputQuantization.FIXED:
             return rule

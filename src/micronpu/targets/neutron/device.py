@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch.fx import Node
 
 from micronpu.chips.core import Core
-from micronpu.frontend.program import ProgramView
+from micronpu.frontend.program import ProgramView, written_names
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partitioning
@@ -80,6 +80,10 @@ class NeutronDevice(Device):
         return neutron_partition(
             view, self.options.target, self.options, self.target, self.delegation, shared, refused, self.core
         )
+
+    def excludes(self, node: Node) -> bool:
+        excluded = self.options.operators_not_to_delegate
+        return bool(excluded) and self.options.excluded(written_names(node)) is not None
 
     def compile(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)

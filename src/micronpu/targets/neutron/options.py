@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
-from micronpu.ops import ATEN_IMPORTS
+from micronpu.ir.names import named, operator_name
 from micronpu.passes import pipeline
 from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
 from micronpu.targets.neutron.sdk import CONVERTERS
@@ -51,7 +51,8 @@ class NeutronCompileOptions(Options):
     Attributes:
         config: name of the chip, or the path of a chip file of your own.
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
-        operators_not_to_delegate: ATen overloads that shall stay on the host, such as "aten.add.Tensor".
+        operators_not_to_delegate: ATen operators that shall stay on the host, as the model has them or as ExecuTorch
+            decomposes them: "aten.add.Tensor", "aten::convolution", "aten_relu_default".
         use_neutron_for_format_conversion: the NPU itself converts between the program's NCHW tensors and its own
             channels-last ones; otherwise the runtime does it on the core before and after the call.
         fetch_constants_to_sram: the converter arranges for weights to be fetched from flash to SRAM.
@@ -99,12 +100,17 @@ class NeutronCompileOptions(Options):
             raise OptionError(
                 f"There is no Neutron converter {self.converter!r}.", hint=f"one of {', '.join(CONVERTERS)}"
             )
-        excluded = tuple(_overload(o) for o in self.operators_not_to_delegate)
+        where = "operators_not_to_delegate"
+        excluded = tuple(f"aten.{operator_name(o, where)}" for o in self.operators_not_to_delegate)
         object.__setattr__(self, "operators_not_to_delegate", excluded)
         if set(self.disabled_passes).difference(pipeline.switchable_passes()):
             pipeline.check_disabled(self.disabled_passes, _float_rewrites())
         check_intermediates(self.intermediates_dir)
         self.converter_options  # noqa: B018  (refuses here what the converter would refuse after the work is done)
+
+    def excluded(self, overloads: Iterable[str]) -> str | None:
+        """The name in `operators_not_to_delegate` that one of these overloads goes by, or None."""
+        return named(overloads, [o.removeprefix("aten.") for o in self.operators_not_to_delegate])
 
     @property
     def disabled_graph_passes(self) -> tuple[str, ...]:
@@ -155,20 +161,6 @@ def _strings(name: str, given: Any) -> tuple[str, ...]:
 def _check_flag(name: str, given: Any) -> None:
     if not isinstance(given, bool):
         raise OptionError(f"`{name}` is {given!r}; it is True or False.")
-
-
-def _overload(name: str) -> str:
-    """``aten.add.Tensor`` for any usual way to write it."""
-    bare = name.replace("::", ".").removeprefix("torch.ops.").removeprefix("aten.")
-    if bare not in ATEN_IMPORTS:
-        close = [o for o in sorted(ATEN_IMPORTS) if o.split(".")[0] == bare.split(".")[0]]
-        hint = (
-            f"one of {', '.join(f'aten.{o}' for o in close)}"
-            if close
-            else "`micronpu check` prints the names in a model"
-        )
-        raise OptionError(f"There is no operator {name!r} in `operators_not_to_delegate`.", hint=hint)
-    return f"aten.{bare}"
 
 
 def generate_neutron_compile_spec(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch.fx import Node
 
 from micronpu.chips.core import Core
-from micronpu.frontend.program import ProgramView, origin_of, overload_name
+from micronpu.frontend.program import ProgramView, origin_of, written_names
 from micronpu.partition.partition import Partitioning, partition
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.cures import cure
@@ -38,12 +38,13 @@ def neutron_partition(
     allow_no_ops = (delegation or CustomDelegationOptions()).allow_no_op_partitions
 
     def exclude(node: Node) -> Reason | None:
-        if f"aten.{overload_name(node)}" not in options.operators_not_to_delegate:
+        name = options.excluded(written_names(node))
+        if name is None:
             return None
         return Reason(
             "is_wanted",
             "The user wants the operator on the NPU.",
-            f"aten.{overload_name(node)} is in operators_not_to_delegate",
+            f"aten.{name} is in operators_not_to_delegate",
             node.name,
             origin_of(node).source,
         )
