@@ -26,10 +26,11 @@ from micronpu.partition.outline import compute_contiguously, delegate, lower, mi
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
-from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize, quiet
+from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.shims import quiet
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.targets.cortexm.costs import core_note
 from micronpu.targets.options import Options

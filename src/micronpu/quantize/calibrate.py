@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from micronpu.errors import ModelError
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
+from micronpu.quantize.shims import quiet
 
 Progress = Callable[[int], None]
 
@@ -122,19 +121,6 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps torch's warnings about its own deprecations from the user."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        disabled = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ from torchao.quantization.pt2e import FakeQuantize, FakeQuantizeBase, MovingAver
 from micronpu.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.calibrate import graph_module, quiet
-from micronpu.quantize.shims import is_dropout, set_training
+from micronpu.quantize.calibrate import graph_module
+from micronpu.quantize.shims import quiet
+from micronpu.quantize.training import is_dropout, set_training
 from micronpu.quantize.transforms import add_constant
 
 Train = Callable[[nn.Module], Any]

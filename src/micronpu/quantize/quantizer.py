@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -146,10 +145,8 @@ class StaticQuantizer(Quantizer):
         """Folds batch norms, or prepares their folding in QAT, and makes constants of numbers, in place.
 
         Raises:
-            OptionError: the quantizer is for QAT and the caller is not, or the other way round; or a setting names
-                something that is not in the model.
+            OptionError: a setting names something that is not in the model.
         """
-        _refuse_mixed_use(type(self).__name__, self.is_qat)
         self.settings.check(model)
         stamp(model, self.settings)
         shims.apply()
@@ -172,21 +169,20 @@ class StaticQuantizer(Quantizer):
         if self.is_qat:
             share_ranges(edge_or_node_to_obs_or_fq)
 
+    def check_use(self, is_qat: bool) -> None:
+        """Refuses to prepare for QAT what is for post-training quantization, and the other way round.
+
+        Raises:
+            OptionError: the quantizer is for the other one.
+        """
+        if is_qat == self.is_qat:
+            return
+        wrong, right = ("prepare_qat_pt2e", "prepare_pt2e")[:: 1 if is_qat else -1]
+        kind = type(self).__name__
+        raise OptionError(
+            f"A {kind}(is_qat={self.is_qat}) cannot be used with `{wrong}`.",
+            hint=f"`{right}`, or a {kind}(is_qat={is_qat})",
+        )
+
     def _config_of(self, node: Node) -> QuantizationConfig | None:
         return stamped(node, self.settings)
-
-
-def _refuse_mixed_use(kind: str, is_qat: bool) -> None:
-    """torchao does not tell a quantizer what it is used for, but its function is among the callers."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        name = frame.f_code.co_name
-        if name in ("prepare_pt2e", "prepare_qat_pt2e") and "torchao" in frame.f_globals.get("__name__", ""):
-            if (name == "prepare_qat_pt2e") != is_qat:
-                right = "prepare_qat_pt2e" if is_qat else "prepare_pt2e"
-                raise OptionError(
-                    f"A {kind}(is_qat={is_qat}) cannot be used with `{name}`.",
-                    hint=f"`{right}`, or a {kind}(is_qat={not is_qat})",
-                )
-            return
-        frame = frame.f_back

@@ -1,29 +1,35 @@
-"""Repairs of torchao 0.18, made when quantization starts and left in place: results stay what torchao promises.
+"""What is changed about other people's packages while micronpu runs, all of it: repairs of torchao, and silence.
 
-* `convert_pt2e` exports about a hundred patterns, 17 s, as soon as one batch norm is left in the graph, whether any
-  pattern can fit or not.  Where no layer is followed by a batch norm, nothing can.
-* `move_exported_model_to_eval` and `..._train` put their own patterns in place of dropouts and batch norms, with a
-  probability of 0.5, a momentum of 0.1 and an epsilon of 1e-5 whatever the model says.  Only the flag should change.
-* `ComposableQuantizer`, which ExecuTorch's recipes wrap every quantizer in, does not pass on what torchao asks a
-  quantizer when the observers are in place.
-
-Another version of torchao is left as it is: slower, and to be looked at anew.
+Each repair names the version that needs it, and has a test that fails as soon as the installed version no longer does.
+Repairs are made when a quantizer first sees a model, and left in place: results stay what torchao promises.  Another
+version of torchao is left as it is: slower, and to be looked at anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable
-from typing import Any
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import overload_name
+from micronpu.quantize.training import set_training
 
-_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+Function: TypeAlias = Callable[..., Any]
+
+TORCHAO = "0.18."
+"""Versions of torchao that the repairs are for begin with this."""
+
+_PT2E = "torchao.quantization.pt2e"
 _FUSABLE = (
     torch.ops.aten.conv1d.default,
     torch.ops.aten.conv1d.padding,
@@ -36,47 +42,45 @@ _FUSABLE = (
 _BETWEEN = (torch.ops.aten.div.Tensor, torch.ops.aten.add.Tensor)
 
 
-def is_dropout(node: Node) -> bool:
-    """Whether a node is one of ATen's dropouts."""
-    return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
+@dataclass(frozen=True)
+class Repair:
+    """A function of torchao, by the place where torchao looks it up.
+
+    Attributes:
+        home: module, or module and class behind a colon.
+        name: of the function.
+        parameters: of the function that the repair is for.
+        repaired: makes the function to use instead, from torchao's own.
+        why: what torchao does.
+    """
+
+    home: str
+    name: str
+    parameters: tuple[str, ...]
+    repaired: Callable[[Function], Function]
+    why: str
+
+    @property
+    def owner(self) -> Any:
+        """The module or class that holds the function."""
+        module, _, cls = self.home.partition(":")
+        found = importlib.import_module(module)
+        return getattr(found, cls) if cls else found
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is such a function."""
+        function = getattr(self.owner, self.name, None)
+        return function is not None and tuple(inspect.signature(function).parameters) == self.parameters
 
 
-def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
-    """Switches dropouts and batch norms of an exported module, and nothing else about them."""
-    for node in model.graph.nodes:
-        if dropouts and is_dropout(node):
-            _set_argument(node, "train", training)
-        elif (
-            batch_norms and overload_name(node) == "batch_norm.default" and arguments(node)["running_mean"] is not None
-        ):
-            _set_argument(node, "training", training)
-    if dropouts:
-        for module in model.modules():
-            if "in_training" in vars(module):
-                vars(module)["in_training"] = training
-    model.recompile()
+def _own_switch(dropouts: bool) -> Callable[[Function], Function]:
+    """The flag alone changes, of dropouts or of batch norms."""
 
+    def switch(m: GraphModule, train_to_eval: bool) -> None:
+        set_training(m, not train_to_eval, dropouts=dropouts, batch_norms=not dropouts)
 
-def _set_argument(node: Node, name: str, value: bool) -> None:
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    position = next(i for i, a in enumerate(schema) if a.name == name)
-    if len(node.args) > position:
-        node.update_arg(position, value)
-    else:
-        node.update_kwarg(name, value)
-
-
-def _replace_dropout(m: GraphModule, train_to_eval: bool) -> None:
-    set_training(m, not train_to_eval, batch_norms=False)
-
-
-def _replace_batchnorm(m: GraphModule, train_to_eval: bool) -> None:
-    set_training(m, not train_to_eval, dropouts=False)
-
-
-def _ask_each(self: Any, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-    for quantizer in self.quantizers:
-        quantizer.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
+    return lambda original: switch
 
 
 def can_match(model: GraphModule) -> bool:
@@ -93,36 +97,109 @@ def can_match(model: GraphModule) -> bool:
     return False
 
 
-def _only_where_it_can_match(original: Callable[[GraphModule], GraphModule]) -> Callable[[GraphModule], GraphModule]:
+def _only_where_it_can_match(original: Function) -> Function:
     @functools.wraps(original)
     def guarded(m: GraphModule) -> GraphModule:
-        return original(m) if can_match(m) else m
+        fused: GraphModule = original(m) if can_match(m) else m
+        return fused
 
     return guarded
+
+
+def _ask_each(original: Function) -> Function:
+    def prepare_obs_or_fq_callback(self: Any, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
+        for quantizer in self.quantizers:
+            quantizer.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
+
+    return prepare_obs_or_fq_callback
+
+
+def _tell_the_quantizer(original: Function) -> Function:
+    @functools.wraps(original)
+    def prepare(
+        model: GraphModule, node_name_to_scope: Any, is_qat: bool, obs_or_fq_callback: Function | None = None
+    ) -> GraphModule:
+        given = getattr(obs_or_fq_callback, "__self__", None)
+        for quantizer in getattr(given, "quantizers", [given]):
+            if hasattr(quantizer, "check_use"):
+                quantizer.check_use(is_qat)
+        prepared: GraphModule = original(model, node_name_to_scope, is_qat, obs_or_fq_callback)
+        return prepared
+
+    return prepare
+
+
+REPAIRS = (
+    Repair(
+        f"{_PT2E}.export_utils",
+        "_replace_dropout",
+        ("m", "train_to_eval"),
+        _own_switch(dropouts=True),
+        "switching modes writes a probability of 0.5 into every dropout",
+    ),
+    Repair(
+        f"{_PT2E}.export_utils",
+        "_replace_batchnorm",
+        ("m", "train_to_eval"),
+        _own_switch(dropouts=False),
+        "switching modes writes a momentum of 0.1 and an epsilon of 1e-5 into every batch norm",
+    ),
+    *(
+        Repair(
+            f"{_PT2E}.quantize_pt2e",
+            name,
+            ("m",),
+            _only_where_it_can_match,
+            "as soon as one batch norm is left, a hundred patterns are exported, 17 s, whether any can fit or not",
+        )
+        for name in ("_fuse_conv_bn_qat", "_fold_conv_bn_qat")
+    ),
+    Repair(
+        f"{_PT2E}.quantizer.composable_quantizer:ComposableQuantizer",
+        "prepare_obs_or_fq_callback",
+        ("self", "model", "edge_or_node_to_obs_or_fq"),
+        _ask_each,
+        "ExecuTorch's recipes wrap every quantizer in one that does not pass on what torchao asks a quantizer",
+    ),
+    Repair(
+        f"{_PT2E}.quantize_pt2e",
+        "prepare",
+        ("model", "node_name_to_scope", "is_qat", "obs_or_fq_callback"),
+        _tell_the_quantizer,
+        "a quantizer is not told whether it prepares for post-training quantization or for QAT",
+    ),
+)
+
+ORIGINALS: dict[tuple[str, str], Function] = {}
+"""Torchao's own functions, by home and name, once they are repaired."""
 
 
 @functools.lru_cache(maxsize=1)
 def apply() -> bool:
     """Makes the repairs, once; False where torchao is not the version that they are for."""
-    from torchao.quantization.pt2e import export_utils, quantize_pt2e
-    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
-
-    wanted: list[tuple[Any, str, list[str]]] = [
-        (export_utils, "_replace_dropout", ["m", "train_to_eval"]),
-        (export_utils, "_replace_batchnorm", ["m", "train_to_eval"]),
-        (quantize_pt2e, "_fuse_conv_bn_qat", ["m"]),
-        (quantize_pt2e, "_fold_conv_bn_qat", ["m"]),
-    ]
-    if not importlib.metadata.version("torchao").startswith("0.18."):
+    if not importlib.metadata.version("torchao").startswith(TORCHAO) or not all(r.fits for r in REPAIRS):
         return False
-    for module, name, parameters in wanted:
-        function = getattr(module, name, None)
-        if function is None or list(inspect.signature(function).parameters) != parameters:
-            return False
-    for name, repair in (("_replace_dropout", _replace_dropout), ("_replace_batchnorm", _replace_batchnorm)):
-        setattr(export_utils, name, repair)
-    for name in ("_fuse_conv_bn_qat", "_fold_conv_bn_qat"):
-        setattr(quantize_pt2e, name, _only_where_it_can_match(getattr(quantize_pt2e, name)))
-    if "prepare_obs_or_fq_callback" not in vars(ComposableQuantizer):
-        ComposableQuantizer.prepare_obs_or_fq_callback = _ask_each
+    for repair in REPAIRS:
+        original = getattr(repair.owner, repair.name)
+        ORIGINALS[repair.home, repair.name] = original
+        setattr(repair.owner, repair.name, repair.repaired(original))
     return True
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps from the user what torch, torchao and ExecuTorch warn of about themselves, for as long as it is open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+def import_torchao() -> None:
+    """Imports torchao, which would tell of optional CUDA libraries that it cannot load, and of torch's deprecations."""
+    with quiet():
+        importlib.import_module(_PT2E)

@@ -10,8 +10,8 @@ from typing import Any
 from executorch.export import ExportRecipe
 
 from micronpu.errors import OptionError
-from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.shims import quiet
 from micronpu.recipes.lowering import OutliningPartitioner, core_of
 
 

@@ -22,7 +22,8 @@ from micronpu.chips.core import Core
 from micronpu.compiler.compile import check_static, host_part
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.borders import IntegerBorders, integer_borders
-from micronpu.quantize.calibrate import graph_module, quiet
+from micronpu.quantize.calibrate import graph_module
+from micronpu.quantize.shims import quiet
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions

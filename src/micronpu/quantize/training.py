@@ -1,0 +1,39 @@
+"""Training and evaluation mode of exported modules, in which dropouts and batch norms have a flag each."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name
+
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+
+
+def is_dropout(node: Node) -> bool:
+    """Whether a node is one of ATen's dropouts."""
+    return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
+
+
+def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
+    """Switches dropouts and batch norms of an exported module, and nothing else about them."""
+    for node in model.graph.nodes:
+        if dropouts and is_dropout(node):
+            _set_argument(node, "train", training)
+        elif (
+            batch_norms and overload_name(node) == "batch_norm.default" and arguments(node)["running_mean"] is not None
+        ):
+            _set_argument(node, "training", training)
+    if dropouts:
+        for module in model.modules():
+            if "in_training" in vars(module):
+                vars(module)["in_training"] = training
+    model.recompile()
+
+
+def _set_argument(node: Node, name: str, value: bool) -> None:
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    position = next(i for i, a in enumerate(schema) if a.name == name)
+    if len(node.args) > position:
+        node.update_arg(position, value)
+    else:
+        node.update_kwarg(name, value)

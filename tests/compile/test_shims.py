@@ -1,0 +1,138 @@
+"""Each repair of torchao is needed by the version that is installed; a test that fails says that it can go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torchao.quantization.pt2e import qat_utils
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
+
+from micronpu.errors import OptionError
+from micronpu.frontend.program import overload_name
+from micronpu.neutron import NeutronQuantizer
+from micronpu.quantize import shims
+
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def repaired():
+    assert shims.apply(), "the repairs are for the version of torchao that is installed"
+
+
+def exported(model: nn.Module, *inputs: torch.Tensor) -> torch.fx.GraphModule:
+    return torch.export.export(model, inputs or (X,)).module(check_guards=False)
+
+
+def arguments_of(module: torch.fx.GraphModule, operator: str) -> tuple:
+    (node,) = (n for n in module.graph.nodes if overload_name(n).startswith(operator))
+    return node.args
+
+
+def dropout_is_rewritten(original) -> bool:
+    module = exported(nn.Dropout(0.1).train())
+    original(module, True)
+    # Only its own p of 0.5 is found at all, so that another one is left in training mode.
+    return arguments_of(module, "dropout")[1:] != (0.1, False)
+
+
+def batch_norm_is_rewritten(original) -> bool:
+    module = exported(nn.BatchNorm1d(4, eps=0.5, momentum=0.01).train())
+    original(module, True)
+    return arguments_of(module, "batch_norm")[5:8] != (False, 0.01, 0.5)
+
+
+class PatternError(Exception):
+    pass
+
+
+def exports_patterns_in_vain(original) -> bool:
+    def export(*args, **options):
+        raise PatternError
+
+    module = exported(nn.BatchNorm1d(4).train())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qat_utils, "_get_aten_graph_module_for_pattern", export)
+        try:
+            original(module)
+        except PatternError:
+            return True
+    return False
+
+
+def composed_is_not_asked(original) -> bool:
+    asked = []
+
+    class Asked(NeutronQuantizer):
+        def prepare_obs_or_fq_callback(self, model, observers):
+            asked.append(self)
+
+    composed = ComposableQuantizer([Asked()])
+    original(composed, exported(nn.ReLU()), {})
+    return not asked
+
+
+def mixed_use_goes_unnoticed(original) -> bool:
+    quantizer = NeutronQuantizer(is_qat=True)
+    module = quantizer.transform_for_annotation(exported(nn.ReLU()))
+    try:
+        original(quantizer.annotate(module), {}, False, obs_or_fq_callback=quantizer.prepare_obs_or_fq_callback)
+    except OptionError:
+        return False
+    return True
+
+
+NEEDED = {
+    "_replace_dropout": dropout_is_rewritten,
+    "_replace_batchnorm": batch_norm_is_rewritten,
+    "_fuse_conv_bn_qat": exports_patterns_in_vain,
+    "_fold_conv_bn_qat": exports_patterns_in_vain,
+    "prepare_obs_or_fq_callback": composed_is_not_asked,
+    "prepare": mixed_use_goes_unnoticed,
+}
+
+
+@pytest.mark.parametrize("repair", shims.REPAIRS, ids=lambda r: r.name)
+def test_a_repair_is_needed(repair):
+    needed, original = NEEDED[repair.name], shims.ORIGINALS[repair.home, repair.name]
+    assert needed(original), f"torchao no longer does it: {repair.why}; the repair can go"
+    assert not needed(getattr(repair.owner, repair.name)), "the repair changes nothing"
+
+
+def test_a_repair_that_does_not_fit_is_not_made():
+    (repair, *_) = shims.REPAIRS
+    assert repair.fits
+    assert not shims.Repair(repair.home, repair.name, ("model",), repair.repaired, "").fits
+    assert not shims.Repair(repair.home, "not_there", (), repair.repaired, "").fits
+
+
+def test_a_quantizer_of_another_package_is_none_of_our_business():
+    class Theirs(Quantizer):
+        is_qat = True
+
+        def annotate(self, model):
+            return model
+
+        def validate(self, model):
+            pass
+
+    prepare_pt2e(exported(nn.ReLU()), Theirs())
+    with pytest.raises(OptionError, match=r"NeutronQuantizer\(is_qat=True\) cannot be used with `prepare_pt2e`"):
+        prepare_pt2e(exported(nn.ReLU()), ComposableQuantizer([Theirs(), NeutronQuantizer(is_qat=True)]))
+
+
+def imported(package: str) -> str:
+    code = f"import sys, logging; import {package}; print(logging.root.manager.disable, file=sys.stdout)"
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "0\n"
+    return done.stderr
+
+
+def test_the_silence_at_import_is_needed():
+    assert imported("torch, torchao.quantization.pt2e"), "torchao is silent by now; `import_torchao` can go"
+    assert imported("torch, micronpu.quantize") == ""
