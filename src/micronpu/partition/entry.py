@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from executorch.exir._serialize._named_data_store import NamedDataStore
-from executorch.exir.backend.backend_details import ExportedProgram, PreprocessResult
+from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
 from executorch.exir.tracer import _default_decomposition_table
@@ -21,6 +21,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
@@ -62,8 +63,11 @@ class DevicePartitioner(Partitioner):
         preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
 
     Attributes:
+        backend: class that makes the payloads.
         report: what the last call of `partition` decided, or None before it.
     """
+
+    backend: type[BackendDetails]
 
     def __init__(self, device: Device, delegation_spec: DelegationSpec, preserve_ops: Sequence[Any] = ()) -> None:
         super().__init__()
@@ -101,6 +105,7 @@ class DevicePartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
+        self._found = be_found(self.backend)  # ExecuTorch looks for it next
         partitioning = self._settled(exported_program)
         report = partitioning.report
         self.report = replace(report, notes=(*report.notes, *self._not_kept))

@@ -44,6 +44,12 @@ class Options:
         return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
 
     @classmethod
+    def owns(cls, specs: Iterable[CompileSpec]) -> bool:
+        """Whether key-value pairs may be these options, and not those of another back end of the same name."""
+        known = {f.name for f in fields(cls)}
+        return all(spec.key in known for spec in specs)
+
+    @classmethod
     def from_specs(cls, specs: Iterable[CompileSpec]) -> Self:
         """The options from key-value pairs; keys that are left out keep their defaults.
 

@@ -6,37 +6,26 @@ from collections.abc import Sequence
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from executorch.exir.backend.partitioner import DelegationSpec
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.errors import OptionError
+from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess
 from micronpu.targets.ethosu.device import EthosUDevice
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 
-class EthosUBackend(BackendDetails):
+class EthosUBackend(ByCompileSpec, BackendDetails):
     """Compiles a partition; the runtime looks the delegate up by the name of this class."""
 
     @staticmethod
-    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """The payload of a partition, with a debug handle per NPU operation."""
+    def owns(compile_specs: list[CompileSpec]) -> bool:
+        return EthosUCompileSpec.owns(compile_specs)
+
+    @staticmethod
+    def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         return preprocess(edge_program, EthosUDevice(EthosUCompileSpec.from_specs(compile_specs)))
-
-
-def _found_last() -> type[BackendDetails]:
-    """The same back end as the class that ExecuTorch finds by this name, as long as somebody holds it.
-
-    It takes the class defined last.  ExecuTorch has one of this name itself, which its Cortex-M back end imports.
-    """
-
-    class EthosUBackend(BackendDetails):
-        preprocess = _BACKEND.preprocess
-
-    return EthosUBackend
-
-
-_BACKEND = EthosUBackend
 
 
 class EthosUPartitioner(DevicePartitioner):
@@ -53,6 +42,8 @@ class EthosUPartitioner(DevicePartitioner):
     Raises:
         OptionError: an argument of the wrong type.
     """
+
+    backend = EthosUBackend
 
     def __init__(
         self, compile_spec: EthosUCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None
@@ -73,9 +64,3 @@ class EthosUPartitioner(DevicePartitioner):
             EthosUDevice(compile_spec, additional_checks=checks),
             DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
         )
-        self._backend: type[BackendDetails] = EthosUBackend
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
-        self._backend = _found_last()
-        return super().partition(exported_program)

@@ -12,18 +12,22 @@ from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
 from micronpu.errors import OptionError
+from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 
-class NeutronBackend(BackendDetails):
+class NeutronBackend(ByCompileSpec, BackendDetails):
     """Compiles a partition; the runtime looks the delegate up by the name of this class."""
 
     @staticmethod
-    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """The payload of a partition, with a debug handle per NPU operation."""
+    def owns(compile_specs: list[CompileSpec]) -> bool:
+        return NeutronCompileOptions.owns(compile_specs)
+
+    @staticmethod
+    def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         return preprocess(edge_program, NeutronDevice(NeutronCompileOptions.from_specs(compile_specs)))
 
 
@@ -46,6 +50,8 @@ class NeutronPartitioner(DevicePartitioner):
     Raises:
         OptionError: an argument of the wrong type, or compile spec and target name different chips or rule sets.
     """
+
+    backend = NeutronBackend
 
     def __init__(
         self,
