@@ -35,6 +35,10 @@ class Vector:
     start: int
     length: int
 
+    def fits(self, size: int) -> bool:
+        """Whether elements of `size` bytes are all inside the buffer."""
+        return self.start + size * self.length <= len(self.data)
+
     def table(self, index: int) -> Table:
         """Element `index` of a vector of tables."""
         if not 0 <= index < self.length:

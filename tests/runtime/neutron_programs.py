@@ -78,6 +78,11 @@ def litert(tensors: list[T], operators: list[O], inputs: list[int], outputs: lis
         graph.operators.append(made)
     graph.inputs, graph.outputs = inputs, outputs
     model.subgraphs = [graph]
+    return packed(model)
+
+
+def packed(model: schema.ModelT) -> bytes:
+    """The flatbuffer of a LiteRT model."""
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())

@@ -176,7 +176,8 @@ def test_a_program_may_outlive_python(tmp_path):
     """C++ destroys a module-level program after callbacks have become impossible: no crash at exit."""
     (tmp_path / "add.pte").write_bytes(add_pte())
     code = (
-        "import sys, torch; from micronpu.runtime import HostProgram; p = HostProgram(sys.argv[1]); sys.keep = p; "
+        "import sys, torch; from micronpu.runtime import HostProgram, RunOptions; "
+        "p = HostProgram(sys.argv[1], RunOptions(isolated=False)); sys.keep = p; "
         "x = torch.zeros(1, 8, dtype=torch.int8); print(p.run(x, x)[0].tolist())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "add.pte")], capture_output=True, text=True)

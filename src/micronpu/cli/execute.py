@@ -22,12 +22,24 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
+_NOTES = {
+    "missing": "Note: {} carries no digest, so that it ran in a process of its own.",
+    "wrong": "Note: {} is damaged: its contents do not have the digest that it carries. It ran all the same.",
+}
+"""By the value of a `Digest`."""
 _SHOWN = 100
 """Elements of an output that are printed; a longer one is shortened in the middle."""
 
 
 def run_program(
-    path: Path, inputs: Sequence[str], folder: Path | None, *, rows: bool, fast: bool, listener: Listener
+    path: Path,
+    inputs: Sequence[str],
+    folder: Path | None,
+    *,
+    rows: bool,
+    fast: bool,
+    isolated: bool | None = None,
+    listener: Listener,
 ) -> list[str]:
     """Runs a program on arrays from files.
 
@@ -35,6 +47,7 @@ def run_program(
         inputs: files, see `load_arrays`.
         folder: where the outputs go as ``output_0.npy`` and so on; None to leave them out.
         rows: whether the inputs hold a row for each of many runs.
+        isolated: see `RunOptions`.
 
     Returns:
         Lines for the user: each output's type, shape and values, and what was written.
@@ -54,7 +67,12 @@ def run_program(
     import micronpu.quantize  # noqa: F401
     from micronpu.runtime import HostProgram, RunOptions
 
-    with HostProgram(path, RunOptions(fast=fast)) as program:
+    with HostProgram(path, RunOptions(fast=fast, isolated=isolated)) as program:
+        notes = (
+            [_NOTES[program.digest.value].format(path)]
+            if program.is_isolated and program.digest.value in _NOTES
+            else []
+        )
         listener("load", 1.0)
         expected = ", ".join(map(str, program.inputs))
         if len(arrays) != len(program.inputs):
@@ -64,7 +82,7 @@ def run_program(
             )
         tensors = [_tensor(name, array) for name, array in arrays]
         results = _run_rows(program, tensors, listener) if rows else list(program.run(*tensors))
-    lines = []
+    lines = notes
     for number, result in enumerate(results):
         if isinstance(result, torch.Tensor):
             array = (result.float() if result.dtype is torch.bfloat16 else result).numpy()

@@ -239,13 +239,21 @@ def run(
     fast: Annotated[
         bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
     ] = False,
+    isolated: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolated/--not-isolated",
+            help="Run in a process of its own, where a program that crashes does no harm; even one that is damaged.",
+            show_default="isolated unless the program carries the digest that `micronpu compile` writes",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import run_program
 
     with console.progress() as listener:
-        results = run_program(program, inputs or [], output, rows=rows, fast=fast, listener=listener)
+        results = run_program(program, inputs or [], output, rows=rows, fast=fast, isolated=isolated, listener=listener)
     out = console.output()
     for line in results:
         out.print(Text(line), soft_wrap=True)

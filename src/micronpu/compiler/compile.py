@@ -32,6 +32,7 @@ from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_trai
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.shims import quiet
 from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.runtime.digest import stamp
 from micronpu.targets.cortexm.costs import core_note
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -104,7 +105,7 @@ def compile_model(
     host = host_part(quantized, device, clock)
     with clock.step("lower"), quiet():
         program, core_notes = _lowered(host.module, examples, host.core)
-        buffer = bytes(program.buffer)
+        buffer = stamp(bytes(program.buffer))
     notes = (*host.report.notes, *core_notes, *_kernel_notes(program), *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
+from micronpu.container import digest
 from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
@@ -51,6 +52,7 @@ def named_data(part: CompiledPartition) -> NamedDataStore:
     store = NamedDataStore()
     for key, named in part.named_data.items():
         store.add_named_data(key, named.data, alignment=_ALIGNMENT, external_tag=named.file or None)
+    store.add_named_data(digest.KEY, digest.EMPTY)  # the same of all partitions, and stored once
     return store
 
 

@@ -28,6 +28,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.container import digest
 from micronpu.errors import InternalError
 from micronpu.frontend.program import (
     arguments,
@@ -221,6 +222,7 @@ def lower(
     edge = to_edge(torch.export.export(module, examples), compile_config=_EDGE)
     if finish is not None:
         finish(edge)
+    edge._named_data_store.add_named_data(digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
     return edge.to_executorch(config=backend_config())
 
 

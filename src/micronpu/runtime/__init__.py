@@ -8,11 +8,13 @@ Importing this package loads neither torch nor ExecuTorch; loading a program doe
 """
 
 from micronpu.runtime.build import build_plugin, cache_directory
+from micronpu.runtime.digest import Digest, stamp, state_of
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.program import HostProgram, RunOptions, TensorSignature
 from micronpu.runtime.pte import PteSummary, read_pte
 
 __all__ = [
+    "Digest",
     "HostProgram",
     "Plugin",
     "PteSummary",
@@ -22,4 +24,6 @@ __all__ = [
     "cache_directory",
     "load_plugin",
     "read_pte",
+    "stamp",
+    "state_of",
 ]

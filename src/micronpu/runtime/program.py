@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.files import check_name
+from micronpu.runtime.digest import Digest, state_of
+from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.litert_executor import Mode
+from micronpu.runtime.plan import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 _UNNAMED = "The program"
+_Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class RunOptions:
             `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
         debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may not
             fit is refused: the ExecuTorch runtime would end the process.
+        isolated: run in a process of its own, where a crash does no harm. None leaves it to the program: one from a
+            file is isolated unless it carries the digest that `micronpu.compile` writes. True runs also a program
+            whose digest says that it is damaged.
 
     Raises:
         OptionError: a value of the wrong type.
@@ -42,6 +49,7 @@ class RunOptions:
     fast: bool = False
     profile: bool = False
     debug_buffer_size: int = 1 << 26
+    isolated: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("fast", "profile"):
@@ -50,6 +58,11 @@ class RunOptions:
                     f"The run option {name} is {getattr(self, name)!r}, but it must be True or False.",
                     hint=f"RunOptions({name}=True)",
                 )
+        if not isinstance(self.isolated, bool | None):
+            raise OptionError(
+                f"The run option isolated is {self.isolated!r}, but it must be True, False or None.",
+                hint="RunOptions(isolated=True)",
+            )
         size = self.debug_buffer_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise OptionError(
@@ -86,25 +99,31 @@ class HostProgram:
         source: path of a `.pte`, or its bytes.
         options: how to run.
         method: which of the program's methods to load.
+        name: what to call the program in messages; its path unless given.
 
     Raises:
-        PayloadError: the file is no whole `.pte`; or a payload is truncated, corrupted, of another version or for
-            silicon; or it needs a delegate or operator that the host does not have.
+        PayloadError: the file is no whole `.pte`, or its digest says that it is damaged; its plan is none that the
+            runtime can trust; a payload is truncated, corrupted, of another version or for silicon; it needs a delegate
+            or operator that the host does not have; or, isolated, it ends its process.
         RuntimeUnavailableError: the plug-in cannot be built or loaded.
         OptionError: there is no such method.
     """
 
+    _checks_digest = True
+
     def __init__(
         self,
-        source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        source: str | os.PathLike[str] | _Bytes,
         options: RunOptions | None = None,
         *,
         method: str = "forward",
+        name: str = "",
     ) -> None:
         self.options = options or RunOptions()
         self.method_name = method
         self._lock = threading.RLock()
         self._data, self._name = _read(source)
+        self._name = name or self._name
         summary = read_pte(self._data, name=self._name)
         if method not in summary.methods:
             raise OptionError(
@@ -112,11 +131,38 @@ class HostProgram:
                 hint=f"one of {', '.join(map(repr, sorted(summary.methods)))}",
             )
         self._summary: MethodSummary = summary.methods[method]
-        self._plugin: Plugin = load_plugin()
+        self.digest = state_of(self._data, self._name)
+        self._isolated: IsolatedProgram | None = None
         self._program: Any = None
         self._method: Any = None
         self._recorded = 0
+        if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
+            self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
+            return
+        check_plan(self._data, self._name, method)
+        self._plugin: Plugin = load_plugin()
         self._load()
+
+    def _is_isolated(self, is_file: bool) -> bool:
+        """Where the program is to run.
+
+        Raises:
+            PayloadError: nowhere, because it is damaged.
+        """
+        if self.digest is Digest.WRONG and not self.options.isolated:
+            raise PayloadError(
+                f"{self._name} is damaged: its contents do not have the digest that it carries.",
+                hint="copy the file again; RunOptions(isolated=True), or `micronpu run --isolated`, runs it all the "
+                "same, in a process of its own",
+            )
+        if self.options.isolated is None:
+            return is_file and self.digest is Digest.MISSING
+        return self.options.isolated
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the program runs in a process of its own."""
+        return self._isolated is not None
 
     @property
     def inputs(self) -> tuple[TensorSignature | None, ...]:
@@ -148,6 +194,8 @@ class HostProgram:
         """
         arguments = self._arguments(inputs)
         with self._lock:
+            if self._isolated is not None:
+                return self._isolated.run(arguments)
             if self._method is None:
                 raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
             self._reserve()
@@ -169,8 +217,8 @@ class HostProgram:
         """
         needed = self._summary.recorded_bytes if debug_buffer is not None else 0
         options = replace(self.options, profile=True, debug_buffer_size=needed)
-        with HostProgram(self._data, options, method=self.method_name) as recorder:
-            recorder._name = self._name
+        options = replace(options, isolated=self.is_isolated)
+        with HostProgram(self._data, options, method=self.method_name, name=self._name) as recorder:
             outputs = recorder.run(*inputs)
             recorder.save_etdump(etdump, debug_buffer)
         return outputs
@@ -201,6 +249,10 @@ class HostProgram:
                 hint="save_etdump(path) without debug_buffer",
             )
         with self._lock:
+            if self._isolated is not None:
+                files = [None if path is None else os.path.abspath(path) for path in (etdump, debug_buffer)]
+                self._isolated.ask({"do": "save", "etdump": files[0], "debug_buffer": files[1]})
+                return
             if self._program is None:
                 raise ModelError(f"{self._name} is closed.", hint="save the ETDump before close()")
             # Both files appear whole or not at all.
@@ -224,6 +276,9 @@ class HostProgram:
         with self._lock:
             self._method = None
             self._program = None
+            isolated, self._isolated = self._isolated, None
+            if isolated is not None:
+                isolated.close()
 
     def __enter__(self) -> HostProgram:
         return self
@@ -381,9 +436,9 @@ def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
     return None
 
 
-def _read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> tuple[bytes, str]:
+def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
     """The program's bytes, and what to call it in messages."""
-    if isinstance(source, bytes | bytearray | memoryview):
+    if isinstance(source, _Bytes):
         return bytes(source), _UNNAMED
     path = check_name(source)
     try:

@@ -17,7 +17,8 @@ from functools import cached_property
 from micronpu import _flatbuffer
 from micronpu.errors import PayloadError
 
-_IDENTIFIER = b"ET12"
+IDENTIFIER = b"ET12"
+"""Of the flatbuffer, at its fifth byte."""
 _HEADER_MAGIC = b"eh00"
 _COPY_AGAIN = "copy or export the file again"
 _TENSOR = 5  # in the union KernelTypes
@@ -114,26 +115,30 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
     size = len(data)
     if size == 0:
         raise PayloadError(f"{name} is empty, so it is not an ExecuTorch program.", hint=_COPY_AGAIN)
-    if size < 8 or data[4:6] != _IDENTIFIER[:2]:
+    if size < 8 or data[4:6] != IDENTIFIER[:2]:
         raise PayloadError(
             f"{name} is not an ExecuTorch program (.pte): its {size} bytes do not carry the identifier ET12.",
             hint="pass a .pte file, such as program.save() writes",
         )
-    if data[4:8] != _IDENTIFIER:
+    if data[4:8] != IDENTIFIER:
         raise PayloadError(
-            f"{name} has the ExecuTorch format {data[4:8]!r}, but this runtime reads {_IDENTIFIER!r}.",
+            f"{name} has the ExecuTorch format {data[4:8]!r}, but this runtime reads {IDENTIFIER!r}.",
             hint="export the model again with ExecuTorch 1.5",
         )
-    program_size, base, segment_size = _extended_header(data, name)
+    program_size, base, segment_size = extents(data, name)
     try:
-        program = _flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
+        program = _flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
         return _summary(data, program, program_size, base, segment_size, name)
     except _flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
 
 
-def _extended_header(data: bytes, name: str) -> tuple[int, int, int]:
-    """Sizes from the extended header: flatbuffer, offset of the segments, all segments."""
+def extents(data: bytes, name: str) -> tuple[int, int, int]:
+    """Sizes from the extended header: flatbuffer, offset of the segments, all segments.
+
+    Raises:
+        PayloadError: the header is damaged, or names more bytes than there are.
+    """
     size = len(data)
     magic, length = data[8:12], int.from_bytes(data[12:16], "little")
     if magic != _HEADER_MAGIC:
@@ -229,12 +234,14 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
     """Bytes that the runtime itself records of one run: the arguments of all calls, and the method's outputs."""
     sizes: dict[int, int] = {}
 
-    def size_of(index: int) -> int:
+    def size_of(index: int, in_list: bool = False) -> int:
         if index not in sizes:
             value = values.table(index)
             kind, body = value.integer(0, "<B"), value.table(1)
             if kind in _TENSOR_LISTS and body is not None:
-                sizes[index] = sum(size_of(i) for i in body.vector(0).integers() if i >= 0 and i != index)
+                if in_list:
+                    raise _flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
+                sizes[index] = sum(size_of(i, True) for i in body.vector(0).integers() if i >= 0)
             else:
                 tensor = _tensor(value)
                 sizes[index] = _recorded(math.prod(tensor.shape)) if tensor else 0

@@ -1,0 +1,251 @@
+"""A program in a process of its own, so that a crash of ExecuTorch or LiteRT is a sentence.
+
+Both read what a program says with less suspicion than a file from a stranger deserves.  What comes back from the
+process is read as numbers and text only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import micronpu.errors
+from micronpu.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.runtime.pte import ELEMENT_TYPES
+
+if TYPE_CHECKING:
+    import torch
+
+    from micronpu.runtime.program import RunOptions
+
+_LENGTH = 8  # bytes of a message's length
+_TYPES = frozenset(ELEMENT_TYPES.values())
+
+
+def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> None:
+    """One message: a head as JSON, which names the sizes of the bytes that follow it."""
+    text = json.dumps({**head, "sizes": [len(blob) for blob in blobs]}).encode()
+    channel.sendall(len(text).to_bytes(_LENGTH, "little") + text)
+    for blob in blobs:
+        channel.sendall(blob)
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
+    """What `send` sent.
+
+    Raises:
+        EOFError: the other side is gone.
+        ValueError: what comes is no message.
+    """
+    head = json.loads(_read(channel, int.from_bytes(_read(channel, _LENGTH), "little")))
+    return head, [_read(channel, int(size)) for size in head["sizes"]]
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = channel.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def pack(tensor: torch.Tensor) -> tuple[dict[str, Any], bytes]:
+    """A tensor's type and shape, its axes from the outermost in memory, and its bytes in this order."""
+    import torch
+
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
+    memory = tensor.detach().permute(order).contiguous().reshape(-1)
+    head = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "order": order}
+    return head, memory.view(torch.uint8).numpy().tobytes() if memory.numel() else b""
+
+
+def unpack(head: dict[str, Any], data: bytes) -> torch.Tensor:
+    """The tensor that `pack` took apart, in memory of its own.
+
+    Raises:
+        ValueError: the parts do not go together.
+    """
+    import torch
+
+    dtype, shape, order = head["dtype"], [int(n) for n in head["shape"]], [int(n) for n in head["order"]]
+    if dtype not in _TYPES or sorted(order) != list(range(len(shape))):
+        raise ValueError("a tensor of no known type or order")
+    if not data:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    flat = torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype))
+    try:
+        memory = flat.reshape([shape[axis] for axis in order])
+    except RuntimeError as error:
+        raise ValueError("a tensor of another size") from error
+    return memory.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
+    """Tensors as `pack` has them, numbers, texts and nothing as they are.
+
+    Raises:
+        ModelError: a value is something else.
+    """
+    import torch
+
+    heads: list[Any] = []
+    blobs: list[bytes] = []
+    for position, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            head, blob = pack(value)
+            heads.append(head)
+            blobs.append(blob)
+        elif value is None or isinstance(value, bool | int | float | str):
+            heads.append(value)
+        else:
+            raise ModelError(
+                f"Value {position} is a {type(value).__name__}, which cannot be handed to another process.",
+                hint="a tensor or a number",
+            )
+    return heads, blobs
+
+
+def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes]) -> tuple[Any, ...]:
+    """What `pack_all` took apart.
+
+    Raises:
+        ValueError, KeyError, TypeError: the parts do not go together.
+    """
+    parts = list(blobs)
+    if len(parts) != sum(isinstance(head, dict) for head in heads):
+        raise ValueError("another number of tensors")
+    return tuple(unpack(head, parts.pop(0)) if isinstance(head, dict) else head for head in heads)
+
+
+class IsolatedProgram:
+    """The part of a `HostProgram` that runs in another process.
+
+    Args:
+        data: the program.
+        name: what to call it in messages.
+
+    Raises:
+        PayloadError: it cannot be loaded, or loading it ends the process.
+        RuntimeUnavailableError: no process can be started, or there is no plug-in for it.
+    """
+
+    def __init__(self, data: bytes, name: str, options: RunOptions, method: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        command = [sys.executable or "python", "-m", "micronpu.runtime.isolated_worker"]
+        # The child finds what this process finds, also where somebody has changed the path since it was started.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            with contextlib.ExitStack() as stack:
+                log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+                self._channel, theirs = socket.socketpair()
+                stack.enter_context(self._channel)
+                with theirs:
+                    self._process = subprocess.Popen(
+                        command,
+                        stdin=theirs.fileno(),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                # Also where nobody closes the program.
+                self._end = weakref.finalize(self, _end, self._process, self._channel, log)
+                stack.pop_all()
+        except OSError as error:
+            raise RuntimeUnavailableError(
+                f"{name} is to run in a process of its own, which cannot be started: {error.strerror or error}.",
+                hint="RunOptions(isolated=False), for a program that you trust",
+            ) from error
+        self._log = log
+        with self._closed_on_failure():
+            self.ask({"do": "load", "name": name, "options": asdict(options), "method": method}, [data])
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """One run; see `HostProgram.run`, which has checked the inputs."""
+        described, sent = pack_all(inputs)
+        head, blobs = self.ask({"do": "run", "inputs": described}, sent)
+        try:
+            return unpack_all(head["outputs"], blobs)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
+
+    def ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer to a request.
+
+        Raises:
+            MicroNpuError: what the process raised, or that it ended.
+        """
+        with self._lock:
+            try:
+                send(self._channel, head, blobs)
+                answer, data = receive(self._channel)
+            except (EOFError, OSError, ValueError) as error:
+                raise self._ended() from error
+            except BaseException:  # an interrupt: the answer on its way is nobody's
+                self._end()
+                raise
+        if (kind := answer.get("error")) is None:
+            return answer, data
+        made = getattr(micronpu.errors, str(kind), None)
+        known = isinstance(made, type) and issubclass(made, MicroNpuError)
+        raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._end()
+
+    def _ended(self) -> PayloadError:
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            code = None
+        printed = self._printed()
+        self._end()
+        how = "gave up" if code is None else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"ended with signal {-code} ({signal.Signals(-code).name})"
+        said = f" Its last words: {printed}" if printed else ""
+        return PayloadError(
+            f"The process in which {self._name} ran {how}: the program is damaged, or made to do this.{said}",
+            hint="copy the file again, or compile the model again",
+        )
+
+    def _printed(self) -> str:
+        """The last line that the process printed, up to 200 characters."""
+        with contextlib.suppress(OSError, ValueError):
+            self._log.seek(0)
+            lines = self._log.read().decode("utf-8", "replace").split("\n")
+            text = "".join(c for c in next((line for line in reversed(lines) if line.strip()), "") if c.isprintable())
+            return text[:200]
+        return ""
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Any:
+        try:
+            yield
+        except BaseException:
+            self._end()
+            raise
+
+
+def _end(process: subprocess.Popen[bytes], channel: socket.socket, log: Any) -> None:
+    process.kill()
+    process.wait()
+    channel.close()
+    log.close()

@@ -1,0 +1,119 @@
+"""Digests, and programs in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runtime import neutron_programs as programs
+from tests.runtime.test_host_program import add_pte, conv_pte, int8
+
+from micronpu.container import digest
+from micronpu.container.payload import TensorSlot as Slot
+from micronpu.errors import ModelError, OptionError, PayloadError
+from micronpu.runtime import Digest, HostProgram, RunOptions, stamp, state_of
+
+A, B = int8(1, 8, seed=1), int8(1, 8, seed=2)
+
+
+def with_place(pte: bytes) -> bytes:
+    """The program with a place for a digest, as micronpu's partitioners give it."""
+    from executorch.exir._serialize._named_data_store import NamedDataStore
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
+    file = deserialize_pte_binary(pte)
+    store = NamedDataStore()
+    store.add_named_data(digest.KEY, digest.EMPTY)
+    file.named_data = store.get_named_data_store_output()
+    return bytes(serialize_pte_binary(file))
+
+
+@pytest.fixture(scope="module")
+def stamped() -> bytes:
+    return stamp(with_place(add_pte()))
+
+
+def test_a_digest_is_right_until_one_byte_changes(stamped):
+    assert state_of(add_pte()) is Digest.MISSING
+    assert state_of(with_place(add_pte())) is Digest.MISSING
+    assert state_of(stamped) is Digest.RIGHT
+    assert stamp(stamped) == stamped
+    for position in range(40, len(stamped), 5):
+        damaged = bytearray(stamped)
+        damaged[position] ^= 0x40
+        assert state_of(bytes(damaged)) is Digest.WRONG
+    with pytest.raises(PayloadError, match="no place for a digest"):
+        stamp(add_pte())
+
+
+def test_a_damaged_program_does_not_run(stamped, tmp_path):
+    """The byte is in the plan, where nothing else would find it: a zero point."""
+    (y,) = HostProgram(stamped).run(A, B)
+    damaged = bytearray(stamped)
+    damaged[-1] ^= 1  # of the segment, or of its padding
+    for source in (bytes(damaged), tmp_path / "a.pte"):
+        (tmp_path / "a.pte").write_bytes(damaged)
+        with pytest.raises(PayloadError, match=r"is damaged: .*digest that it carries.*--isolated"):
+            HostProgram(source)
+    with HostProgram(bytes(damaged), RunOptions(isolated=True)) as program:
+        assert program.digest is Digest.WRONG
+        assert torch.equal(program.run(A, B)[0], y)
+
+
+def test_files_without_digest_are_isolated_and_compute_the_same(stamped, tmp_path):
+    x = int8(1, 3, 5, 4).contiguous(memory_format=torch.channels_last)
+    (tmp_path / "conv.pte").write_bytes(conv_pte(True, True))
+    (tmp_path / "stamped.pte").write_bytes(stamped)
+    with HostProgram(tmp_path / "conv.pte") as program:
+        assert program.is_isolated
+        (y,) = program.run(x)
+        (expected,) = HostProgram(conv_pte(True, True)).run(x)
+        assert torch.equal(y, expected) and y.stride() == expected.stride()
+        with pytest.raises(ModelError, match="takes 1 inputs"):
+            program.run(x, x)
+        assert torch.equal(program.profile(x, etdump=tmp_path / "e", debug_buffer=tmp_path / "b")[0], expected)
+        assert (tmp_path / "e").stat().st_size and (tmp_path / "b").stat().st_size
+    with pytest.raises(ModelError, match="is closed"):
+        program.run(x)
+    assert not HostProgram(tmp_path / "stamped.pte").is_isolated
+    assert not HostProgram(tmp_path / "conv.pte", RunOptions(isolated=False)).is_isolated
+    with pytest.raises(OptionError, match="isolated is 'yes'"):
+        RunOptions(isolated="yes")
+
+
+def test_a_refusal_in_the_process_is_the_same_sentence(tmp_path):
+    blob = programs.payload(programs.add_model(), [Slot(0), Slot(1)], [Slot(0)], 2)
+    damaged = bytearray(programs.pte(blob, (A, B), (A,)))
+    damaged[bytes(damaged).index(b"MNPR")] ^= 255
+    (tmp_path / "a.pte").write_bytes(damaged)
+    sentences = []
+    for isolated in (False, True):
+        with pytest.raises(PayloadError) as caught:
+            HostProgram(tmp_path / "a.pte", RunOptions(isolated=isolated))
+        sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+
+
+def test_the_end_of_the_process_is_a_sentence(tmp_path):
+    (tmp_path / "a.pte").write_bytes(add_pte())
+    program = HostProgram(tmp_path / "a.pte")
+    os.kill(program._isolated._process.pid, signal.SIGSEGV)
+    with pytest.raises(PayloadError, match=r"The process in which .*a\.pte ran ended with signal 11 .SIGSEGV.: "):
+        program.run(A, B)
+
+
+def test_a_program_that_ends_its_process_is_a_sentence(tmp_path):
+    """LiteRT divides by the stride of a convolution without asking whether it is 0."""
+    model = bytearray(programs.conv_model())
+    from ai_edge_litert import schema_py_generated as schema
+
+    whole = schema.ModelT.InitFromPackedBuf(model, 0)
+    whole.subgraphs[0].operators[0].builtinOptions.strideH = 0
+    blob = programs.payload(programs.packed(whole), [Slot(0, True)], [Slot(0, True)], 1)
+    path = Path(tmp_path / "a.pte")
+    path.write_bytes(programs.pte(blob, (int8(1, 3, 5, 4),), (int8(1, 6, 5, 4),)))
+    with pytest.raises(PayloadError):
+        HostProgram(path).run(int8(1, 3, 5, 4))

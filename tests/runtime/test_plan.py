@@ -1,0 +1,268 @@
+"""What ExecuTorch's runtime would believe of a plan is checked before it is asked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+from executorch.exir.schema import (
+    BoolList,
+    EValue,
+    Int,
+    IntList,
+    JumpFalseCall,
+    MoveCall,
+    Null,
+    OptionalTensorList,
+    ScalarType,
+    String,
+    TensorDataLocation,
+    TensorList,
+)
+from tests.runtime.test_host_program import add_pte, int8
+from torch import nn
+
+import micronpu.quantize  # noqa: F401  (registers the operators of quantized programs)
+from micronpu.errors import PayloadError
+from micronpu.runtime import HostProgram, read_pte
+from micronpu.runtime.plan import check_plan
+
+X = torch.linspace(-1, 1, 12).reshape(1, 3, 2, 2)
+
+
+class Net(nn.Module):
+    """Kernels with lists, optional arguments, constants and quantization parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 1)
+        self.register_buffer("scales", torch.tensor([0.1, 0.2, 0.3]).double())
+        self.register_buffer("zeros", torch.zeros(3, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ops = torch.ops.quantized_decomposed
+        q = ops.quantize_per_tensor.default(x, 0.01, 0, -128, 127, torch.int8)
+        y = ops.dequantize_per_tensor.default(q, 0.01, 0, -128, 127, torch.int8)
+        c = ops.quantize_per_channel.default(y, self.scales, self.zeros, 1, -128, 127, torch.int8)
+        z = ops.dequantize_per_channel.default(c, self.scales, self.zeros, 1, -128, 127, torch.int8)
+        return torch.cat([self.convolution(y), z], 1), z.sum((2, 3))
+
+
+@functools.cache
+def program() -> bytes:
+    torch.manual_seed(0)
+    edge = to_edge(torch.export.export(Net().eval(), (X,)), compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    import executorch.kernels.quantized  # noqa: F401
+
+    return bytes(edge.to_executorch().buffer)
+
+
+class Plan:
+    """A plan to be damaged."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+        self.values = plan.values
+
+    def call(self, name: str) -> Any:
+        """The first call of an operator."""
+        index = next(i for i, o in enumerate(self.plan.operators) if o.name.endswith(f"::{name}"))
+        calls = [i.instr_args for c in self.plan.chains for i in c.instructions]
+        return next(c for c in calls if getattr(c, "op_index", None) == index)
+
+    def value(self, name: str, position: int) -> Any:
+        """An argument of the first call of an operator."""
+        return self.values[self.call(name).args[position]]
+
+    def first(self, wanted: Callable[[Any], bool]) -> Any:
+        tensors = [v.val for v in self.values if type(v.val).__name__ == "Tensor"]
+        return next(t for t in tensors if wanted(t))
+
+    @property
+    def constant(self) -> Any:
+        return self.first(lambda t: t.data_buffer_idx and not t.allocation_info)
+
+    @property
+    def placed(self) -> Any:
+        return self.first(lambda t: t.allocation_info is not None)
+
+    def add(self, value: Any) -> int:
+        self.values.append(EValue(value))
+        return len(self.values) - 1
+
+    def instruction(self, made: Any) -> None:
+        from executorch.exir.schema import Instruction
+
+        self.plan.chains[0].instructions.append(Instruction(made))
+
+
+def damaged(pte: bytes, change: Callable[[Plan], None]) -> bytes:
+    file = deserialize_pte_binary(pte)
+    change(Plan(file.program.execution_plan[0]))
+    return bytes(serialize_pte_binary(file))
+
+
+def setting(find: Callable[[Plan], Any], **values: Any) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        for name, value in values.items():
+            setattr(find(plan), name, value)
+
+    return change
+
+
+def argument(name: str, position: int, value: Any) -> Callable[[Plan], None]:
+    """Gives the first call of an operator another argument."""
+
+    def change(plan: Plan) -> None:
+        plan.call(name).args[position] = plan.add(value)
+
+    return change
+
+
+CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
+    "constant too short": (
+        setting(lambda p: p.constant, sizes=[999, 1, 1, 1]),
+        r"has 3996 bytes, but its constant \d+",
+    ),
+    "constant that is not there": (setting(lambda p: p.constant, data_buffer_idx=99), r"is constant 99 of \d"),
+    "constant in another file": (
+        lambda p: setattr(p.constant, "extra_tensor_info", _external()),
+        "whose data is in another file",
+    ),
+    "memory too short": (
+        lambda p: p.plan.non_const_buffer_sizes.__setitem__(1, 8),
+        r"ends at byte \d+ of 8 in memory 1",
+    ),
+    "memory that is not there": (
+        setting(lambda p: p.placed.allocation_info, memory_id=7),
+        "in memory 7, which the plan",
+    ),
+    "memory far away": (setting(lambda p: p.placed.allocation_info, memory_offset_high=3), "ends at byte 12884"),
+    "memory between elements": (
+        setting(
+            lambda p: p.first(lambda t: t.allocation_info and t.scalar_type == 6).allocation_info, memory_offset_low=2
+        ),
+        "at byte 2 of its memory, which is no multiple of 4",
+    ),
+    "memory without end": (
+        lambda p: p.plan.non_const_buffer_sizes.__setitem__(1, 1 << 40),
+        "memory 1 has 1099511627776 bytes, but its tensors take",
+    ),
+    "memory below zero": (lambda p: p.plan.non_const_buffer_sizes.__setitem__(0, -5), "memory 0 has -5 bytes"),
+    "size below zero": (setting(lambda p: p.placed, sizes=[1, 3, -2, 2]), r"of the shape \[1, 3, -2, 2\]"),
+    "sizes that overflow": (setting(lambda p: p.placed, sizes=[1 << 30, 1 << 30, 0, 4]), "is a tensor of"),
+    "too many axes": (setting(lambda p: p.placed, sizes=[1] * 17, dim_order=list(range(17))), "a tensor of 17 axes"),
+    "axes twice": (setting(lambda p: p.placed, dim_order=[0, 1, 1, 2]), r"the order of axes .*0, 1, 1, 2"),
+    "axes too few": (setting(lambda p: p.placed, dim_order=[0]), "has? the order of axes|with the order of axes"),
+    "offset": (setting(lambda p: p.placed, storage_offset=4), "begins inside its memory"),
+    "unknown type": (setting(lambda p: p.placed, scalar_type=ScalarType.COMPLEX64), "of the unknown type 9"),
+    "no memory": (
+        lambda p: setattr(p.value("quantize_per_tensor", 6).val, "allocation_info", None),
+        "argument 6 of instruction 0, quantized_decomposed::quantize_per_tensor.out, is a tensor without memory",
+    ),
+    "no such value": (lambda p: p.call("cat").args.__setitem__(0, 500), "element 500 of a vector"),
+    "no such operator": (setting(lambda p: p.call("cat"), op_index=77), "calls operator 77 of"),
+    "missing argument": (lambda p: p.call("cat").args.__delitem__(slice(1, None)), "has 1 arguments instead of 3"),
+    "further argument": (lambda p: p.call("cat").args.extend([0, 0]), "has 6 arguments instead of 3"),
+    "integer for a list": (argument("cat", 0, Int(3)), "has a int as `tensors`, which must be tensor list"),
+    "text for a number": (argument("cat", 1, String("x")), "has a string as `dim`, which must be int"),
+    "nothing for a tensor": (argument("convolution", 0, Null()), "has a null as `input`, which must be tensor"),
+    "nothing in a list": (
+        lambda p: p.call("cat").args.__setitem__(0, p.add(TensorList([p.add(Null())]))),
+        "a tensor list, holds a null",
+    ),
+    "list in itself": (
+        lambda p: p.add(TensorList([len(p.values)])),
+        "a tensor list, holds a tensor list",
+    ),
+    "list in a list": (
+        lambda p: p.add(OptionalTensorList([p.add(TensorList([]))])),
+        "an? optional tensor list, holds a tensor list",
+    ),
+    "tensor among integers": (lambda p: p.add(IntList([0])), r"a int list, holds a (tensor|double)"),
+    "write into a constant": (
+        lambda p: p.call("cat").args.__setitem__(2, p.values.index(next(v for v in p.values if v.val is p.constant))),
+        "writes into a constant",
+    ),
+    "move to another kind": (lambda p: p.instruction(MoveCall(p.add(Int(1)), 0)), "moves a int into a"),
+    "jump back": (lambda p: p.instruction(JumpFalseCall(p.add(Int(1)), 0)), "decides by a int"),
+    "endless loop": (lambda p: p.instruction(JumpFalseCall(_bool(p), 0)), "jumps to instruction 0, not forward"),
+    "scale of zero": (lambda p: setattr(p.value("quantize_per_tensor", 1).val, "double_val", 0.0), "has the scale 0"),
+    "scale that is none": (argument("dequantize_per_tensor", 1, "nan"), "has the scale nan"),
+    "range beyond the type": (argument("quantize_per_tensor", 3, Int(-129)), "the range -129 to 127 of int8"),
+    "range backwards": (argument("dequantize_per_tensor", 3, Int(128)), "the range 128 to 127 of int8"),
+    "type that the tensor has not": (argument("quantize_per_tensor", 5, Int(0)), "are int8, but said to be uint8"),
+    "axis that is not there": (argument("quantize_per_channel", 3, Int(9)), "has the axis 9 of 4"),
+    "too few scales": (argument("quantize_per_channel", 3, Int(3)), "has 3 float64 `scales` for 2 channels"),
+    "output that is not there": (lambda p: p.plan.outputs.__setitem__(0, -1), "element -1 of a vector"),
+    "boolean list": (argument("cat", 0, BoolList([True])), "has a bool list as `tensors`"),
+}
+
+
+def _external() -> Any:
+    from executorch.exir.schema import ExtraTensorInfo
+
+    return ExtraTensorInfo(fully_qualified_name="x", location=TensorDataLocation.EXTERNAL)
+
+
+def _bool(plan: Plan) -> int:
+    from executorch.exir.schema import Bool
+
+    return plan.add(Bool(False))
+
+
+def test_a_whole_plan_runs() -> None:
+    torch.manual_seed(0)
+    expected = Net().eval()(X)
+    for got, wanted in zip(HostProgram(program()).run(X), expected, strict=True):
+        assert torch.allclose(got, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damage_is_a_sentence(case: str) -> None:
+    change, sentence = CASES[case]
+    if case == "scale that is none":
+        from executorch.exir.schema import Double
+
+        change = argument("dequantize_per_tensor", 1, Double(float("nan")))
+    with pytest.raises(PayloadError, match=sentence) as caught:
+        HostProgram(damaged(program(), change))
+    assert "Try: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda p: setattr(p.plan.delegates[0].processed, "index", 9), "element 9|payload 9 of|segment 9"),
+        (lambda p: setattr(p.plan.chains[0].instructions[0].instr_args, "delegate_index", 3), "calls delegate 3 of 1"),
+        (lambda p: p.plan.chains[0].instructions[0].instr_args.args.__setitem__(0, 60), "element 60 of a vector"),
+    ],
+)
+def test_damaged_calls_of_delegates(change: Any, sentence: str) -> None:
+    with pytest.raises((PayloadError, IndexError), match=sentence):
+        HostProgram(damaged(add_pte(), change))
+
+
+def test_reading_does_not_recurse_into_lists() -> None:
+    """Of 3,000 lists each holding the one before, and a call of the last."""
+
+    def change(plan: Plan) -> None:
+        index = plan.add(TensorList([0]))
+        for _ in range(3000):
+            index = plan.add(TensorList([index]))
+        plan.call("cat").args[0] = index
+
+    with pytest.raises(PayloadError, match="a list of tensors holds another list"):
+        read_pte(damaged(program(), change))
+
+
+def test_the_check_is_of_the_method_that_runs() -> None:
+    with pytest.raises(PayloadError, match="methods of the same name"):
+        check_plan(program(), "The program", "backward")
+    check_plan(add_pte(), "The program", "forward")
+    HostProgram(add_pte()).run(int8(1, 8), int8(1, 8))
