@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from micronpu import _flatbuffer
+from micronpu.container.digest import KEY
 from micronpu.errors import PayloadError
 
 IDENTIFIER = b"ET12"
@@ -183,6 +184,7 @@ def _summary(
 
     # NamedData: key 0, segment_index 1.
     named_data = {entry.string(0): segment(entry.integer(1, "<I")) for entry in program.vector(7).tables()}
+    named_data.pop(KEY, None)  # nobody looks it up
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
     for plan in program.vector(1).tables():
