@@ -62,6 +62,7 @@ UNARY = [
     Row("log1p.default", torch.log1p, -0.5, 4.0),
     Row("log2.default", torch.log2, 0.2, 4.0),
     Row("log10.default", torch.log10, 0.2, 4.0),
+    Row("logit.default", lambda x: torch.logit(x, 0.05), 0.0, 1.0),
     Row("erf.default", torch.erf),
     Row("erfc.default", torch.erfc),
     Row("sin.default", torch.sin),

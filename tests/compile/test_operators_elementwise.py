@@ -123,6 +123,7 @@ COMPOSED = [
     Row("log", lambda x, y: (x.abs() + 0.5).log(), sqnr=28),
     Row("log1p", lambda x, y: torch.log1p(F.relu(x)), sqnr=30),
     Row("expm1", lambda x, y: torch.expm1(x * 0.25)),
+    Row("logit", lambda x, y: torch.logit(x.sigmoid(), 0.05), sqnr=26),
     Row("rsqrt", lambda x, y: (x.abs() + 0.5).rsqrt(), sqnr=28),
     Row("sqrt", lambda x, y: x.abs().sqrt(), steps=2),
     Row("pow 2", lambda x, y: x**2),

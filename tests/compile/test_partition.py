@@ -156,7 +156,8 @@ def test_an_operator_that_nobody_knows():
     assert by_operator(made) == {"conv2d.default": [0], "erf.default": [None]}
     assert reason(made, "erf.default") == (
         IMPORTED,
-        "its result is not quantized; erf.default is for chips that look functions up in tables",
+        "its result is not quantized; `erf.default` is a table of a function of one element, which not every chip "
+        "looks up",
     )
 
 

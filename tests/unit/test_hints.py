@@ -20,11 +20,20 @@ from micronpu.ops import ATEN_IMPORTS
         ("softmax.Dimname", "`softmax.int`"),
         ("something_entirely_else.default", "support-table.md"),
         ("", "support-table.md"),
+        ("einsum.default", "product of matrices"),
+        ("rot90.default", "support-table.md"),
+        ("lgamma.default", "support-table.md"),
     ],
 )
 def test_every_unknown_operator_has_a_hint(overload: str, words: str) -> None:
     assert overload not in ATEN_IMPORTS
     assert words in hint_for(overload)
+
+
+@pytest.mark.parametrize("overload", ["rot90.default", "lgamma.default", "polar.default", "something_else.default"])
+def test_a_similar_name_is_no_hint(overload: str) -> None:
+    """A hint names what computes the same, or no operator at all."""
+    assert "`" not in hint_for(overload)
 
 
 def test_a_name_has_one_advice() -> None:

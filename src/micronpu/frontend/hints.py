@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-
-from micronpu.ops import ATEN_IMPORTS
+import micronpu.ops  # noqa: F401  (fills the registry)
+from micronpu.ir.way import WAYS, Composition
 
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -24,13 +23,19 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def hint_for(overload: str) -> str:
-    """A sentence for an ATen overload such as ``topk.default``: advice about its kind, or the nearest known names."""
+    """What to try for an ATen overload that no operator imports: only what computes the same, or general advice.
+
+    Args:
+        overload: such as ``topk.default``.
+    """
     packet = overload.split(".")[0].rstrip("_")
     for names, advice in _ADVICE:
         if packet in names or (packet.startswith(("fft", "_fft")) and "stft" in names):
             return advice
-    same = sorted(name for name in ATEN_IMPORTS if name.split(".")[0].rstrip("_") == packet)
-    close = same or difflib.get_close_matches(overload, sorted(ATEN_IMPORTS), 3, 0.7)
-    if close:
-        return f"{', '.join(f'`{name}`' for name in close)}, if the model can be written with it"
+    composed = next((w for w in WAYS.get(overload, ()) if isinstance(w, Composition)), None)
+    if composed is not None:
+        return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
+    same = sorted(name for name in WAYS if name.split(".")[0] == packet)
+    if same:
+        return f"{', '.join(f'`{name}`' for name in same)}, if the model can be written with it"
     return "write it with operators of docs/support-table.md, or leave it to the core as it is"

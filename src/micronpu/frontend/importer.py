@@ -37,6 +37,7 @@ from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import AtenImport, Op
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import WAYS
 from micronpu.ir.window import Activation
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.activation import clamp_bounds
@@ -358,7 +359,10 @@ def import_of(node: Node) -> AtenImport:
     entry = ATEN_IMPORTS.get(overload_name(node))
     if entry is None:
         name = overload_name(node)
-        raise UnsupportedError(f"No operator of micronpu imports {name or node.target}.", hint=hint_for(name))
+        what = f"No operator of micronpu imports {name or node.target}."
+        if name in WAYS:
+            what = f"`{name}` is written as other operators, which was not done for this call."
+        raise UnsupportedError(what, hint=hint_for(name))
     return entry
 
 

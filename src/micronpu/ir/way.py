@@ -167,12 +167,14 @@ class Composition(Way):
         name: of the rewrite of the float program, by which it can be left out.
         sentence: what users read about it.
         compose: writes it; None where a rewrite of the whole program does.
+        into: overloads that a rewrite of the whole program makes of it.
         early: written before constants are folded, whatever the element type.
     """
 
     name: str
     sentence: str
     compose: Compose | None = None
+    into: tuple[str, ...] = ()
     early: bool = False
 
     @property
@@ -213,16 +215,20 @@ def composes(*overloads: str, early: bool = False) -> Callable[[Function], Funct
         if not sentence:
             raise InternalError(f"The composition {name} has no doc-string, which is what users read.")
         for overload in overloads:
-            add_way(Composition(overload, name, sentence, compose, early))
+            add_way(Composition(overload, name, sentence, compose, early=early))
         return compose
 
     return register
 
 
-def composed_by(rewrite: str, sentence: str, *overloads: str) -> None:
-    """Registers overloads that the rewrite of the whole program ``rewrite`` replaces, where it finds them fit."""
+def composed_by(rewrite: str, sentence: str, *overloads: str, into: tuple[str, ...]) -> None:
+    """Registers overloads that the rewrite of the whole program ``rewrite`` replaces, where it finds them fit.
+
+    Args:
+        into: overloads that it replaces them with.
+    """
     for overload in overloads:
-        add_way(Composition(overload, rewrite, sentence))
+        add_way(Composition(overload, rewrite, sentence, into=into))
 
 
 def compositions() -> dict[str, str]:

@@ -36,6 +36,7 @@ composed_by(
     "where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats and finite a and b",
     *CHOICES,
     *(name for name in FILLS if name.endswith("Tensor")),
+    into=("gt.Tensor", "mul.Tensor", "add.Tensor"),
 )
 
 MASK = fixed_qparams(1.0, 0)

@@ -203,6 +203,28 @@ def _log_of_one_plus(write: Writer) -> Float:
     return write("log.default", write("add.Tensor", write.given["self"], write.constant(1.0)))
 
 
+@unary(*places("logit"))
+def _logit(node: AtenArguments) -> RealFunction:
+    low, high = _inside(node)
+    return lambda x: _log(np.clip(x, low, high)) - _log(1.0 - np.clip(x, low, high))
+
+
+@composes(*places("logit"))
+def _logit_composed(write: Writer) -> Float:
+    """logit(x) -> log(x) - log(1 - x), of x moved inside where the call says so"""
+    x, bounds = write.given["self"], _inside(write)
+    if bounds != (None, None):
+        x = write("clamp.default", x, *bounds)
+    rest = write("sub.Tensor", write.constant(1.0), x)
+    return write("sub.Tensor", write("log.default", x), write("log.default", rest))
+
+
+def _inside(node: AtenArguments) -> tuple[float | None, float | None]:
+    """Between which numbers the operand of a `logit` is kept."""
+    eps = node.value("eps")
+    return (None, None) if eps is None else (float(eps), 1.0 - float(eps))
+
+
 # ---------------------------------------------------------------- sigmoid and what is made of it
 
 _table("silu", lambda x: x * sigmoid(x))

@@ -20,6 +20,7 @@ composed_by(
     "fold_batch_norms",
     "batch_norm(conv(x, w, b)) -> conv(x, w', b'); behind anything else a depthwise 1x1 convolution",
     *BATCH_NORMS,
+    into=("conv2d.default",),
 )
 
 _LONGEST_MEAN = 1 << 15

@@ -33,6 +33,7 @@ from micronpu.frontend.program import (
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Op
+from micronpu.ir.way import WAYS, Composition
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.partition.grouping import group
 from micronpu.partition.order import ProgramOrder
@@ -201,9 +202,10 @@ def _float_verdict(node: FxNode) -> Verdict:
     try:
         entry = import_of(node)
         detail = "its result is not quantized"
-        if entry.is_table:
-            detail += f"; {entry.overload} is for chips that look functions up in tables"
         hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
+        if entry.is_table:
+            detail += f"; `{entry.overload}` is a table of a function of one element, which not every chip looks up"
+            hint = _hint_without_table(entry.overload)
         dtype = getattr(value_of(node), "dtype", torch.float32)
         if dtype is not torch.float32:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
@@ -212,6 +214,14 @@ def _float_verdict(node: FxNode) -> Verdict:
         detail, hint = error.what, error.hint
     reason = _reason(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
     return _verdict(node, None, (reason,))
+
+
+def _hint_without_table(overload: str) -> str:
+    """What to try where a chip has no tables, and the composition of the overload, if it has one, did not fit."""
+    composed = next((w for w in WAYS[overload] if isinstance(w, Composition)), None)
+    if composed is not None:
+        return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
+    return "a target with tables, see docs/support-table.md, or leave it to the core as it is"
 
 
 def _verdict(node: FxNode, partition: int | None, reasons: tuple[Reason, ...], macs: int = 0) -> Verdict:

@@ -17,7 +17,7 @@ FLAVOR_OPERATORS: dict[str, frozenset[str]] = {}
 """Flavors that have only some of the `SUPPORTED` operators."""
 
 SUPPORTED_RULE = "operator_exists"
-SUPPORTED_SENTENCE = "Neutron has the operator."
+SUPPORTED_SENTENCE = "The operator is one that Neutron has."
 
 
 def supports(*operators: type[Op]) -> None:
@@ -55,8 +55,12 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
     if not is_supported(node.op.name, flavor):
         newer = node.op.name in SUPPORTED
         meaning = (inspect.getdoc(type(node.op)) or "").split("\n")[0]
-        detail = f"`{node.op.name}` with the converter of {flavor}" if newer else f"`{node.op.name}`: {meaning}"
-        hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer' if newer else ""
+        detail = f"`{node.op.name}`, which the converter of {flavor} has not"
+        hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer'
+        if not newer:
+            detail = f"`{node.op.name}` ({meaning.rstrip('.').lower()}), which Neutron has not"
+            hint = "quantize with NeutronQuantizer, which writes functions as operators that Neutron has, where it can"
+            hint = hint if node.op.name == "table" else ""
         return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name, node.origin.source, hint)]
     reasons = []
     for rule in RULES:

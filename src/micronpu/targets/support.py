@@ -1,0 +1,201 @@
+"""The support tables in `docs/`, made from the registry of ways.
+
+    python -m tests.support_tables              writes them
+    python -m tests.support_tables --check      fails where a file is not what this would write
+
+What an overload becomes is read off the registry, and where it ends is what compiling a program of it showed: one row
+of `tests/support_rows.py` for each overload, so that no cell is kept by hand and none can be wrong for its row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from micronpu.ir.op import AtenImport, Op
+from micronpu.ir.way import WAYS, Capabilities, Composition
+from micronpu.ops import ATEN_IMPORTS, OPERATORS
+from micronpu.report.verdict import Verdict
+
+PATH = Path("docs/support-table.md")
+COMMAND = "python -m tests.support_tables"
+
+_TITLE = f"""\
+# What runs where
+
+Made by `{COMMAND}`; not edited by hand.
+
+One row per ATen operator that micronpu knows: what it becomes, and where a program of it, quantized for the target,
+ended when it was compiled. An operator has ways: it is an *operator* of the chip, a *table* of a function of one
+element on chips that look results up, or *written* as other operators, which happens before quantization so that every
+intermediate value gets a grid of its own. Other shapes and arguments than the row's may break a limit; the delegation
+report then gives the limit, what was found, and what to try.
+
+- **yes**: all of it is on the NPU, or in int8 on the core; **by** a rewrite that `micronpu passes` lists where the
+  operator as it is breaks a limit.
+- **in part**: what is named after it runs in float on the host, the rest on the NPU or in int8.
+- **no**: it runs in float on the host.
+- **gone**: nothing is left of it when the program is compiled.
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the operators that a row became ended.
+
+    Attributes:
+        inside: how many are on the NPU, or in int8 on the core.
+        outside: names of those that are not.
+        rewrites: names of the rewrites without which they would be fewer.
+    """
+
+    inside: int = 0
+    outside: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict]) -> Outcome:
+        left = [v.operator for v in verdicts if not v.delegated and not v.core]
+        rewrites = dict.fromkeys(name for v in verdicts for name in v.rewrites)
+        return cls(len(verdicts) - len(left), tuple(dict.fromkeys(left)), tuple(rewrites))
+
+    def __str__(self) -> str:
+        if not self.inside:
+            return "no" if self.outside else "gone"
+        by = f", by {_quoted(self.rewrites)}" if self.rewrites else ""
+        return f"in part{by}; not {_quoted(self.outside)}" if self.outside else f"yes{by}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+Column = Mapping[str, Outcome]
+"""The outcome of every row of a device, by overload."""
+
+
+def support_table(columns: Mapping[str, Column], notes: Mapping[str, Sequence[str]]) -> str:
+    """The page as Markdown.
+
+    Args:
+        columns: by their titles.
+        notes: what holds for all operators of some columns, sentences under headings.
+    """
+    lines = [_TITLE]
+    for heading, sentences in notes.items():
+        lines += [f"{heading}:", "", *(f"- {sentence}" for sentence in sentences), ""]
+    rows = sorted(next(iter(columns.values())))
+    whole = {title: sum(not outcome.outside for outcome in column.values()) for title, column in columns.items()}
+    counts = ", ".join(f"{title} {count}" for title, count in whole.items())
+    lines += [f"Rows with **yes** or **gone**, of {len(rows)}: {counts}.", ""]
+    lines += [markdown_row(["ATen operator", "becomes", *columns]), markdown_row(["---"] * (len(columns) + 2))]
+    for overload in rows:
+        names = [f"`aten.{overload}`", *(f"`{name}`" for name in in_place(overload))]
+        cells = [str(column[overload]) for column in columns.values()]
+        lines.append(markdown_row([", ".join(names), becomes(overload), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown."""
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def in_place(overload: str) -> list[str]:
+    """The forms of an overload that change their operand and have a way of their own."""
+    packet, form = overload.split(".")
+    forms = (f"{packet}_.{form}", f"{packet}_.{form.removeprefix('Tensor_')}")
+    return sorted({name for name in forms if name in WAYS})
+
+
+def becomes(overload: str) -> str:
+    """The ways of an overload, in the order in which a device is given the choice."""
+    return "; ".join(
+        f"written: {way.sentence.rstrip('.')}" if isinstance(way, Composition) else way.kind.value
+        for way in WAYS[overload]
+    )
+
+
+# ---------------------------------------------------------------- what the code makes
+
+
+def operators_of(overload: str, capabilities: Capabilities | None = None) -> list[type[Op]]:
+    """The operator classes that an overload may become, sorted by name, without those that only change the layout.
+
+    Found in the code: the class that an importer belongs to, every operator class that it or the functions of
+    `micronpu.ops` that it calls name; of a composition, what the overloads that it names become.
+
+    Args:
+        capabilities: of the device; without tables unless given.
+    """
+    found: set[type[Op]] = set()
+    _collect_ways(overload, capabilities or Capabilities(), found, set(), nested=False)
+    layout = {OPERATORS["transpose"], OPERATORS["reshape"]}
+    return sorted(found - layout or found, key=lambda o: o.name)
+
+
+def _collect_ways(
+    overload: str, capabilities: Capabilities, found: set[type[Op]], seen: set[Any], *, nested: bool = True
+) -> None:
+    """Adds what an overload may become.
+
+    Args:
+        nested: a composition names it, in the form that an operator has where there is one.
+    """
+    if overload in seen:
+        return
+    seen.add(overload)
+    entry, composition = ATEN_IMPORTS.get(overload), capabilities.composition(overload)
+    is_operator = entry is not None and (composition is None or not entry.is_table)
+    if is_operator and entry is not None:
+        _collect_import(entry, capabilities, found, seen)
+    if composition is not None and not (nested and is_operator):
+        for name in composition.into:
+            _collect_ways(name, capabilities, found, seen)
+        if composition.compose is not None:
+            _collect(composition.compose, capabilities, found, seen)
+
+
+def _collect_import(entry: AtenImport, capabilities: Capabilities, found: set[type[Op]], seen: set[Any]) -> None:
+    owner = getattr(entry.build, "__self__", None)
+    function: Any = getattr(entry.build, "__func__", entry.build)
+    if isinstance(owner, type) and issubclass(owner, Op) and _uses_class(function):
+        found.add(owner)
+    _collect(function, capabilities, found, seen)
+
+
+def _uses_class(function: FunctionType) -> bool:
+    return bool(re.search(r"\bcls\b", inspect.getsource(function).partition("(cls")[2]))
+
+
+def _collect(function: Any, capabilities: Capabilities, found: set[type[Op]], seen: set[Any]) -> None:
+    if function in seen:
+        return
+    seen.add(function)
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, type) and issubclass(value, Op) and value.__dict__.get("name") in OPERATORS:
+            found.add(value)
+        elif isinstance(value, type) and value.__module__.startswith("micronpu.ops."):
+            for member in vars(value).values():
+                if isinstance(member, FunctionType):
+                    _collect(member, capabilities, found, seen)
+        elif isinstance(value, FunctionType) and value.__module__.startswith("micronpu.ops."):
+            _collect(value, capabilities, found, seen)
+        elif name in WAYS:
+            _collect_ways(name, capabilities, found, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names and the overloads that a function names."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):
+            yield constant

@@ -1,0 +1,93 @@
+"""Every row of the support tables ends where the table says, and the files are what the code gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests import support_tables
+from tests.support_rows import Rows, batches, module_of, overloads
+
+import micronpu
+from micronpu.frontend.program import overload_name
+from micronpu.ir.way import WAYS, Kind
+from micronpu.targets.neutron.support_table import limits_table
+from micronpu.targets.registry import FAMILIES, device_for
+from micronpu.targets.support import Column
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = {"cudnn_batch_norm.default": "batch_norm.default", "lift_fresh.default": "lift_fresh_copy.default"}
+"""Overloads that export on this machine makes others of."""
+
+
+@pytest.fixture(scope="module")
+def columns() -> dict[str, Column]:
+    return support_tables.columns()
+
+
+def test_the_files_are_current(columns: dict[str, Column], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is made anew from what happens to each row: a cell that is not so fails here."""
+    monkeypatch.setattr(support_tables, "columns", lambda: columns)
+    for path, text in support_tables.pages().items():
+        written = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        different = [line for line in text.splitlines() if line not in written]
+        assert not different, f"run: {support_tables.COMMAND}\n" + "\n".join(different[:20])
+        assert written == text.splitlines()
+
+
+def test_every_row_holds_its_overload() -> None:
+    program = torch.export.export(Rows(overloads()), batches(1)[0])
+    found: dict[str, set[str]] = {}
+    for node in program.graph.nodes:
+        path = next(reversed((node.meta.get("nn_module_stack") or {"": ("", "")}).values()))[0]
+        found.setdefault(str(path).rpartition(".")[2], set()).add(overload_name(node))
+    missing = [n for n in overloads() if STAND_INS.get(n, n) not in found.get(module_of(n), ())]
+    assert not missing
+
+
+def test_what_runs_is_in_the_table(columns: dict[str, Column]) -> None:
+    """Overloads that an older table denied or left out, and those that Neutron lacks."""
+    neutron, ethosu = columns["Neutron"], columns["Ethos-U55"]
+    names = ("silu", "gelu", "sqrt", "elu", "layer_norm", "scaled_dot_product_attention", "einsum", "glu", "gather")
+    for overload in (*(f"{name}.default" for name in names), "gru.input", "lstm.input", "std.dim", "chunk.default"):
+        assert str(neutron[overload]) == str(ethosu[overload]) == "yes", overload
+    for overload in ("sin.default", "gt.Scalar", "where.self"):
+        assert (str(neutron[overload]), str(ethosu[overload])) == ("no", "yes"), overload
+
+
+def test_tables_only_run_where_there_are_tables(columns: dict[str, Column]) -> None:
+    only = [n for n in overloads() if [w.kind for w in WAYS[n]] == [Kind.TABLE]]
+    assert len(only) > 30
+    assert {str(columns["Neutron"][n]) for n in only} == {"no"}
+    assert {str(columns["Ethos-U85"][n]) for n in only} == {"yes"}
+
+
+def test_the_limits_do_not_deny_what_runs(columns: dict[str, Column]) -> None:
+    rows = [line.split(" | ") for line in limits_table().splitlines() if line.startswith("| `aten.")]
+    for name, _, *cells in rows:
+        overload = name.strip("|` ").removeprefix("aten.")
+        for title, cell in zip(("Neutron", "Neutron to SDK 25.12"), cells, strict=True):
+            outcome = columns[title][overload]
+            if cell.strip("| ") == "no such operator":
+                assert str(outcome) == "no" or outcome.rewrites, (overload, title)
+
+
+def test_every_family_has_a_column() -> None:
+    titles = [title.casefold() for title in support_tables.COLUMNS]
+    for family in FAMILIES.values():
+        assert any(title.startswith(family.title.casefold()) for title in titles), family.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "ethos-u85-256"])
+def test_the_compiled_program_agrees(target: str) -> None:
+    """Compiled as a whole, every row is where the partitions say, and the program runs."""
+    data = batches()
+    program = micronpu.compile(Rows(overloads()), data[0], calibration=data, target=target)
+    verdicts = device_for(target).partition(support_tables.quantized(target)).report.verdicts
+    expected, found = (support_tables.outcomes(v) for v in (verdicts, program.report.verdicts))
+    inside = {n: o.inside for n, o in expected.items() if not o.outside}
+    assert {n: found[n].inside for n in inside} == inside
+    results = program.run(*data[0])
+    assert len(results) == len(torch.utils._pytree.tree_leaves(program.quantized(*data[0])))

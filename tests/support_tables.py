@@ -1,0 +1,109 @@
+"""Makes the support tables in `docs/`: compiles every row of `tests/support_rows.py` for a device of each kind.
+
+python -m tests.support_tables            writes them
+python -m tests.support_tables --check    fails where a file is not what this would write
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (registers dim_order_ops)
+
+from micronpu.files import write_file
+from micronpu.frontend.program import ProgramView
+from micronpu.neutron import calibrate_and_quantize
+from micronpu.partition.partition import Partitioning
+from micronpu.quantize.config import Activations
+from micronpu.report.verdict import Verdict
+from micronpu.targets.cortexm import rules as cortexm
+from micronpu.targets.ethosu import rules as ethosu
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rules import published_rules
+from micronpu.targets.neutron.support_table import PATH as LIMITS_PATH
+from micronpu.targets.neutron.support_table import limits_table
+from micronpu.targets.neutron.target_spec import LATEST
+from micronpu.targets.registry import device_for
+from micronpu.targets.support import COMMAND, PATH, Column, Outcome, support_table
+from tests.support_rows import Rows, batches, module_of, overloads
+
+OLDER = "SDK_25_12"
+
+Partition = Callable[[], Partitioning]
+
+COLUMNS: dict[str, Partition] = {
+    "Neutron": lambda: device_for("imxrt700").partition(quantized("imxrt700")),
+    "Neutron to SDK 25.12": lambda: device_for(
+        "imxrt700", NeutronCompileOptions(config="imxrt700", converter_flavor=OLDER)
+    ).partition(quantized("imxrt700")),
+    "Ethos-U55": lambda: device_for("ethos-u55-128").partition(quantized("ethos-u55-128")),
+    "Ethos-U65": lambda: device_for("ethos-u65-256").partition(quantized("ethos-u55-128")),
+    "Ethos-U85": lambda: device_for("ethos-u85-256").partition(quantized("ethos-u55-128")),
+    "Ethos-U85, int16": lambda: device_for("ethos-u85-256").partition(quantized("ethos-u85-256", "int16")),
+    "Cortex-M": lambda: device_for("cortex-m55").partition(quantized("cortex-m55")),
+}
+"""What each column of the table shows."""
+
+
+@functools.cache
+def quantized(target: str, activations: Activations = "int8") -> ProgramView:
+    """All rows, as the quantizer of a target makes them."""
+    data = batches()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Rows(overloads()), data[0])
+        module = calibrate_and_quantize(program, data, device_for(target).quantizer(activations=activations))
+    return ProgramView(module)
+
+
+def outcomes(verdicts: Sequence[Verdict]) -> Column:
+    """The outcome of every row, from the verdicts on `Rows`."""
+    found: dict[str, list[Verdict]] = {module_of(name): [] for name in overloads()}
+    for verdict in verdicts:
+        row = verdict.origin.module.rpartition(".")[2]
+        if row in found:
+            found[row].append(verdict)
+    return {name: Outcome.of(found[module_of(name)]) for name in overloads()}
+
+
+def columns() -> dict[str, Column]:
+    """The outcomes for all devices."""
+    return {title: outcomes(partition().report.verdicts) for title, partition in COLUMNS.items()}
+
+
+def notes() -> Mapping[str, Sequence[str]]:
+    """What holds for every operator of a family."""
+    return {
+        "Neutron; the limits of each operator are in [support-neutron.md](support-neutron.md)": [
+            rule.sentence for rule in published_rules(LATEST) if not rule.operators
+        ],
+        "Ethos-U": [ethosu.SENTENCE],
+        "Cortex-M": [(inspect.getdoc(limit) or "").split("\n")[0] for limit in cortexm.LIMITS],
+    }
+
+
+def pages() -> dict[Path, str]:
+    """What the files hold."""
+    return {PATH: support_table(columns(), notes()), LIMITS_PATH: limits_table()}
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks the files in the current checkout; returns the exit code."""
+    old = []
+    for path, text in pages().items():
+        if "--check" not in arguments:
+            print(write_file(path, text.encode()))
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            old.append(path)
+            print(f"{path} is out of date. Try: {COMMAND}.")
+    return 1 if old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
