@@ -14,7 +14,7 @@ from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
-from micronpu.quantize.calibrate import quiet
+from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.targets.ethosu.compile import host_graph_key
 

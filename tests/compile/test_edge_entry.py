@@ -23,7 +23,7 @@ from micronpu.neutron import (
     NeutronTargetSpec,
     generate_neutron_compile_spec,
 )
-from micronpu.quantize.calibrate import quiet
+from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "keyword_spotting" / "model.py"

@@ -14,7 +14,7 @@ from tests.compile.small import Small, batches, conv, image, linear, quantized
 from tests.compile.test_edge_entry import partitioner
 
 import micronpu
-from micronpu.quantize.calibrate import quiet
+from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 
 QUANTIZATION = "quantized_decomposed."

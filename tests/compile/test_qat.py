@@ -197,7 +197,7 @@ def test_program_is_bit_exact_and_agrees(from_scratch):
 @pytest.fixture(scope="module")
 def quantized(trained, example):
     """The trained network after one step with fake quantization."""
-    return quantize_aware_training(trained, example, trainer(1, batch=64))
+    return quantize_aware_training(trained, example, trainer(1, batch=64), NeutronQuantizer(is_qat=True))
 
 
 def test_one_step_does_not_destroy_a_trained_network(trained, quantized):
@@ -375,7 +375,7 @@ def test_dropout_works_in_training_alone(example):
         seen["ranges"] = all(torch.equal(a, b) for a, b in zip(ranges, after, strict=True))
         module.train()
 
-    quantized = quantize_aware_training(model.eval(), example, train)
+    quantized = quantize_aware_training(model.eval(), example, train, NeutronQuantizer(is_qat=True))
     assert seen == {"training": False, "evaluation": True, "ranges": True}
     (dropout,) = (n for n in quantized.graph.nodes if overload_name(n) == "dropout.default")
     assert dropout.args[1:] == (0.5, False)
@@ -499,7 +499,9 @@ def test_a_state_of_the_batch_size_becomes_a_constant():
             return self.linear(x) + torch.ones(x.shape[0], 8)
 
     x = torch.randn(1, 8)
-    quantized = quantize_aware_training(Net().eval(), (x,), lambda module: module(torch.randn(16, 8)))
+    quantized = quantize_aware_training(
+        Net().eval(), (x,), lambda module: module(torch.randn(16, 8)), NeutronQuantizer(is_qat=True)
+    )
     assert not [n for n in quantized.graph.nodes if overload_name(n) and not n.all_input_nodes]
     assert len(micronpu.compile(quantized, (x,)).partitions) == 1
 
@@ -518,7 +520,7 @@ def test_model_that_fixes_its_batch(example):
         def forward(self, x):
             return self.linear(x.reshape(1, 144))
 
-    quantized = quantize_aware_training(Fixed().eval(), example, lambda m: m(example[0]))
+    quantized = quantize_aware_training(Fixed().eval(), example, lambda m: m(example[0]), NeutronQuantizer(is_qat=True))
     assert quantized(*example).shape == (1, 4)
 
 
@@ -534,7 +536,7 @@ REFUSED = {
     "nan": (lambda m, e: micronpu.compile(m, e, train=nan), "NaN or infinity"),
     "both": (lambda m, e: micronpu.compile(m, e, train=nan, calibration=[e]), "both given"),
     "quantizer": (lambda m, e: quantize_aware_training(m, e, nan, NeutronQuantizer()), "is_qat=False"),
-    "not a model": (lambda m, e: quantize_aware_training("model", e, nan), "str"),
+    "not a model": (lambda m, e: quantize_aware_training("model", e, nan, NeutronQuantizer(is_qat=True)), "str"),
     "prepared": (lambda m, e: micronpu.compile(prepared_from(copy.deepcopy(m), patterns(4)[0]), e), "not converted"),
     "nothing": (lambda m, e: micronpu.compile(m, e), "calibration"),
 }

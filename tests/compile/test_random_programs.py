@@ -20,8 +20,8 @@ from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import Graph, interpret
-from micronpu.quantize.calibrate import quiet
 from micronpu.quantize.config import Activations
+from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.options import Options

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,9 +15,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.chips.core import Core
-from micronpu.compiler.checks import check_evaluation_mode, check_examples, check_parameters
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.errors import ModelError, OptionError
+from micronpu.frontend.checks import check_examples, check_parameters
+from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device
@@ -30,7 +30,7 @@ from micronpu.quantize.calibrate import calibration_batches, graph_module, quant
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.shims import quiet
+from micronpu.quiet import quiet
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.runtime.digest import stamp
 from micronpu.targets.cortexm.costs import core_note
@@ -323,52 +323,3 @@ def quantized_module(
         return Quantized(module, examples)
     borders = integer_borders(module)
     return Quantized(module, borders.quantize(examples), borders)
-
-
-def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
-    """Example inputs as a tuple of tensors."""
-    values = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
-    if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
-        kind = f"of type {type(values).__name__}"
-        if isinstance(values, (tuple, list)):
-            kind = f"a {type(values).__name__} of {', '.join(type(v).__name__ for v in values)}" if values else "empty"
-        raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)")
-    return tuple(values)
-
-
-def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """The model as an exported program."""
-    if isinstance(model, ExportedProgram):
-        return model
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
-            hint="pass the module itself, compile(model, (x,), ...)",
-        )
-    check_evaluation_mode(model)
-    # On some errors torch prints the graph that it has so far.
-    with quiet(), torch.no_grad(), redirect_stderr(io.StringIO()):
-        try:
-            return torch.export.export(model, examples)
-        except MicroNpuError:
-            raise
-        except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise ModelError(
-                f"torch.export cannot trace {type(model).__name__} with these example inputs: "
-                f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
-                hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more",
-            ) from error
-
-
-def check_static(module: GraphModule) -> None:
-    """Raises `ModelError` where a shape of a program is only known at run time."""
-    for node in module.graph.nodes:
-        value = node.meta.get("val")
-        for tensor in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(tensor, torch.Tensor) and not all(isinstance(s, int) for s in tensor.shape):
-                raise ModelError(
-                    f"The shape {[str(s) for s in tensor.shape]} of `{node.name}` is only known at run time; an NPU "
-                    "program has fixed shapes.",
-                    hint="export without dynamic_shapes",
-                )

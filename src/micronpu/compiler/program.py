@@ -70,7 +70,7 @@ class CompiledProgram:
     def __rich__(self) -> RenderableType:
         from micronpu.report.terminal import program_view
 
-        return program_view(self)
+        return program_view(self.report, self.seconds)
 
     def __str__(self) -> str:
         return f"{self.report.summary()}; .pte of {len(self.buffer):,} bytes"

@@ -26,10 +26,8 @@ import numpy.typing as npt
 
 from micronpu.errors import MicroNpuError, ModelError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
+from micronpu.ir.op import OPERATORS, Op
 from micronpu.ir.types import DType, QParams, TensorType
-
-if typing.TYPE_CHECKING:
-    from micronpu.ir.op import Op
 
 Array = npt.NDArray[Any]
 
@@ -224,8 +222,6 @@ class _Parser:
         self.fail(f"`{text}` in `{where}` is no quantization.", "0.1*(q-3) or per-channel[8]@0")
 
     def _operator(self, name: str, attributes: str) -> Op:
-        from micronpu.ops import OPERATORS
-
         cls = OPERATORS.get(name)
         if cls is None:
             self.fail(f"there is no operator `{name}`.", f"one of {', '.join(sorted(OPERATORS))}")

@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from micronpu.errors import ModelError
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
-from micronpu.quantize.shims import quiet
+from micronpu.quiet import quiet
 
 Progress = Callable[[int], None]
 

@@ -19,12 +19,13 @@ from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e import FakeQuantize, FakeQuantizeBase, MovingAverageMinMaxObserver, ObserverBase
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.calibrate import graph_module
-from micronpu.quantize.shims import quiet
 from micronpu.quantize.training import is_dropout, set_training
 from micronpu.quantize.transforms import add_constant
+from micronpu.quiet import quiet
 
 Train = Callable[[nn.Module], Any]
 """Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
@@ -127,7 +128,7 @@ def quantize_aware_training(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
     train: Train,
-    quantizer: Any = None,
+    quantizer: Any,
 ) -> GraphModule:
     """Trains a copy of a float model with fake quantization and converts it.
 
@@ -136,7 +137,7 @@ def quantize_aware_training(
         example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  Training may use
             any batch size where the model does.
         train: gets the module to train, in training mode, and trains it in place.
-        quantizer: a quantizer made with ``is_qat=True``; a `NeutronQuantizer` unless given.
+        quantizer: a quantizer made with ``is_qat=True``.
 
     Returns:
         The quantized module with the shapes of the example inputs, ready for `micronpu.compile` or a further export.
@@ -147,17 +148,11 @@ def quantize_aware_training(
     """
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
-    from micronpu.compiler.compile import as_inputs
-
     if not callable(train):
         raise OptionError(
             f"`train` is of type {type(train).__name__}, not a function that trains the module it is given.",
             hint="def train(module): ...",
         )
-    if quantizer is None:
-        from micronpu.targets.neutron.quantizer import NeutronQuantizer
-
-        quantizer = NeutronQuantizer(is_qat=True)
     examples = as_inputs(example_inputs)
     exported = graph_module(_export_for_training(model, examples))
     with quiet():
@@ -225,8 +220,6 @@ def _is_empty(module: Any) -> bool:
 
 def _export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """The model in evaluation mode, for any batch size if it has one and can be exported so."""
-    from micronpu.compiler.compile import export
-
     if isinstance(model, ExportedProgram):
         return copy.deepcopy(model)
     if not isinstance(model, nn.Module):

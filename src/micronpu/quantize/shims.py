@@ -1,4 +1,4 @@
-"""What is changed about other people's packages while micronpu runs, all of it: repairs of torchao, and silence.
+"""What is changed about other people's packages, all of it: repairs of torchao, and silence while it is imported.
 
 Each repair names the version that needs it, and has a test that fails as soon as the installed version no longer does.
 Repairs are made when a quantizer first sees a model, and left in place: results stay what torchao promises.  Another
@@ -7,14 +7,11 @@ version of torchao is left as it is: slower, and to be looked at anew.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.metadata
 import inspect
-import logging
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,6 +20,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import overload_name
 from micronpu.quantize.training import set_training
+from micronpu.quiet import quiet
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -184,19 +182,6 @@ def apply() -> bool:
         ORIGINALS[repair.home, repair.name] = original
         setattr(repair.owner, repair.name, repair.repaired(original))
     return True
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps from the user what torch, torchao and ExecuTorch warn of about themselves, for as long as it is open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        disabled = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 def import_torchao() -> None:

@@ -11,7 +11,7 @@ from executorch.export import ExportRecipe
 
 from micronpu.errors import OptionError
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.shims import quiet
+from micronpu.quiet import quiet
 from micronpu.recipes.lowering import OutliningPartitioner, core_of
 
 

@@ -19,11 +19,12 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.chips.core import Core
-from micronpu.compiler.compile import check_static, host_part
+from micronpu.compiler.compile import host_part
+from micronpu.frontend.export import check_static
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module
-from micronpu.quantize.shims import quiet
+from micronpu.quiet import quiet
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions

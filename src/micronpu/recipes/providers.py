@@ -18,7 +18,7 @@ from micronpu.partition.device import Device
 from micronpu.partition.outline import backend_config
 from micronpu.quantize.config import Activations, check_activations
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.shims import quiet
+from micronpu.quiet import quiet
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
     OutliningPartitioner,

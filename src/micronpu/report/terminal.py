@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rich import box
 from rich.cells import cell_len
@@ -30,9 +30,6 @@ from micronpu.report.rows import (
 )
 from micronpu.report.verdict import Reason, Verdict
 
-if TYPE_CHECKING:
-    from micronpu.compiler.program import CompiledProgram
-
 _COSTS = ("cycles", "bound by", "use")
 _NUMBERS = ("MACs", "cycles", "use")
 _LEAST_SAYING = ("use", "bound by", "module", "result")
@@ -59,9 +56,13 @@ def report_view(report: DelegationReport) -> RenderableType:
     return Group(*parts)
 
 
-def program_view(program: CompiledProgram) -> RenderableType:
-    """The report, the size of the program and where the time went."""
-    return Group(report_view(program.report), "", Text(f".pte of {len(program.buffer):,} bytes"), _seconds(program))
+def program_view(report: DelegationReport, seconds: Mapping[str, float]) -> RenderableType:
+    """The report of a finished program, its size and where the time went.
+
+    Args:
+        seconds: wall time by step of the compilation.
+    """
+    return Group(report_view(report), "", Text(f".pte of {report.program_bytes:,} bytes"), _seconds(seconds))
 
 
 def _summary(report: DelegationReport) -> RenderableType:
@@ -148,6 +149,6 @@ def _reason(reason: Reason) -> RenderableType:
     return grid
 
 
-def _seconds(program: CompiledProgram) -> RenderableType:
-    steps = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in program.seconds.items())
-    return Text(f"{sum(program.seconds.values()):.2f} s: {steps}", style="dim")
+def _seconds(seconds: Mapping[str, float]) -> RenderableType:
+    steps = ", ".join(f"{name} {time:.2f} s" for name, time in seconds.items())
+    return Text(f"{sum(seconds.values()):.2f} s: {steps}", style="dim")
