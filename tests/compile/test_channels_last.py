@@ -10,6 +10,7 @@ from executorch.exir.schema import DelegateCall
 from torch import Tensor, nn
 
 import micronpu
+from micronpu.container import digest
 from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
@@ -170,9 +171,8 @@ def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
     """For every call of an Ethos-U: the orders of its tensors in memory, and what its program takes them for."""
     blob = deserialize_pte_binary(buffer)
     assert blob.named_data is not None
-    graphs = {
-        k: parse(bytes(blob.named_data.buffers[e.buffer_index])).layout for k, e in blob.named_data.pte_data.items()
-    }
+    entries = {k: e for k, e in blob.named_data.pte_data.items() if k != digest.KEY}
+    graphs = {k: parse(bytes(blob.named_data.buffers[e.buffer_index])).layout for k, e in entries.items()}
     (plan,) = blob.program.execution_plan
     found = []
     for instruction in plan.chains[0].instructions:

@@ -23,6 +23,12 @@ from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 if TYPE_CHECKING:
     import torch
 
+_EXECUTORCH = threading.RLock()
+"""Held around every call of ExecuTorch's Python interface, by all programs of the process.
+
+Each call redirects C++'s standard output for its time and puts back what it found.  The simulators lend Python's lock
+to other threads in between: calls that overlap put back each other's, and the process ends in a segmentation fault.
+"""
 _UNNAMED = "The program"
 _Bytes = bytes | bytearray | memoryview
 
@@ -198,12 +204,13 @@ class HostProgram:
                 return self._isolated.run(arguments)
             if self._method is None:
                 raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
-            self._reserve()
-            self._plugin.clear_error()
-            try:
-                return tuple(self._method.execute(arguments))
-            except RuntimeError as error:
-                raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+            with _EXECUTORCH:
+                self._reserve()
+                self._plugin.clear_error()
+                try:
+                    return tuple(self._method.execute(arguments))
+                except RuntimeError as error:
+                    raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
 
     def profile(
         self,
@@ -260,7 +267,8 @@ class HostProgram:
             try:
                 with tempfile.TemporaryDirectory(prefix=".micronpu-", dir=target.parent) as scratch:
                     record, values = Path(scratch) / "etdump", Path(scratch) / "values"
-                    self._program.write_etdump_result_to_file(str(record), str(values))
+                    with _EXECUTORCH:
+                        self._program.write_etdump_result_to_file(str(record), str(values))
                     if debug_buffer is not None:
                         # Not os.replace: the two paths may be on different file systems.
                         shutil.move(values, debug_buffer)
@@ -274,8 +282,9 @@ class HostProgram:
     def close(self) -> None:
         """Free the program now; running it afterwards is an error. Safe to call twice."""
         with self._lock:
-            self._method = None
-            self._program = None
+            with _EXECUTORCH:
+                self._method = None
+                self._program = None
             isolated, self._isolated = self._isolated, None
             if isolated is not None:
                 isolated.close()
@@ -291,6 +300,10 @@ class HostProgram:
         return f"HostProgram({self._name}: {self.method_name}({signature}), delegates: {list(self.delegates)})"
 
     def _load(self) -> None:
+        with _EXECUTORCH:
+            self._load_locked()
+
+    def _load_locked(self) -> None:
         from executorch.runtime import Runtime
 
         runtime = Runtime.get()
