@@ -22,6 +22,7 @@ ROOMS = (
     ("partition",),
     ("targets",),
     ("runtime",),
+    ("deploy",),
     ("compiler",),
     ("recipes",),
     ("cli",),

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from micronpu.container.payload import content_of
+from micronpu.deploy.plan import read_plan
+from micronpu.deploy.pools import Pools, pools_of
 from micronpu.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
@@ -30,6 +32,7 @@ class Inspection:
         operators: what the host computes, by method.
         delegates: in program order.
         named_data: what delegates look up by key.
+        pools: what each method needs of memory on a 32-bit core; None where a payload cannot be read.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Inspection:
     operators: dict[str, tuple[str, ...]]
     delegates: tuple[Delegate, ...]
     named_data: tuple[Section, ...]
+    pools: dict[str, Pools | None]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,7 +74,15 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         operators={n: m.operators for n, m in summary.methods.items()},
         delegates=tuple(_delegate(backend, blob) for backend, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
+        pools={n: _pools(data, n) for n in summary.methods},
     )
+
+
+def _pools(data: bytes, method: str) -> Pools | None:
+    try:
+        return pools_of(read_plan(data, method=method)[0])
+    except PayloadError:
+        return None
 
 
 def _border(method: MethodSummary) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, inspect, targets, passes."""
+"""`micronpu`: compile, check, run, inspect, deploy, targets, passes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from micronpu import __version__
 from micronpu.cli import console
+from micronpu.cli.deploy import deploy
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.files import check_writable, read_file, write_file
 
@@ -277,6 +278,9 @@ def inspect(
         out.print_json(json_module.dumps(found.to_dict()))
     else:
         out.print(found)
+
+
+app.command()(deploy)
 
 
 @app.command()

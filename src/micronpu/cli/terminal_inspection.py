@@ -22,6 +22,15 @@ def inspection_view(inspection: Inspection) -> RenderableType:
         counts = Counter(inspection.operators[name])
         listed = ", ".join(f"{n} x {o}" if n > 1 else o for o, n in counts.items()) or "none"
         parts.append(Text(f"operators on the host: {listed}"))
+        pools = inspection.pools[name]
+        if pools is not None:
+            planned = " + ".join(f"{size:,}" for size in pools.planned) or "0"
+            parts.append(
+                Text(
+                    f"pools on a 32-bit core: planned {planned}, method allocator {pools.method:,}, "
+                    f"temporary allocator {pools.temporary:,} bytes"
+                )
+            )
     for number, delegate in enumerate(inspection.delegates):
         parts += _delegate(number, delegate)
     if inspection.named_data:

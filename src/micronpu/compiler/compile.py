@@ -9,19 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from executorch.exir import ExecutorchProgramManager
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.chips.core import Core
 from micronpu.compiler.program import CompiledProgram
+from micronpu.deploy.border import BORDERS_KEY, pack_borders
+from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.checks import check_examples, check_parameters
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
-from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.outline import compute_contiguously, delegate, lower, missing_kernels, outline
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.separate import separate_clamps
@@ -99,17 +101,17 @@ def compile_model(
     clock = _Clock(listener)
     device = device_for(target, options)
     quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
-    quantized, examples, borders = quantized_module(
+    quantized, examples, borders, rows = quantized_module(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock
     )
-    host = host_part(quantized, device, clock)
+    host = host_part(quantized, device, clock, borders)
     with clock.step("lower"), quiet():
-        program, core_notes = _lowered(host.module, examples, host.core)
+        program, core_notes = _lowered(host.module, examples, host.core, borders)
         buffer = stamp(bytes(program.buffer))
     notes = (*host.report.notes, *core_notes, *_kernel_notes(program), *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders)
+    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,14 @@ class HostPart:
     partitions: tuple[CompiledPartition, ...]
 
 
-def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = None) -> HostPart:
-    """Partitions a quantized module and compiles the partitions."""
+def host_part(
+    quantized: GraphModule, device: Device, clock: _Clock | None = None, borders: IntegerBorders | None = None
+) -> HostPart:
+    """Partitions a quantized module and compiles the partitions.
+
+    Args:
+        borders: what the program's integers mean, which travels with its first partition.
+    """
     clock = clock or _Clock(None)
     separate_clamps(quantized, device.excludes)
     view = ProgramView(quantized)
@@ -137,6 +145,9 @@ def host_part(quantized: GraphModule, device: Device, clock: _Clock | None = Non
         partitioning = device.partition(view)
     with clock.step("compile") as progress, quiet():
         partitioning, compiled, leftovers = device.compile_all(view, partitioning, progress)
+        if borders is not None and compiled:
+            named = {**compiled[0].named_data, BORDERS_KEY: NamedData(pack_borders(borders.inputs, borders.outputs))}
+            compiled = [replace(compiled[0], named_data=named), *compiled[1:]]
         specs = device.specs()
         calls = [
             delegate(device.backend, part, specs, *_border(group, view))
@@ -187,11 +198,11 @@ def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) 
 
 
 def _lowered(
-    module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None
+    module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None, borders: IntegerBorders | None
 ) -> tuple[ExecutorchProgramManager, tuple[str, ...]]:
     """The host part, lowered for the core where one computes in int8, and what the report says about that."""
     if core is None:
-        return lower(module, examples), ()
+        return lower(module, examples, lambda edge: _record(edge, borders)), ()
     from micronpu.targets.cortexm.lower import (  # the operators of CMSIS-NN take a second to import
         on_core,
         plan_scratch,
@@ -199,7 +210,21 @@ def _lowered(
 
     module, graphs = on_core(module, core)
     note = core_note((node for graph in graphs for node in graph.nodes), core)
-    return lower(module, examples, plan_scratch), (note,)
+
+    def finish(edge: EdgeProgramManager) -> None:
+        plan_scratch(edge)
+        _record(edge, borders)
+
+    return lower(module, examples, finish), (note,)
+
+
+def _record(edge: EdgeProgramManager, borders: IntegerBorders | None) -> None:
+    """Writes into the program what its integers mean, so that `micronpu deploy` finds it in the file alone.
+
+    Once, also where a partition brings it along.
+    """
+    if borders is not None:
+        edge._named_data_store.add_named_data(BORDERS_KEY, pack_borders(borders.inputs, borders.outputs))
 
 
 def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -277,11 +302,14 @@ def _quantizer(
 
 
 class Quantized(NamedTuple):
-    """A quantized module, example inputs for it, and what its inputs and outputs mean where they are integers."""
+    """A quantized module, example inputs for it, what its inputs and outputs mean where they are integers, and the
+    first rows of the user's data as it takes them.
+    """
 
     module: GraphModule
     examples: tuple[torch.Tensor, ...]
     borders: IntegerBorders | None = None
+    rows: tuple[tuple[torch.Tensor, ...], ...] = ()
 
 
 def quantized_module(
@@ -306,7 +334,8 @@ def quantized_module(
     if not is_float(module):
         if train is not None:
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
-        return Quantized(module, examples)
+        return Quantized(module, examples, rows=(examples,))
+    rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
     if train is not None:
         if calibration is not None:
             raise ModelError(
@@ -317,9 +346,10 @@ def quantized_module(
             module = quantize_aware_training(model, examples, train, quantizer)
     else:
         batches = calibration_batches(calibration, examples)
+        rows = tuple(batches[:MOST_ROWS])
         with clock.step("quantize") as progress:
             module = quantize(module, batches, quantizer, lambda done: progress(done / len(batches)))
     if quantizer.settings.io is None:
-        return Quantized(module, examples)
+        return Quantized(module, examples, rows=rows)
     borders = integer_borders(module)
-    return Quantized(module, borders.quantize(examples), borders)
+    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)))

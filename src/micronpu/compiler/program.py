@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from micronpu.files import write_file
@@ -16,6 +18,7 @@ from micronpu.report.delegation import DelegationReport
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from micronpu.deploy.deployment import Deployment
     from micronpu.quantize.borders import IntegerBorders
     from micronpu.runtime import HostProgram
 
@@ -33,6 +36,7 @@ class CompiledProgram:
         seconds: wall time per step of the compilation.
         borders: what inputs and outputs mean where they are integers, with ``quantize`` and ``dequantize``; None where
             they are floats.
+        rows: the first inputs of the calibration data, as the program takes them: golden vectors of `deploy`.
     """
 
     buffer: bytes
@@ -42,6 +46,7 @@ class CompiledProgram:
     seconds: dict[str, float] = field(default_factory=dict)
     data_files: dict[str, bytes] = field(default_factory=dict)
     borders: IntegerBorders | None = None
+    rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     _host: dict[bool, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -49,6 +54,54 @@ class CompiledProgram:
         for name, data in self.data_files.items():
             write_file(Path(path).parent / name, data)
         return write_file(path, self.buffer)
+
+    def deploy(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        target: str | None = None,
+        vectors: Mapping[str, Any] | None = None,
+        name: str = "model",
+        section: str | None = None,
+        force: bool = False,
+    ) -> Deployment:
+        """Writes a folder with all that the firmware needs beside ExecuTorch's runtime; see docs/deploy.md.
+
+        Args:
+            folder: which is new or empty.
+            target: the board; what the program was compiled for unless given.
+            vectors: golden vectors: for each input in order an array with a row per vector; ``output_0`` and so on may
+                follow. The first rows of the calibration data unless given.
+            name: of files and C names.
+            section: in which the program stands in the firmware.
+            force: write into a folder that holds files, in the place of those with the same names.
+
+        Raises:
+            MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
+        """
+        from micronpu.deploy.deployment import SECTION, deploy
+
+        borders = self.borders
+        return deploy(
+            self.buffer,
+            folder,
+            target=target,
+            vectors=None if vectors is None else {n: np.asarray(a) for n, a in vectors.items()},
+            rows=[tuple(t.detach().numpy() for t in row) for row in self.rows],
+            known=(borders.inputs, borders.outputs) if borders is not None else None,
+            run=lambda row: [t.numpy() for t in self._results(*(torch.from_numpy(a.copy()) for a in row))],
+            name=name,
+            section=section or SECTION,
+            force=force,
+            data_files=self.data_files,
+        )
+
+    def _results(self, *inputs: torch.Tensor, fast: bool = False) -> tuple[Any, ...]:
+        from micronpu.runtime import HostProgram, RunOptions
+
+        if fast not in self._host:
+            self._host[fast] = HostProgram(self.buffer, RunOptions(fast=fast))
+        return self._host[fast].run(*inputs)
 
     def run(self, *inputs: Any, fast: bool = False) -> Any:
         """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
@@ -60,11 +113,7 @@ class CompiledProgram:
         Returns:
             The output, or a tuple where there are several.
         """
-        from micronpu.runtime import HostProgram, RunOptions
-
-        if fast not in self._host:
-            self._host[fast] = HostProgram(self.buffer, RunOptions(fast=fast))
-        results = self._host[fast].run(*inputs)
+        results = self._results(*inputs, fast=fast)
         return results[0] if len(results) == 1 else results
 
     def __rich__(self) -> RenderableType:

@@ -64,7 +64,7 @@ class OutliningPartitioner(Partitioner):
             self.borders = integer_borders(module) if self.integer_io else None
             if self.borders is not None:
                 examples = self.borders.quantize(examples)
-            host = host_part(module, self.device)
+            host = host_part(module, self.device, borders=self.borders)
             self.partitions = host.partitions
             self.report = None if _is_behind_an_npu(module) else host.report
             return torch.export.export(_on_core(host.module, host.core), examples)

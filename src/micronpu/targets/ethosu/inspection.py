@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
 from micronpu.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
 
-_PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
 _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch"}
 
 
@@ -38,15 +35,6 @@ def inspect(backend: str, blob: bytes) -> Delegate:
 
 
 def _accelerator(commands: bytes) -> str:
-    """The accelerator that a command stream is for, from the configuration action at its beginning.
-
-    The action is a word with tag 1, then the NPU's config register (log2 of MACs per cycle in bits 0 to 3, the product
-    in bits 28 to 31) and its id register (architecture in bits 16 to 31).  Source: the Ethos-U driver and TRM.
-    """
-    words = struct.unpack_from(f"<{min(len(commands), 64) // 4}I", commands)
-    for at, word in enumerate(words[1:-2], 1):
-        if word & 0xFF == 1:
-            config = words[at + 1]
-            product = _PRODUCTS.get(config >> 28, f"product {config >> 28}")
-            return f"Ethos-{product} with {1 << (config & 15)} MACs per cycle"
-    return "an Ethos-U"
+    """The accelerator that a command stream is for."""
+    found = ethosu.configuration(commands)
+    return f"Ethos-{found[0]} with {found[1]} MACs per cycle" if found is not None else "an Ethos-U"

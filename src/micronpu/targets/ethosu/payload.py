@@ -22,6 +22,7 @@ _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 BLOCKS = (FIRST, "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", LAST)
+_PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
@@ -142,3 +143,17 @@ def _parse_border(name: str, data: bytes) -> tuple[Border, ...]:
         raise PayloadError(f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.")
     rows = (_BORDER.unpack_from(data, 4 + i * _BORDER.size) for i in range(count))
     return tuple(Border(tuple(row[:6]), *row[6:]) for row in rows)
+
+
+def configuration(commands: bytes) -> tuple[str, int] | None:
+    """Product, such as "U55", and MACs per cycle that a command stream is for, None where it does not say.
+
+    They stand in the configuration action at its beginning: a word with tag 1, then the NPU's config register (log2 of
+    MACs per cycle in bits 0 to 3, the product in bits 28 to 31) and its id register.  Source: the Ethos-U driver, TRM.
+    """
+    words = struct.unpack_from(f"<{min(len(commands), 64) // 4}I", commands)
+    for at, word in enumerate(words[1:-2], 1):
+        if word & 0xFF == 1:
+            config = words[at + 1]
+            return _PRODUCTS.get(config >> 28, f"product {config >> 28}"), 1 << (config & 15)
+    return None

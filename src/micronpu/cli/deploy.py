@@ -1,0 +1,124 @@
+"""`micronpu deploy`: what the firmware needs beside the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from micronpu.cli import console
+from micronpu.files import read_file
+
+if TYPE_CHECKING:
+    from micronpu.deploy.deployment import Deployment
+
+
+@console.guarded
+def deploy(
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` wrote.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder, new or empty.", show_default=False)
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            "-t",
+            metavar="TARGET",
+            help="The board, see `micronpu targets`: its memories are held against the program's.",
+            show_default="what the program was compiled for",
+        ),
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Golden vectors: FILE.npz with an array per input in order, a row per vector; output_0 and so on may "
+            "follow, otherwise this machine computes them. FILE.npz:name,... picks arrays.",
+            show_default="numbers over the range of each input",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the files and of everything in C.")] = "model",
+    section: Annotated[
+        str, typer.Option(help="Section of the firmware in which the program stands.")
+    ] = "network_model_sec",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a folder that holds files; those of other names stay.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
+    from micronpu.cli.files import load_arrays
+    from micronpu.deploy.deployment import deploy as write
+
+    arrays = load_arrays(vectors) if vectors is not None else None
+    done = write(
+        read_file(program),
+        output,
+        target=target,
+        vectors=arrays,
+        vectors_name=vectors or "",
+        name=name,
+        section=section,
+        force=force,
+        source=str(program),
+        data_files=_beside(program),
+    )
+    if json:
+        import json as json_module
+
+        console.output().print_json(json_module.dumps(_told(done)))
+        return
+    _show(done)
+
+
+def _beside(program: Path) -> dict[str, bytes]:
+    """Data files that the compiler wrote beside a program."""
+    return {path.name: path.read_bytes() for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
+
+
+def _told(done: Deployment) -> dict[str, object]:
+    rows = done.board.rows(done.program_bytes, done.pools)
+    return {
+        "folder": str(done.folder),
+        "files": list(done.files),
+        "target": done.board.name,
+        "on_device": done.board.on_device,
+        "program_bytes": done.program_bytes,
+        "planned_bytes": list(done.pools.planned),
+        "method_pool_bytes": done.pools.method,
+        "temporary_pool_bytes": done.pools.temporary,
+        "vectors": done.vectors,
+        "memories": [
+            {"memory": t.region, "bytes": t.bytes, "of": t.capacity, "verdict": t.verdict}
+            for t in done.board.totals(rows)
+        ],
+        "notes": list(done.notes),
+    }
+
+
+def _show(done: Deployment) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = console.output()
+    rows = done.board.rows(done.program_bytes, done.pools)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("memory")
+    table.add_column("what")
+    table.add_column("bytes", justify="right")
+    for row in rows:
+        table.add_row(row.region, row.what, f"{row.bytes:,}")
+    out.print(table)
+    for total in done.board.totals(rows):
+        out.print(Text(f"{total.region}: {total.bytes:,} bytes, {total.verdict}"), soft_wrap=True)
+    for note in done.notes:
+        out.print(Text(note, style="yellow"), soft_wrap=True)
+    vectors = f"{done.vectors} golden vectors" if done.vectors else "no golden vectors"
+    summary = f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md."
+    out.print(Text(summary, style="bold"), soft_wrap=True)

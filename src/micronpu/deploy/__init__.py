@@ -1,0 +1,1 @@
+"""What the firmware needs beside the program: sources, sizes, vectors, integration."""

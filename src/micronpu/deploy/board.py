@@ -1,0 +1,213 @@
+"""What a program is deployed to: chip, core, memory mode; and whether it fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from micronpu.chips import Chip, shipped_chips
+from micronpu.chips.core import is_cortex_m
+from micronpu.container.payload import parse
+from micronpu.deploy.plan import Plan
+from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND, Pools
+from micronpu.errors import OptionError
+from micronpu.targets.ethosu.payload import configuration
+from micronpu.targets.ethosu.payload import parse as parse_ethosu
+from micronpu.targets.family import Target
+from micronpu.targets.registry import FAMILIES, find_target, options_for
+
+SRAM_ONLY, SHARED_SRAM, DEDICATED_SRAM = "Sram_Only", "Shared_Sram", "Dedicated_Sram"
+_FLAGS = {
+    "cortex-m0": "-mcpu=cortex-m0",
+    "cortex-m0plus": "-mcpu=cortex-m0plus",
+    "cortex-m3": "-mcpu=cortex-m3",
+    "cortex-m4": "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16",
+    "cortex-m7": "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16",
+    "cortex-m33": "-mcpu=cortex-m33 -mfloat-abi=hard -mfpu=fpv5-sp-d16",
+    "cortex-m55": "-mcpu=cortex-m55 -mfloat-abi=hard",
+    "cortex-m85": "-mcpu=cortex-m85 -mfloat-abi=hard",
+}
+"""What gcc is called with for a core, beside ``-mthumb``."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table of sizes.
+
+    Attributes:
+        region: name of a memory, such as "sram".
+        what: stands in it.
+        bytes: that it takes.
+    """
+
+    region: str
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a region holds in all, and how much of it there is; None where the chip's file does not say."""
+
+    region: str
+    bytes: int
+    capacity: int | None
+
+    @property
+    def verdict(self) -> str:
+        if self.capacity is None:
+            return "no figure of the chip"
+        left = self.capacity - self.bytes
+        if left < 0:
+            return f"over by {-left:,} bytes"
+        return f"fits, {100 * self.bytes / self.capacity:.1f} % of it"
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a program is deployed to.
+
+    Attributes:
+        name: of the target, "" where none is known.
+        chip: None for an Ethos-U by itself, or where none is known.
+        core: such as "cortex-m55"; "" where it is not known.
+        accelerator: the Ethos-U of the program's command stream, such as "ethos-u55-128"; "" without one.
+        system_config, memory_mode: of Vela, as the program was compiled with; "" without an Ethos-U.
+        on_device: False for a program that only a laptop runs.
+    """
+
+    name: str
+    chip: Chip | None
+    core: str
+    accelerator: str = ""
+    system_config: str = ""
+    memory_mode: str = ""
+    on_device: bool = True
+
+    @property
+    def flags(self) -> str:
+        """What gcc is called with for the core."""
+        return _FLAGS.get(self.core, "-mcpu=cortex-m55 -mfloat-abi=hard")
+
+    def rows(self, program: int, pools: Pools) -> list[Row]:
+        """The table of sizes, without the firmware's own code."""
+        names = {m.name for m in self.chip.memories} if self.chip is not None else set()
+        sram = next((n for n in ("sram", "ocram") if n in names), "sram")
+        far = next((n for n in ("ddr", "dram") if n in names), "dram")
+        flash = sram if self.memory_mode == SRAM_ONLY else (far if "flash" not in names and far in names else "flash")
+        dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
+        rows = [Row(flash, "the program, model.pte", program)]
+        rows += [Row(sram, f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]
+        rows.append(Row(sram, "pool of the method allocator", pools.method))
+        rows.append(Row(far if dedicated else sram, "pool of the temporary allocator", pools.temporary))
+        if dedicated and self.fast_scratch:
+            rows.append(Row(sram, "fast scratch memory of the NPU (of the memory mode)", self.fast_scratch))
+        return rows
+
+    @property
+    def fast_scratch(self) -> int:
+        """Bytes of the fast scratch memory that the memory mode's name promises the NPU, 0 where there is none."""
+        size = re.fullmatch(rf"{DEDICATED_SRAM}_(\d+)KB", self.memory_mode)
+        return int(size[1]) * 1024 if size else 0
+
+    def totals(self, rows: list[Row]) -> list[Total]:
+        """Each region's sum against the chip's."""
+        sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
+        regions = dict.fromkeys(row.region for row in rows)
+        return [Total(r, sum(row.bytes for row in rows if row.region == r), sizes.get(r)) for r in regions]
+
+
+def board_of(plan: Plan, target: str | None) -> Board:
+    """What a program is for.
+
+    Args:
+        target: as `micronpu.compile` knows it; what the program itself was compiled with unless given.
+
+    Raises:
+        OptionError: there is no such target, or it cannot take the program.
+        PayloadError: a payload cannot be read.
+    """
+    options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
+    accelerator = ""
+    for delegate in plan.delegates:
+        if delegate.backend == ETHOS_U_BACKEND:
+            accelerator = options.get("target") or _accelerator(parse_ethosu(delegate.payload).commands)
+    chosen = find_target(target) if target else _own_target(options, accelerator)
+    if target and chosen is not None:
+        _check(plan, chosen, accelerator)
+    chip = chosen.chip if chosen is not None else None
+    modes = {key: options.get(key, "") for key in ("system_config", "memory_mode")} if accelerator else {}
+    if accelerator and not all(modes.values()):
+        usual = options_for(chosen if chosen is not None else find_target(accelerator))
+        modes = {key: value or getattr(usual, key, "") for key, value in modes.items()}
+    reference = [parse(d.payload).kind == "reference" for d in plan.delegates if d.backend == NEUTRON_BACKEND]
+    return Board(
+        name=chosen.name if chosen is not None else "",
+        chip=chip,
+        core=chip.core if chip is not None else _core(accelerator),
+        accelerator=accelerator,
+        on_device=not any(reference),
+        **modes,
+    )
+
+
+def _text(value: bytes) -> str:
+    """An option of a compile spec, "" where it is no string."""
+    try:
+        told = json.loads(value)
+    except ValueError:
+        return ""
+    return told if isinstance(told, str) else ""
+
+
+def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
+    """The target that the program's options name."""
+    name = options.get("config") or accelerator
+    if not name:
+        return None
+    try:
+        return find_target(name)
+    except OptionError:
+        chip = shipped_chips().get(name)
+        return find_target(chip.targets[0].name) if chip is not None else None
+
+
+def _core(accelerator: str) -> str:
+    """The core that Arm's reference design has beside an Ethos-U."""
+    return {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}.get(accelerator.rpartition("-")[0], "")
+
+
+def _accelerator(commands: bytes) -> str:
+    """The Ethos-U that a command stream is for, "" where it does not say."""
+    found = configuration(commands)
+    return f"ethos-{found[0].lower()}-{found[1]}" if found is not None else ""
+
+
+def _check(plan: Plan, target: Target, accelerator: str) -> None:
+    """Refuses a target that cannot take the program.
+
+    Raises:
+        OptionError: which it is, and why.
+    """
+    hint = "the target that the program was compiled for"
+    families = {family.backend: family for family in FAMILIES.values() if family.backend}
+    for backend in plan.backends:
+        family = families.get(backend)
+        if family is None:
+            raise OptionError(
+                f"The program calls the delegate {backend}, which no target of micronpu has.", hint="another program"
+            )
+        if family.name != target.family:
+            other = FAMILIES[target.family].title
+            raise OptionError(f"The program is for {family.title}, but {target.name} is for {other}.", hint=hint)
+    if accelerator and accelerator != target.silicon:
+        raise OptionError(
+            f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
+        )
+    core = target.chip.core if target.chip is not None else ""
+    of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
+    if of_core and core and not is_cortex_m(core):
+        raise OptionError(
+            f"The program calls {of_core[0]} of CMSIS-NN, which does not run on the {core} of {target.name}.", hint=hint
+        )

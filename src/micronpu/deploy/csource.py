@@ -1,0 +1,316 @@
+"""The C of the folder: the program as data, its header, its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+
+from micronpu.deploy.board import Board
+from micronpu.deploy.border import Border
+from micronpu.deploy.plan import Plan
+from micronpu.deploy.pools import Pools
+from micronpu.deploy.vectors import Array, Vectors
+
+ALIGNMENT = 32
+"""Of the program in memory: 16 for an Ethos-U, and a line of the core's cache."""
+_C_TYPES = {
+    "bool": ("uint8_t", "ELEMENT_UINT8"),
+    "uint8": ("uint8_t", "ELEMENT_UINT8"),
+    "int8": ("int8_t", "ELEMENT_INT8"),
+    "int16": ("int16_t", "ELEMENT_INT16"),
+    "int32": ("int32_t", "ELEMENT_INT32"),
+    "int64": ("int64_t", "ELEMENT_INT64"),
+    "float32": ("float", "ELEMENT_FLOAT"),
+}
+FLOAT_TOLERANCE = 1e-5
+"""What an output of float kernels may differ by: `exp` and its like are not the same in every C library."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the files of the folder say.
+
+    Attributes:
+        name: prefix of files and C names.
+        header: first line of each file.
+        section: name of the section in which the program stands.
+        program: the stripped `.pte`.
+        sha256: of it, as text.
+        versions: tool to version.
+    """
+
+    name: str
+    header: str
+    section: str
+    program: bytes
+    sha256: str
+    versions: dict[str, str]
+    plan: Plan
+    pools: Pools
+    board: Board
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    vectors: Vectors | None
+
+    @property
+    def upper(self) -> str:
+        return self.name.upper()
+
+
+def filled(template: str, facts: Facts, **more: str) -> str:
+    """A template of the folder `templates` with its ``@WORDS@`` replaced."""
+    text = (resources.files("micronpu.deploy") / "templates" / f"{template}.in").read_text(encoding="utf-8")
+    words = {"name": facts.name, "NAME": facts.upper, "HEADER": facts.header, **more}
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def assembly(facts: Facts) -> str:
+    """`model.S`."""
+    return filled("model.S", facts, SECTION=facts.section, PTE_BYTES=str(len(facts.program)))
+
+
+def data_header(facts: Facts) -> str:
+    """The program as an array, for toolchains without `.incbin`; to be included in one file."""
+    lines = [
+        f"/* {facts.header}",
+        f" * The program as a C array, in the place of {facts.name}.S: include it in one file of the firmware.",
+        " */",
+        f"#ifndef {facts.upper}_DATA_H",
+        f"#define {facts.upper}_DATA_H",
+        "",
+        f'#include "{facts.name}.h"',
+        "",
+        f"#ifndef {facts.upper}_SECTION",
+        f'#define {facts.upper}_SECTION "{facts.section}"',
+        "#endif",
+        "",
+        f"__attribute__((section({facts.upper}_SECTION), aligned({ALIGNMENT}), used))",
+        f"const unsigned char {facts.name}_pte[{facts.upper}_PTE_BYTES] = {{",
+        *_numbers(np.frombuffer(facts.program, np.uint8), "uint8"),
+        "};",
+        "",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def header(facts: Facts) -> str:
+    """`model.h`."""
+    upper, pools = facts.upper, facts.pools
+    define: list[tuple[str, str] | str] = [
+        "The program.",
+        ("PTE_BYTES", str(len(facts.program))),
+        ("PTE_ALIGNMENT", str(ALIGNMENT)),
+        ("PTE_SHA256", f'"{facts.sha256}"'),
+        ("METHOD", f'"{facts.plan.name}"'),
+        ("TARGET", f'"{facts.board.name}"'),
+        *((f"VERSION_{tool.upper().replace('-', '_')}", f'"{v}"') for tool, v in facts.versions.items()),
+        "1 where a device runs the program, 0 where only a laptop does: its NPU part is a reference container.",
+        ("ON_DEVICE", str(int(facts.board.on_device))),
+        "Pools, in bytes: planned memories one by one, method allocator, temporary allocator with the NPU's scratch.",
+        ("PLANNED_MEMORIES", str(len(pools.planned))),
+        *((f"PLANNED_{i}_BYTES", str(size)) for i, size in enumerate(pools.planned, 1)),
+        ("METHOD_POOL_BYTES", str(pools.method)),
+        ("TEMPORARY_POOL_BYTES", str(pools.temporary)),
+        ("POOL_ALIGNMENT", str(pools.alignment)),
+        "Kernels that the program calls: MAX_KERNEL_NUM of ExecuTorch's build.",
+        ("KERNELS", str(len(facts.plan.operators))),
+        ("INPUTS", str(len(facts.inputs))),
+        ("OUTPUTS", str(len(facts.outputs))),
+    ]
+    for border in (*facts.inputs, *facts.outputs):
+        define += _border_constants(border)
+    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", "#include <stdint.h>", ""]
+    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    for entry in define:
+        lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {upper}_{entry[0]} {entry[1]}"]
+    lines += ["", f"extern const unsigned char {facts.name}_pte[];"]
+    for border in facts.inputs:
+        lines += _conversion(facts, border, quantizes=True)
+    for border in facts.outputs:
+        lines += _conversion(facts, border, quantizes=False)
+    lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
+    return "\n".join(lines) + "\n"
+
+
+def _border_constants(border: Border) -> list[tuple[str, str] | str]:
+    tensor, name = border.tensor, border.name.upper()
+    shape = " x ".join(map(str, tensor.shape)) or "one element"
+    words = f"{border.name.replace('_', ' ').capitalize()}: {tensor.dtype}, {shape}, {border.layout}."
+    if border.is_integer and border.scale is None:
+        words += " What its integers mean is not recorded in the program."
+    found: list[tuple[str, str] | str] = [
+        words,
+        (f"{name}_TYPE", c_type(border)),
+        (f"{name}_RANK", str(len(tensor.shape))),
+        (f"{name}_SHAPE", _braces(tensor.shape)),
+        (f"{name}_DIM_ORDER", _braces(tensor.dim_order)),
+        (f"{name}_STRIDES", _braces(tensor.strides)),
+        (f"{name}_ELEMENTS", str(border.elements)),
+        (f"{name}_BYTES", str(border.bytes)),
+        (f"{name}_CHANNELS_LAST", str(int(border.layout == "channels last"))),
+    ]
+    if border.scale is not None:
+        found += [(f"{name}_SCALE", _float(border.scale)), (f"{name}_ZERO_POINT", f"({border.zero_point})")]
+    return found
+
+
+def c_type(border: Border) -> str:
+    """The C type of an element."""
+    return _C_TYPES[border.tensor.dtype][0]
+
+
+def is_known(border: Border) -> bool:
+    """Whether there is a C type for the elements."""
+    return border.tensor.dtype in _C_TYPES
+
+
+def _braces(numbers: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, numbers or (0,))) + "}"
+
+
+def _float(value: float) -> str:
+    """A C constant of exactly the float32 that is nearest to a number."""
+    text = repr(float(np.float32(value)))
+    return f"{text}f"
+
+
+def _conversion(facts: Facts, border: Border, *, quantizes: bool) -> list[str]:
+    """An inline function between a float and the integer of an input or output."""
+    if border.scale is None:
+        return []
+    limits, kind = np.iinfo(border.tensor.dtype), c_type(border)
+    zero, scale = f"{facts.upper}_{border.name.upper()}_ZERO_POINT", f"{facts.upper}_{border.name.upper()}_SCALE"
+    if not quantizes:
+        return [
+            "",
+            f"/* The number that an integer of {border.name.replace('_', ' ')} stands for. */",
+            f"static inline float {facts.name}_dequantize_{border.name}({kind} value) {{",
+            f"  return (float)((int32_t)value - {zero}) * {scale};",
+            "}",
+        ]
+    return [
+        "",
+        f"/* The integer of {border.name.replace('_', ' ')} for a number: nearest, ties to even, kept "
+        "inside of its range;",
+        " * what is no number becomes the lowest. */",
+        f"static inline {kind} {facts.name}_quantize_{border.name}(float value) {{",
+        f"  const float steps = __builtin_rintf(value / {scale}) + (float){zero};",
+        f"  if (!(steps > {limits.min}.0f)) {{",
+        f"    return {limits.min};",
+        "  }",
+        f"  return steps < {limits.max}.0f ? ({kind})steps : {limits.max};",
+        "}",
+    ]
+
+
+def vectors_header(facts: Facts, vectors: Vectors) -> str:
+    """`model_vectors.h`."""
+    return filled("vectors.h", facts, SOURCE=vectors.source, COUNT=str(len(vectors)))
+
+
+def vectors_source(facts: Facts, vectors: Vectors) -> str:
+    """`model_vectors.c`."""
+    arrays: list[str] = []
+    sides = []
+    for borders, rows in ((facts.inputs, vectors.inputs), (facts.outputs, vectors.outputs)):
+        ports = []
+        for number, border in enumerate(borders):
+            names = []
+            for vector, row in enumerate(rows):
+                names.append(f"{border.name}_{vector}")
+                arrays += _array(names[-1], border, row[number])
+            element = _C_TYPES[border.tensor.dtype][1]
+            tolerance = FLOAT_TOLERANCE if element == "ELEMENT_FLOAT" and border.grid is None else 0.0
+            ports.append(f"    {{{{{', '.join(names)}}}, {border.elements}, {element}, {_float(tolerance)}}},\n")
+        sides.append("".join(ports))
+    return filled("vectors.c", facts, ARRAYS="\n".join(arrays), INPUTS=sides[0], OUTPUTS=sides[1])
+
+
+def _array(name: str, border: Border, array: Array) -> list[str]:
+    flat = border.flat(array)
+    # An NPU's driver may read inputs where they stand.
+    return [
+        f"static const {c_type(border)} {name}[{max(len(flat), 1)}] __attribute__((aligned(16))) = {{",
+        *_numbers(flat, border.tensor.dtype),
+        "};",
+        "",
+    ]
+
+
+def _numbers(flat: Array, dtype: str) -> list[str]:
+    """Lines of numbers, some to each."""
+    if dtype == "float32":
+        words = [_exact(v) for v in flat.tolist()]
+    elif dtype == "int64":
+        words = [f"INT64_C({v})" if v > -(1 << 63) else "INT64_MIN" for v in flat.tolist()]
+    elif dtype == "int32":
+        words = [str(v) if v > -(1 << 31) else "INT32_MIN" for v in flat.tolist()]
+    else:
+        words = [str(int(v)) for v in flat.tolist()]
+    step = 8 if dtype in ("float32", "int64", "int32") else 20
+    return [f"    {', '.join(words[i : i + step])}," for i in range(0, len(words), step)] or ["    0,"]
+
+
+def _exact(value: float) -> str:
+    """A float32 as a C constant of the same bits."""
+    if np.isfinite(value):
+        return f"{float(value).hex()}f"
+    return '__builtin_nanf("")' if np.isnan(value) else f"{'-' if value < 0 else ''}__builtin_inff()"
+
+
+def application(facts: Facts) -> str:
+    """`main.cpp`."""
+    upper, pools = facts.upper, facts.pools
+    section = '__attribute__((section(".bss.pools")))'
+    declared = [f"/* The pools, in the sections that {facts.name}_sections.ld places. */"]
+    memories = [(f"planned_{i}", f"{upper}_PLANNED_{i}_BYTES", size) for i, size in enumerate(pools.planned, 1)]
+    for name, macro, size in (
+        *memories,
+        ("method_pool", f"{upper}_METHOD_POOL_BYTES", pools.method),
+        ("temporary_pool", f"{upper}_TEMPORARY_POOL_BYTES", pools.temporary),
+    ):
+        own = section if name != "temporary_pool" else '__attribute__((section(".bss.scratch")))'
+        declared.append(f"alignas({upper}_POOL_ALIGNMENT) {own} static uint8_t {name}[{macro if size else '1'}];")
+    if memories:
+        spans = ", ".join(f"{{{n}, {macro}}}" for n, macro, _ in memories)
+        planned = [
+            f"  Span<uint8_t> memories[] = {{{spans}}};",
+            f"  HierarchicalAllocator planned({{memories, {len(memories)}}});",
+        ]
+    else:
+        planned = ["  HierarchicalAllocator planned({});"]
+    inputs = []
+    for border in facts.inputs:
+        name = f"{upper}_{border.name.upper()}"
+        rank = max(len(border.tensor.shape), 1)
+        inputs += [
+            f"const int32_t {border.name}_sizes[{rank}] = {name}_SHAPE;",
+            f"const uint8_t {border.name}_order[{rank}] = {name}_DIM_ORDER;",
+            f"const int32_t {border.name}_strides[{rank}] = {name}_STRIDES;",
+        ]
+    rows = [
+        f"    {{ScalarType::{_SCALARS[b.tensor.dtype]}, {upper}_{b.name.upper()}_RANK, {b.name}_sizes, {b.name}_order, "
+        f"{b.name}_strides}},"
+        for b in facts.inputs
+    ]
+    inputs += [f"const Input inputs[{upper}_INPUTS] = {{", *rows, "};"]
+    return filled(
+        "main.cpp", facts, POOLS="\n".join(declared) + "\n", PLANNED="\n".join(planned), INPUTS="\n".join(inputs) + "\n"
+    )
+
+
+_SCALARS = {
+    "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float32": "Float",
+}

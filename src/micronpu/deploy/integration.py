@@ -1,0 +1,173 @@
+"""What connects the program with other people's builds: CMake, Zephyr, CMSIS, linker sections, upstream's runners.
+
+Each uses documented interfaces alone: ExecuTorch's CMake package and Zephyr module, the components of the CMSIS pack
+PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/executor_runner`.
+"""
+
+from __future__ import annotations
+
+from micronpu.deploy.board import DEDICATED_SRAM, SRAM_ONLY
+from micronpu.deploy.csource import ALIGNMENT, Facts, filled
+from micronpu.deploy.kernels import Kernel
+from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND
+
+_LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
+_BUILD = {
+    "quantized": "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON",
+    "cortex_m": "-DEXECUTORCH_BUILD_CORTEX_M=ON",
+}
+_PACK_CATEGORIES = {"portable": "Portable", "quantized": "Quantized", "cortex_m": "Cortex-M"}
+RUNNER = "examples/arm/executor_runner"
+
+
+def libraries(facts: Facts, kernels: tuple[Kernel, ...]) -> list[str]:
+    """CMake targets of ExecuTorch that the firmware links."""
+    used = dict.fromkeys(kernel.library for kernel in kernels)
+    return ["executorch", "extension_runner_util", *(_LIBRARIES[library] for library in sorted(used))]
+
+
+def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
+    """`CMakeLists.txt`."""
+    delegate, options = "", sorted({_BUILD[k.library] for k in kernels if k.library in _BUILD})
+    if ETHOS_U_BACKEND in facts.plan.backends:
+        options.append("-DEXECUTORCH_BUILD_ARM_BAREMETAL=ON")
+        delegate = (
+            "# The delegate registers itself in a constructor: all of its library is linked.\n"
+            f"executorch_target_link_options_shared_lib(executorch_delegate_ethos_u)\n"
+            f"target_link_libraries({facts.name}_app PRIVATE executorch_delegate_ethos_u)\n"
+        )
+    if NEUTRON_BACKEND in facts.plan.backends:
+        delegate = (
+            "# NeutronBackend of ExecuTorch's backends/nxp/runtime with NXP's driver and firmware; see README.md.\n"
+            f'set({facts.upper}_NEUTRON_LIBRARIES "" CACHE STRING "The delegate, NXP\'s driver and firmware")\n'
+            f"target_link_libraries({facts.name}_app PRIVATE ${{{facts.upper}_NEUTRON_LIBRARIES}})\n"
+        )
+    return filled(
+        "CMakeLists.txt",
+        facts,
+        CORE_TITLE=facts.board.core or "that of your board",
+        FLAGS=facts.board.flags,
+        LIBRARIES=" ".join(libraries(facts, kernels)),
+        BUILD_OPTIONS=" ".join(options) or "its defaults",
+        DELEGATE=delegate,
+    )
+
+
+def zephyr(facts: Facts, kernels: tuple[Kernel, ...]) -> dict[str, str]:
+    """The files of a Zephyr application."""
+    own = ["CONFIG_FP_HARDABI=y"] if facts.board.core in ("cortex-m55", "cortex-m85") else []
+    own += ["CONFIG_ETHOS_U=y"] if ETHOS_U_BACKEND in facts.plan.backends else []
+    names = [name for name in libraries(facts, kernels) if name != "executorch"]
+    sizes = {"METHOD": str(facts.pools.method), "TEMPORARY": str(max(facts.pools.temporary, 1))}
+    return {
+        "zephyr/Kconfig": filled("zephyr_Kconfig", facts, **sizes),
+        "zephyr/CMakeLists.txt": filled("zephyr_CMakeLists.txt", facts, LIBRARIES=" ".join(names)),
+        "zephyr/prj.conf": filled(
+            "prj.conf",
+            facts,
+            OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.",
+            **sizes,
+        ),
+    }
+
+
+def clayer(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
+    """`model.clayer.yml`."""
+    packs, components = [], []
+    if any(k.library == "cortex_m" for k in kernels):
+        packs.append("    - pack: ARM::CMSIS-NN")
+        components.append("    - component: ARM::CMSIS:NN Lib")
+    for kernel in kernels:
+        components.append(
+            f"    - component: Machine Learning:ExecuTorch Operators:{_PACK_CATEGORIES[kernel.library]} "
+            f"{_component(kernel)}"
+        )
+    if ETHOS_U_BACKEND in facts.plan.backends:
+        packs.append("    - pack: ARM::ethos-u-core-driver")
+        components += [
+            "    - component: ARM::Machine Learning:NPU Support:Ethos-U Driver",
+            "    - component: Machine Learning:ExecuTorch:Backend EthosU",
+        ]
+    return filled("clayer.yml", facts, PACKS="\n".join(packs), COMPONENTS="\n".join(dict.fromkeys(components))).replace(
+        "\n\n", "\n"
+    )
+
+
+def _component(kernel: Kernel) -> str:
+    """Name of the component: that of the file which holds the kernel, `op_NAME.cpp`."""
+    name = kernel.operator.partition("::")[2].partition(".")[0].lstrip("_")
+    if kernel.library == "quantized" and name in _QUANTIZED_FILES:
+        return _QUANTIZED_FILES[name]
+    return name
+
+
+_QUANTIZED_FILES = {
+    "quantize_per_tensor": "quantize",
+    "quantize_per_channel": "quantize",
+    "quantize_per_token": "quantize",
+    "dequantize_per_tensor": "dequantize",
+    "dequantize_per_channel": "dequantize",
+    "dequantize_per_token": "dequantize",
+}
+"""Files of `kernels/quantized/cpu` that hold several operators."""
+
+
+def sections(facts: Facts) -> str:
+    """`model_sections.ld`."""
+    board = facts.board
+    model, far = "FLASH", "SRAM"
+    explain = [
+        " * The program stands in flash, or in whatever the NPU reads its weights from; the pools in the SRAM that it",
+        " * shares with the core.",
+    ]
+    if board.memory_mode == SRAM_ONLY:
+        model = "SRAM"
+        explain = [
+            " * Program and pools stand in SRAM: the NPU reaches nothing else. Copy the program there at the start."
+        ]
+    elif board.memory_mode.startswith(DEDICATED_SRAM):
+        far = "DRAM"
+        explain = [
+            " * The program and the NPU's scratch memory stand in DRAM; the SRAM that the NPU has for itself is the",
+            " * array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",
+        ]
+    if NEUTRON_BACKEND in facts.plan.backends:
+        explain.append(
+            " * A Neutron of class C does not read flash: convert with fetch_constants_to_sram, or place it in SRAM."
+        )
+    rows = [
+        f".{facts.name} : {{ . = ALIGN({ALIGNMENT}); KEEP(*({facts.section})) . = ALIGN({ALIGNMENT}); }} > {model}",
+        f".{facts.name}_pools (NOLOAD) : {{ . = ALIGN({facts.pools.alignment}); *(.bss.pools) }} > SRAM",
+        f".{facts.name}_scratch (NOLOAD) : {{ . = ALIGN({facts.pools.alignment}); *(.bss.scratch) }} > {far}",
+    ]
+    if board.fast_scratch:
+        rows.append(f".{facts.name}_fast (NOLOAD) : {{ . = ALIGN(16); *(.bss.fast_scratch) }} > SRAM")
+    return filled(
+        "sections.ld",
+        facts,
+        MODE=board.memory_mode or "not of an Ethos-U",
+        EXPLAIN="\n".join(explain),
+        SECTIONS="\n".join(rows),
+    )
+
+
+def runner_commands(facts: Facts) -> list[str]:
+    """Command lines of upstream's runner for Arm's virtual platforms, in a checkout of ExecuTorch with its tools."""
+    board, pools = facts.board, facts.pools
+    npu = board.accelerator
+    if not npu or npu.startswith("ethos-u65"):
+        return []  # there is no virtual platform with an Ethos-U65
+    flags = (
+        f"-DET_ARM_BAREMETAL_METHOD_ALLOCATOR_POOL_SIZE={pools.method + sum(pools.planned) + _RUNNER_EXTRA} "
+        f"-DET_ARM_BAREMETAL_SCRATCH_TEMP_ALLOCATOR_POOL_SIZE={pools.temporary}"
+    )
+    return [
+        "backends/arm/scripts/build_executor_runner.sh --pte=$DEPLOYED/model.bpte --bundleio \\",
+        f"  --target={npu} --system_config={board.system_config} --memory_mode={board.memory_mode} \\",
+        f'  --output=$DEPLOYED/runner --extra_build_flags="{flags}"',
+        f"backends/arm/scripts/run_fvp.sh --elf=$DEPLOYED/runner/arm_executor_runner --target={npu}",
+    ]
+
+
+_RUNNER_EXTRA = 16384
+"""What upstream's runner takes from the same pool for itself: spans, inputs, copies of a bundle's tensors."""

@@ -1,0 +1,288 @@
+"""Which kernels a program calls, and the source that registers just them.
+
+Signatures come from where ExecuTorch and torch keep them as text: the lists of portable and quantized kernels, torch's
+`native_functions.yaml`, and the definitions of the Cortex-M operators.  Nothing of them is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from micronpu.deploy.plan import Plan
+from micronpu.errors import UnsupportedError
+
+_BY_RUNTIME = ("executorch_prim::",)
+_BY_RUNTIME_OPS = (
+    "aten::sym_size.int",
+    "aten::sym_numel",
+    "aten::sym_max.Scalar",
+    "aten::sym_min.Scalar",
+    "aten::_local_scalar_dense",
+)
+"""Registered by the runtime itself (`kernels/prim_ops`)."""
+
+_AT = "executorch::aten::"
+_TYPES = {
+    "Tensor": (f"const {_AT}Tensor&", "toTensor()"),
+    "Tensor?": (f"const std::optional<{_AT}Tensor>&", f"toOptional<{_AT}Tensor>()"),
+    "Tensor[]": (f"{_AT}TensorList", "toTensorList()"),
+    "Tensor?[]": (f"{_AT}ArrayRef<std::optional<{_AT}Tensor>>", "toListOptionalTensor()"),
+    "int": ("int64_t", "toInt()"),
+    "int?": ("std::optional<int64_t>", "toOptional<int64_t>()"),
+    "int[]": (f"{_AT}ArrayRef<int64_t>", "toIntList()"),
+    "int[]?": (f"{_AT}OptionalArrayRef<int64_t>", f"toOptional<{_AT}ArrayRef<int64_t>>()"),
+    "float": ("double", "toDouble()"),
+    "float?": ("std::optional<double>", "toOptional<double>()"),
+    "float[]?": (f"{_AT}OptionalArrayRef<double>", f"toOptional<{_AT}ArrayRef<double>>()"),
+    "bool": ("bool", "toBool()"),
+    "bool?": ("std::optional<bool>", "toOptional<bool>()"),
+    "Scalar": (f"const {_AT}Scalar&", "toScalar()"),
+    "Scalar?": (f"const std::optional<{_AT}Scalar>&", f"toOptional<{_AT}Scalar>()"),
+    "ScalarType": (f"{_AT}ScalarType", "toScalarType()"),
+    "ScalarType?": (f"std::optional<{_AT}ScalarType>", f"toOptional<{_AT}ScalarType>()"),
+    "Layout?": (f"std::optional<{_AT}Layout>", f"toOptional<{_AT}Layout>()"),
+    "Device?": (f"std::optional<{_AT}Device>", f"toOptional<{_AT}Device>()"),
+    "MemoryFormat?": (f"std::optional<{_AT}MemoryFormat>", f"toOptional<{_AT}MemoryFormat>()"),
+    "str": ("std::string_view", "toString()"),
+    "str?": ("std::optional<std::string_view>", "toOptional<std::string_view>()"),
+    "out": (f"{_AT}Tensor&", "toTensor()"),
+    "out[]": (f"{_AT}TensorList", "toTensorList()"),
+}
+"""C++ types by which ExecuTorch's kernels take the types of a schema, and how an `EValue` gives them."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel.
+
+    Attributes:
+        operator: such as "aten::add.out".
+        function: its C++ name, such as "torch::executor::native::add_out".
+        arguments: type in the schema and name of each, without the context.
+        library: "portable", "quantized" or "cortex_m".
+        source: stem of the file that holds it, without "op_".
+    """
+
+    operator: str
+    function: str
+    arguments: tuple[tuple[str, str], ...]
+    library: str
+
+    @property
+    def returns(self) -> str:
+        outs = [_TYPES[kind][0] for kind, _ in self.arguments if kind == "out"]
+        if not outs:
+            return "void"
+        return outs[0] if len(outs) == 1 else f"std::tuple<{', '.join(outs)}>"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Type and name of each parameter in C++, the context first."""
+        own = (f"{_TYPES[kind][0]} {name}" for kind, name in self.arguments)
+        return ("executorch::runtime::KernelRuntimeContext& context", *own)
+
+
+def kernels_of(operators: Iterable[str]) -> tuple[Kernel, ...]:
+    """The kernels that a firmware needs beside the runtime for some operators.
+
+    Raises:
+        UnsupportedError: an operator that ExecuTorch has no kernel for.
+    """
+    return tuple(_kernel(o) for o in operators if not o.startswith(_BY_RUNTIME) and o not in _BY_RUNTIME_OPS)
+
+
+def _kernel(operator: str) -> Kernel:
+    namespace, _, name = operator.partition("::")
+    if namespace == "cortex_m":
+        schema = _cortex_m().get(name)
+        function, library = f"cortex_m::native::{name.replace('.', '_')}", "cortex_m"
+    else:
+        key = name if namespace == "aten" else operator
+        function, library = _functions().get(key, ("", ""))
+        schema = _schemas().get(key)
+    if schema is None or not function:
+        raise UnsupportedError(
+            f"The program calls {operator}, for which ExecuTorch 1.5 has no kernel.",
+            hint="register one of your own in the firmware, or express the operator by others",
+        )
+    return Kernel(operator, function, _arguments(schema), library)
+
+
+def _arguments(schema: str) -> tuple[tuple[str, str], ...]:
+    """Type and name of each argument of a schema."""
+    found = []
+    for part in re.split(r",\s*(?![^\[\(]*[\]\)])", schema[schema.index("(") + 1 : schema.index(") ->")]):
+        text = part.strip()
+        if text in ("*", ""):
+            continue
+        kind, name = text.split("=")[0].rsplit(" ", 1)
+        kind = re.sub(r"SymInt", "int", re.sub(r"\[\d+\]", "[]", kind))
+        if "!" in kind:
+            kind = "out[]" if kind.endswith("[]") else "out"
+        if kind not in _TYPES:
+            raise UnsupportedError(
+                f"An argument of {schema.split('(')[0]} has the type {kind}, for which no registration is written.",
+                hint="ExecuTorch's own selective build with the selected_operators.yaml of another program",
+            )
+        found.append((kind, name))
+    return tuple(found)
+
+
+def _folder(package: str, *inside: str) -> Path:
+    """A folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise UnsupportedError(f"The package {package} is not installed.", hint=f"pip install {package}")
+    return Path(places[0]).joinpath(*inside)
+
+
+@functools.lru_cache(maxsize=1)
+def _texts() -> tuple[tuple[str, str], ...]:
+    """Library and text of each list of kernels."""
+    folder = _folder("executorch", "kernels")
+    files = (("portable", "functions.yaml"), ("portable", "custom_ops.yaml"), ("quantized", "quantized.yaml"))
+    return tuple((library, (folder / library / name).read_text(encoding="utf-8")) for library, name in files)
+
+
+@functools.lru_cache(maxsize=1)
+def _functions() -> dict[str, tuple[str, str]]:
+    """C++ name and library by operator."""
+    found = {}
+    pattern = re.compile(r"^- (?:op|func): ([\w:.]+).*?kernel_name: ([\w:]+)", re.MULTILINE | re.DOTALL)
+    for library, text in _texts():
+        for entry in re.split(r"^(?=- )", text, flags=re.MULTILINE):
+            match = pattern.match(entry)
+            if match:
+                space, _, name = match[2].rpartition("::")
+                found[match[1]] = (f"{space}::native::{name}", library)
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def _schemas() -> dict[str, str]:
+    """Schema by operator; those of ExecuTorch's own lists go before torch's."""
+    native = _folder("torchgen", "packaged", "ATen", "native") / "native_functions.yaml"
+    found: dict[str, str] = {}
+    for text in (native.read_text(encoding="utf-8"), *(text for _, text in _texts())):
+        for entry in re.split(r"^(?=- )", text, flags=re.MULTILINE):
+            match = re.match(r"- func: (([\w:.]+)\(.*)$", entry, re.MULTILINE)
+            if match:
+                found[match[2]] = match[1]
+                generated = re.search(r"^  autogen: (.*)$", entry, re.MULTILINE)
+                for name in generated[1].split(", ") if generated else ():
+                    found[name] = _with_out(match[1])  # of an in-place operator: its functional form's
+    return found
+
+
+def _with_out(schema: str) -> str:
+    """The schema of the variant that torch derives from a functional operator, which writes into given tensors."""
+    schema = schema.replace("Tensor(a!) self", "Tensor self")
+    if "Layout?" in schema:  # the given tensor decides what is called tensor options
+        schema = re.sub(
+            r", (?:ScalarType\??|Layout\?|Device\?|bool\?) (?:dtype|layout|device|pin_memory)=None", "", schema
+        )
+    start = schema.index(") ->")
+    results = schema[start:].count("Tensor") or 1
+    outs = ["out"] if results == 1 else [f"out{i}" for i in range(results)]
+    if schema[start:].startswith(") -> Tensor[]"):
+        return schema[:start] + ", Tensor(a!)[] out) -> ()"
+    return schema[:start] + ", " + ", ".join(f"Tensor(a!) {o}" for o in outs) + ") -> ()"
+
+
+@functools.lru_cache(maxsize=1)
+def _cortex_m() -> dict[str, str]:
+    """Schema by name of the Cortex-M operators, out of the source that defines them."""
+    text = (_folder("executorch", "backends", "cortex_m", "ops") / "operators.py").read_text(encoding="utf-8")
+    found = {}
+    for match in re.finditer(r"lib\.define\(((?:\s*\"[^\"]*\"\s*)+),?\s*\)", text):
+        schema = "".join(re.findall(r'"([^"]*)"', match[1]))
+        found[schema.split("(")[0]] = schema
+    return found
+
+
+def selected_operators(plan: Plan) -> str:
+    """`selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the program uses."""
+    lines = ["build_features: []", "custom_classes: []"]
+    names = plan.operators
+    lines.append("et_kernel_metadata:" if names else "et_kernel_metadata: {}")
+    for name in names:
+        lines.append(f"  {name}:")
+        lines += [f"  - {key}" for key in _keys(plan, name)]
+    lines += ["include_all_non_op_selectives: false", "include_all_operators: false", "kernel_metadata: {}"]
+    lines.append("operators:" if names else "operators: {}")
+    for name in names:
+        lines += [
+            f"  {name}:",
+            "    debug_info:",
+            "    - model.pte",
+            "    include_all_overloads: false",
+            "    is_root_operator: true",
+            "    is_used_for_training: true",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _keys(plan: Plan, operator: str) -> list[str]:
+    """Keys of the kernels of an operator, such as ``v1/6;0,1|1;0,1``: type and order of axes of each tensor."""
+    found = []
+    for call in plan.calls:
+        if call.operator == operator:
+            tensors = [t for t in (plan.values[i].tensor for i in call.arguments) if t is not None]
+            found.append("v1/" + "|".join(f"{t.scalar_type};{','.join(map(str, t.dim_order))}" for t in tensors))
+    return sorted(set(found))
+
+
+def registration(kernels: tuple[Kernel, ...], header: str) -> str:
+    """C++ that registers these kernels and no others."""
+    if not kernels:
+        return f"{header}// The NPU computes everything: there is no kernel to register.\n"
+    lines = [
+        "// Registers the kernels that the program calls, and no others. Link the libraries of kernels without those",
+        "// of ExecuTorch that register all of theirs: portable_kernels, not portable_ops_lib, and so on.",
+        "#include <executorch/runtime/core/evalue.h>",
+        "#include <executorch/runtime/kernel/kernel_runtime_context.h>",
+        "#include <executorch/runtime/kernel/operator_registry.h>",
+        "",
+        "#include <optional>",
+        "#include <string_view>",
+        "#include <tuple>",
+        "",
+    ]
+    for kernel in kernels:
+        space, _, name = kernel.function.rpartition("::")
+        declaration = ",\n    ".join(kernel.parameters)
+        lines += [f"namespace {space} {{", f"{kernel.returns} {name}(", f"    {declaration});", "}", ""]
+    lines += [
+        "namespace {",
+        "",
+        "using executorch::runtime::EValue;",
+        "using executorch::runtime::Kernel;",
+        "using executorch::runtime::KernelRuntimeContext;",
+        "using executorch::runtime::Span;",
+        "",
+        "const Kernel kernels[] = {",
+    ]
+    for kernel in kernels:
+        values = ("context", *(f"stack[{i}]->{_TYPES[kind][1]}" for i, (kind, _) in enumerate(kernel.arguments)))
+        lines += [
+            f'    Kernel("{kernel.operator}",',
+            "        [](KernelRuntimeContext& context, Span<EValue*> stack) {",
+            f"          {kernel.function}(",
+            "              " + ",\n              ".join(values) + ");",
+            "        }),",
+        ]
+    lines += [
+        "};",
+        "",
+        "const auto registered = "
+        "executorch::runtime::register_kernels({kernels, sizeof(kernels) / sizeof(kernels[0])});",
+        "",
+        "} // namespace",
+    ]
+    return header + "\n".join(lines) + "\n"

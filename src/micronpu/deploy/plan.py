@@ -1,0 +1,208 @@
+"""The execution plan of a `.pte` as the runtime on the device walks it: values, calls, memories.
+
+`micronpu.runtime.pte` checks the file and summarises its border; this reads what the firmware's sizes and constants are
+computed from.  Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5.  No torch, no ExecuTorch.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from micronpu import _flatbuffer
+from micronpu.errors import PayloadError
+from micronpu.runtime.pte import PteSummary, TensorValue, read_pte
+
+_IDENTIFIER = b"ET12"
+KINDS = (
+    "None",
+    "Null",
+    "Int",
+    "Bool",
+    "Double",
+    "Tensor",
+    "String",
+    "IntList",
+    "DoubleList",
+    "BoolList",
+    "TensorList",
+    "OptionalTensorList",
+)
+"""Names in the union KernelTypes, by number."""
+CALLS = ("None", "KernelCall", "DelegateCall", "MoveCall", "JumpFalseCall", "FreeCall")
+"""Names in the union InstructionArguments, by number."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the plan.
+
+    Attributes:
+        kind: one of `KINDS`.
+        tensor: of a tensor.
+        number: of an Int, Bool or Double.
+        length: elements of a list, characters of a string.
+        external: a constant tensor whose data stands in a file of its own.
+        planned: the memory (1 and up) that holds a tensor, 0 where none does.
+    """
+
+    kind: str
+    tensor: TensorValue | None = None
+    number: float | int | None = None
+    length: int = 0
+    external: bool = False
+    planned: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """An instruction: its kind, the operator or the number of the delegate, and the values that it names."""
+
+    kind: str
+    operator: str = ""
+    delegate: int = 0
+    arguments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """A delegated part: the backend, its payload, and what it was compiled with, by key."""
+
+    backend: str
+    payload: bytes
+    specs: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One method.
+
+    Attributes:
+        memories: bytes of each planned memory, in order.
+        chains: the calls of each chain, nearly always one.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    delegates: tuple[Delegate, ...]
+    chains: tuple[tuple[Call, ...], ...]
+    memories: tuple[int, ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(call for chain in self.chains for call in chain)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What the plan calls, sorted, such as "aten::add.out"."""
+        return tuple(sorted({call.operator for call in self.calls if call.operator}))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d.backend for d in self.delegates))
+
+
+def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tuple[Plan, PteSummary]:
+    """A method's plan, and the summary of the file.
+
+    Args:
+        data: the file's contents.
+        name: what to call it in messages.
+        method: "forward", or the only one there is, unless named.
+
+    Raises:
+        PayloadError: no `.pte`, truncated, damaged, or without that method.
+    """
+    summary = read_pte(data, name=name)
+    method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
+    try:
+        program = _flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
+        plans = list(program.vector(1).tables())
+        payloads = iter(summary.payloads)
+        for plan in plans:
+            mine = [next(payloads)[1] for _ in plan.vector(7).tables()]
+            if plan.string(0) == method:
+                return _plan(plan, mine), summary
+    except _flatbuffer.CorruptFlatbufferError as error:
+        raise PayloadError(
+            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
+        ) from error
+    raise PayloadError(
+        f"{name} has no method {method!r}.", hint=f"one of {', '.join(sorted(summary.methods)) or 'none'}"
+    )
+
+
+def _plan(plan: _flatbuffer.Table, payloads: list[bytes]) -> Plan:
+    # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, chains 5, operators 6, delegates 7, memory sizes 8.
+    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+    delegates = tuple(
+        Delegate(d.string(0), payload, tuple((s.string(0), _bytes(s.vector(1))) for s in d.vector(2).tables()))
+        for d, payload in zip(plan.vector(7).tables(), payloads, strict=True)
+    )
+    chains = tuple(
+        tuple(_call(instruction, operators) for instruction in chain.vector(2).tables())
+        for chain in plan.vector(5).tables()
+    )
+    found = Plan(
+        name=plan.string(0),
+        values=tuple(map(_value, plan.vector(2).tables())),
+        inputs=plan.vector(3).integers(),
+        outputs=plan.vector(4).integers(),
+        delegates=delegates,
+        chains=chains,
+        memories=plan.vector(8).integers("<q")[1:],
+    )
+    named = [*found.inputs, *found.outputs, *(i for call in found.calls for i in call.arguments)]
+    if any(not 0 <= i < len(found.values) for i in named):
+        raise _flatbuffer.CorruptFlatbufferError(f"a call names a value outside of the {len(found.values)} there are")
+    return found
+
+
+def _bytes(vector: _flatbuffer.Vector) -> bytes:
+    return bytes(vector.data[vector.start : vector.start + vector.length])
+
+
+def _call(instruction: _flatbuffer.Table, operators: list[str]) -> Call:
+    kind, body = CALLS[min(instruction.integer(0, "<B"), len(CALLS) - 1)], instruction.table(1)
+    if body is None or kind not in ("KernelCall", "DelegateCall"):
+        return Call(kind)
+    number, arguments = body.integer(0), body.vector(1).integers()
+    if kind == "DelegateCall":
+        return Call(kind, delegate=number, arguments=arguments)
+    if not 0 <= number < len(operators):
+        raise _flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
+    return Call(kind, operator=operators[number], arguments=arguments)
+
+
+def _value(value: _flatbuffer.Table) -> Value:
+    number = value.integer(0, "<B")
+    kind, body = KINDS[number] if number < len(KINDS) else "None", value.table(1)
+    if body is None:
+        return Value(kind)
+    if kind == "Tensor":
+        return _tensor(body)
+    if kind == "Int":
+        return Value(kind, number=body.integer(0, "<q"))
+    if kind == "Bool":
+        return Value(kind, number=body.integer(0, "<B"))
+    if kind == "Double":
+        bits = body.integer(0, "<q")
+        return Value(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
+    return Value(kind, length=body.vector(0).length)
+
+
+def _tensor(body: _flatbuffer.Table) -> Value:
+    # Tensor: scalar_type 0, sizes 2, dim_order 3, allocation_info 6, shape_dynamism 8, extra_tensor_info 9.
+    shape, dim_order = body.vector(2).integers(), body.vector(3).integers("<B")
+    if sorted(dim_order) != list(range(len(shape))):
+        raise _flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+    place, extra = body.table(6), body.table(9)
+    tensor = TensorValue(body.integer(0, "<b"), shape, dim_order, body.integer(8, "<b") != 0)
+    return Value(
+        "Tensor",
+        tensor=tensor,
+        external=extra is not None and extra.integer(2, "<b") == 1 and place is None,
+        planned=place.integer(0, "<I") if place is not None else 0,
+    )

@@ -1,0 +1,227 @@
+"""What ExecuTorch's runtime takes from its allocators on a 32-bit core, counted from the `.pte` alone.
+
+The method allocator is walked in the order of `Method::init` of ExecuTorch 1.5, with the sizes that its structures have
+on the core; `tests` compile the very headers for Cortex-M to compare them, and count a real runtime on the host with
+the host's sizes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from micronpu.container.payload import SILICON_MAGIC, align, parse
+from micronpu.deploy.plan import Plan, Value
+from micronpu.errors import PayloadError
+from micronpu.runtime.pte import TensorValue
+from micronpu.targets.ethosu.payload import parse as parse_ethosu
+
+ETHOS_U_BACKEND = "EthosUBackend"
+NEUTRON_BACKEND = "NeutronBackend"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of ExecuTorch's structures in a build.
+
+    Attributes:
+        pointer: of an address, and of `size_t`.
+        evalue: `EValue`.
+        tensor_impl: `TensorImpl`.
+        list: `BoxedEvalueList`.
+        optional_tensor: `std::optional<Tensor>`.
+        chain: `Chain`.
+        delegate: `BackendDelegate`.
+        spec: `CompileSpec`.
+        span: `Span` and `ArrayRef`.
+        tensor_meta: `TensorMeta`, by which a kernel is looked up.
+        named: `NamedData`, one for each external constant.
+        wide: alignment of 64-bit numbers.
+    """
+
+    pointer: int
+    evalue: int
+    tensor_impl: int
+    list: int
+    optional_tensor: int
+    chain: int
+    delegate: int
+    spec: int
+    span: int
+    tensor_meta: int
+    named: int
+    wide: int = 8
+
+
+CORTEX_M = Sizes(
+    pointer=4,
+    evalue=16,
+    tensor_impl=32,
+    list=12,
+    optional_tensor=8,
+    chain=16,
+    delegate=40,
+    spec=12,
+    span=8,
+    tensor_meta=12,
+    named=40,
+)
+"""ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
+HANDLES = {"EthosUBackend": 4}
+"""What a delegate takes for its own handle, by backend; measured in firmware for Ethos-U."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Bytes that a program needs at run time, outside of itself.
+
+    Attributes:
+        planned: of each planned memory: activations, and scratch of the core's kernels.
+        method: of the method allocator.
+        temporary: of the temporary allocator, with the largest scratch of a delegate.
+        scratch: of that, the scratch of the delegates that need one, in order.
+        alignment: that the temporary pool begins at.
+        open: what is not known: a sentence each.
+    """
+
+    planned: tuple[int, ...]
+    method: int
+    temporary: int
+    scratch: tuple[int, ...] = ()
+    alignment: int = 16
+    open: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.planned) + self.method + self.temporary
+
+
+def pools_of(plan: Plan, sizes: Sizes = CORTEX_M) -> Pools:
+    """The pools of a method.
+
+    Raises:
+        PayloadError: a delegate's payload cannot be read.
+    """
+    scratch, unknown = [], []
+    temporary = max((lookup_bytes(plan, call.arguments, sizes) for call in plan.calls if call.operator), default=0)
+    for delegate in plan.delegates:
+        if delegate.backend == ETHOS_U_BACKEND:
+            scratch.append(parse_ethosu(delegate.payload).scratch_size)
+            temporary = max(temporary, scratch[-1])
+        elif delegate.backend == NEUTRON_BACKEND:
+            need, sentence = _neutron_bytes(delegate.payload)
+            scratch.append(need)
+            temporary = max(temporary, need)
+            unknown += [sentence] if sentence else []
+        else:
+            unknown.append(f"What the delegate {delegate.backend} allocates is not known to micronpu.")
+    return Pools(
+        planned=plan.memories,
+        method=method_bytes(plan, sizes),
+        temporary=temporary,
+        scratch=tuple(scratch),
+        open=tuple(dict.fromkeys(unknown)),
+    )
+
+
+def method_bytes(plan: Plan, sizes: Sizes = CORTEX_M, handles: Mapping[str, int] = HANDLES) -> int:
+    """What the method allocator hands out.
+
+    Args:
+        handles: what a delegate takes from it when it is loaded, by backend.
+    """
+    used = 0
+
+    def take(size: int, alignment: int) -> None:
+        nonlocal used
+        used = -(-used // alignment) * alignment + size
+
+    word = sizes.pointer
+    take(sizes.evalue * len(plan.values), sizes.wide)
+    take(len(plan.inputs), 1)
+    external = sum(v.external for v in plan.values)
+    if external:
+        take(sizes.named * external, word)
+    for value in plan.values:
+        for size, alignment in _value_bytes(value, sizes):
+            take(size, alignment)
+    take(sizes.delegate * len(plan.delegates), word)
+    for delegate in plan.delegates:
+        take(sizes.spec * len(delegate.specs), word)
+        take(handles.get(delegate.backend, 0), word)
+    take(sizes.chain * len(plan.chains), word)
+    for chain in plan.chains:
+        take(word * len(chain), word)
+        take(sizes.span * len(chain), word)
+        for call in chain:
+            if call.arguments or call.kind in ("KernelCall", "DelegateCall"):
+                take(word * len(call.arguments), word)
+    return used
+
+
+def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
+    """Size and alignment of what a value takes beside its `EValue`."""
+    word = sizes.pointer
+    if value.tensor is not None:
+        rank = len(value.tensor.shape)
+        own = [(4 * rank, 4), (rank, 1)] if value.tensor.dynamic else []
+        return [*own, (4 * rank, 4), (sizes.tensor_impl, word)]
+    if value.kind == "IntList":
+        return [(word * value.length, word), (8 * value.length, sizes.wide), (sizes.list, word)]
+    if value.kind in ("TensorList", "OptionalTensorList"):
+        element = word if value.kind == "TensorList" else sizes.optional_tensor
+        return [(element * value.length, word), (word * value.length, word), (sizes.list, word)]
+    if value.kind in ("BoolList", "DoubleList", "String"):
+        return [(sizes.span, word)]
+    return []
+
+
+def lookup_bytes(plan: Plan, arguments: tuple[int, ...], sizes: Sizes = CORTEX_M) -> int:
+    """What looking up a kernel takes from the temporary allocator: types and orders of axes of its arguments."""
+    ranks = sum(len(v.tensor.shape) for v in (plan.values[i] for i in arguments) if v.tensor is not None)
+    return sizes.tensor_meta * len(arguments) + ranks
+
+
+def _neutron_bytes(payload: bytes) -> tuple[int, str]:
+    """Temporary bytes of a Neutron delegate as the published `NeutronBackend.cpp` allocates them, and what is open.
+
+    The scratch sizes are public words of the microcode's head: 9 scratch, then, by version of the payload, profile and
+    debug buffer.
+    """
+    parsed = parse(payload)
+    if parsed.kind != "silicon":
+        return 0, ""
+    microcode, layout = parsed.microcode, parsed.layout
+    if len(microcode) < 60 or int.from_bytes(microcode[:4], "little") != SILICON_MAGIC:
+        raise PayloadError("The Neutron microcode is too short for its head.", hint="compile the model again")
+    words = struct.unpack_from("<15I", microcode)
+    sizes = [words[9]] if layout.version == 0 else [words[9], words[10] & 0x7FFFFFFF, words[11]]
+    pointers = 4 * len(layout.inputs) + 4 * (len(layout.outputs) + 3)
+    sentence = (
+        "For Neutron the temporary pool is a lower bound: the runtime transposes tensors that it has to bring into "
+        "channels-last order, and the driver's context depends on its version."
+    )
+    return sum(map(align, [pointers, *sizes])), sentence
+
+
+def bytes_of(tensor: TensorValue) -> int:
+    """Bytes of a tensor's elements."""
+    from math import prod
+
+    return prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
+
+
+ELEMENT_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes of an element, by torch's name of its type."""

@@ -1,0 +1,193 @@
+"""`README.md` of the folder."""
+
+from __future__ import annotations
+
+from micronpu.deploy.border import Border
+from micronpu.deploy.csource import Facts
+from micronpu.deploy.integration import runner_commands
+from micronpu.deploy.kernels import Kernel
+from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND
+
+_CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
+
+
+def readme(facts: Facts, kernels: tuple[Kernel, ...], files: list[str], data_files: list[str]) -> str:
+    """The text."""
+    board = facts.board
+    parts = [
+        f"# {facts.name}: a program for {board.chip.title if board.chip is not None else board.name or 'a Cortex-M'}",
+        _lead(facts),
+        "## Sizes",
+        _sizes(facts),
+        "## Inputs and outputs",
+        _borders(facts),
+        "## Files",
+        _files(facts, files, data_files),
+        "## Check on the board",
+        _check(facts),
+        "## Into your build",
+        _build(facts, kernels),
+    ]
+    commands = runner_commands(facts)
+    if commands and facts.vectors is not None:
+        parts += [
+            "## On Arm's virtual platform",
+            "Upstream's runner checks the bundled program by itself. In a checkout of ExecuTorch "
+            "whose Arm tools are set up, "
+            "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(f"    {line}" for line in commands),
+        ]
+    if NEUTRON_BACKEND in facts.plan.backends:
+        parts += ["## Neutron", _neutron(facts)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lead(facts: Facts) -> str:
+    versions = ", ".join(f"{tool} {version}" for tool, version in facts.versions.items())
+    text = (
+        f"Made by {versions}. The program is `model.pte`, {len(facts.program):,} bytes, "
+        f"SHA-256\n`{facts.sha256}`: what "
+        "was compiled, without what only a laptop needs."
+    )
+    if not facts.board.on_device:
+        text = (
+            "**This program runs on a laptop only.** Its Neutron part is a reference container, made without NXP's "
+            "converter: a device refuses it. Sizes of memory are those of the host part, and "
+            "everything else here shows "
+            "what the folder of a program for silicon looks like. Compile with `--converter sdk` "
+            "where NXP's eIQ Neutron "
+            "SDK is installed.\n\n" + text
+        )
+    return text
+
+
+def _sizes(facts: Facts) -> str:
+    rows = facts.board.rows(len(facts.program), facts.pools)
+    lines = ["| memory | what | bytes |", "|---|---|---:|"]
+    lines += [f"| {row.region} | {row.what} | {row.bytes:,} |" for row in rows]
+    lines += ["", "| memory | in all | of the chip | |", "|---|---:|---:|---|"]
+    for total in facts.board.totals(rows):
+        size = f"{total.capacity:,}" if total.capacity is not None else ""
+        lines.append(f"| {total.region} | {total.bytes:,} | {size} | {total.verdict} |")
+    lines += [
+        "",
+        "The pools are exact: what ExecuTorch 1.5 hands out on a 32-bit core, counted from the "
+        "program. Beside them come "
+        f"the runtime and its kernels ({_CODE}), and the stack.",
+        *facts.pools.open,
+    ]
+    return "\n".join(lines)
+
+
+def _borders(facts: Facts) -> str:
+    lines = ["| | type | shape | layout | means |", "|---|---|---|---|---|"]
+    for border in (*facts.inputs, *facts.outputs):
+        shape = " x ".join(map(str, border.tensor.shape)) or "one element"
+        lines.append(f"| {border.name} | {border.tensor.dtype} | {shape} | {border.layout} | {_meaning(border)} |")
+    if any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
+        lines += ["", f"`{facts.name}.h` has a function for each that turns numbers into these integers and back."]
+    return "\n".join(lines)
+
+
+def _meaning(border: Border) -> str:
+    if border.scale is not None:
+        return f"{border.scale:.9g} * (q - {border.zero_point})"
+    if border.is_integer:
+        return "not recorded in the program"
+    if border.grid is not None:
+        return f"the number itself; inside, steps of {border.grid[0]:.6g}"
+    return "the number itself"
+
+
+def _files(facts: Facts, files: list[str], data_files: list[str]) -> str:
+    name = facts.name
+    words = {
+        "model.pte": "the program",
+        f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
+        f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
+        f"{name}.h": "sizes of program and pools, inputs and outputs, functions between numbers and integers",
+        f"{name}_kernels.cpp": "registers the kernels that the program calls, and no others",
+        "selected_operators.yaml": "the same for ExecuTorch's selective build",
+        f"{name}_vectors.c": "golden vectors and a function that compares",
+        f"{name}_vectors.h": "its header",
+        "model.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",
+        "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
+        "CMakeLists.txt": "builds the program as a library, and the application where ExecuTorch is installed",
+        "zephyr/CMakeLists.txt": "the application for Zephyr with upstream's ExecuTorch module",
+        "zephyr/Kconfig": "its options: sizes of the pools",
+        "zephyr/prj.conf": "its configuration",
+        f"{name}.clayer.yml": "a layer for csolution projects with the components of the pack PyTorch::ExecuTorch",
+        f"{name}_sections.ld": "what goes where, for the board's linker script",
+        "README.md": "this page",
+    }
+    lines = ["| file | is |", "|---|---|"]
+    lines += [f"| `{file}` | {words.get(file, 'data that the program looks up by name')} |" for file in files]
+    if data_files:
+        lines += [
+            "",
+            f"The program looks up data by name that stands outside of it: {', '.join(data_files)}, "
+            "which the compiler wrote "
+            "beside the program. The firmware gives it to the runtime as a named data map.",
+        ]
+    return "\n".join(lines)
+
+
+def _check(facts: Facts) -> str:
+    if facts.vectors is None:
+        return (
+            "There are no golden vectors: this machine cannot run the program, and none were given with their outputs. "
+            "`micronpu deploy --vectors x.npz` takes inputs, and outputs as output_0 and so on."
+        )
+    count = len(facts.vectors)
+    return (
+        f"1. Build `main.cpp` with the other sources of this folder, and flash it.\n"
+        f"2. It runs {count} golden vectors ({facts.vectors.source}) and compares every element with what this machine "
+        f"computed. The last line is `PASS: {count} vectors, 0 elements differ`.\n"
+        "3. Otherwise the line before says which element of which output differs first. Whole "
+        "outputs that differ point "
+        "at the input's layout or at a program that is not aligned; single elements by one step at a "
+        "core with another "
+        f"rounding; a sentence with an error number at a pool or a kernel that is missing."
+    )
+
+
+def _build(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
+    called = ", ".join(f"`{k.operator}`" for k in kernels) or "none: the NPU computes everything"
+    lines = [
+        f"Kernels that the program calls: {called}.",
+        "",
+        "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
+        "Flags of gcc: `-mthumb "
+        f"{facts.board.flags}`. Build ExecuTorch with "
+        f"`-DMAX_KERNEL_NUM={max(len(facts.plan.operators), 1)}` or more to save "
+        "the RAM of its table.",
+        "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr`.",
+        f"- **MCUXpresso, Keil, CMSIS-Toolbox**: add `{facts.name}.clayer.yml` to the project.",
+        f"- **Linker script**: the sections of `{facts.name}_sections.ld`.",
+    ]
+    if ETHOS_U_BACKEND in facts.plan.backends:
+        lines.append(
+            f"- **Ethos-U**: the firmware initialises {facts.board.accelerator or 'the NPU'} with "
+            "Arm's core driver before "
+            f"the first run, and places memories as the mode {facts.board.memory_mode} says: nothing "
+            "checks that on the "
+            "board."
+        )
+    return "\n".join(lines)
+
+
+def _neutron(facts: Facts) -> str:
+    return (
+        "The firmware needs, of NXP's MCUXpresso SDK (`middleware/eiq`): the delegate `NeutronBackend` of ExecuTorch "
+        "(`backends/nxp/runtime/NeutronBackend.cpp`), NXP's Neutron driver and the Neutron firmware, "
+        "**of the very version of "
+        "the converter that made the program**: neither says so when they do not match, and results are wrong. "
+        + (
+            "The converter's version stands in the payload: `micronpu inspect model.pte`. "
+            if facts.board.on_device
+            else ""
+        )
+        + "Call `neutronInit()` before the first run. On i.MX RT700 the NPU does not read flash: compile with "
+        "`fetch_constants_to_sram`, or copy the program to SRAM. `dump_kernel_selection_code` writes "
+        "the source that keeps "
+        "only the NPU kernels in use."
+    )

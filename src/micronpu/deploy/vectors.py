@@ -1,0 +1,138 @@
+"""Golden vectors: inputs, and the outputs that the program gives for them in this machine's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.deploy.border import Border
+from micronpu.errors import ModelError
+
+Array: TypeAlias = npt.NDArray[Any]
+Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
+
+MOST = 4
+"""Vectors that are taken of the calibration rows."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Inputs with the outputs that belong to them.
+
+    Attributes:
+        inputs, outputs: for each vector an array per input or output, of its shape and type.
+        source: where the inputs are from, as a clause.
+    """
+
+    inputs: tuple[tuple[Array, ...], ...]
+    outputs: tuple[tuple[Array, ...], ...]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def from_arrays(
+    arrays: Mapping[str, Array], inputs: Sequence[Border], outputs: Sequence[Border], run: Run, source: str
+) -> Vectors:
+    """Vectors from a user's arrays: one per input in order, with a row per vector; ``output_0`` and so on may follow.
+
+    Floats for an integer input are quantized where its scale is known.
+
+    Raises:
+        ModelError: another number of arrays, other shapes, types or numbers of rows.
+    """
+    given = {n: a for n, a in arrays.items() if not n.startswith("output")}
+    wanted = {n: a for n, a in arrays.items() if n.startswith("output")}
+    if len(given) != len(inputs):
+        raise ModelError(
+            f"{source} holds {len(given)} arrays for inputs ({', '.join(given) or 'none'}), but the program has "
+            f"{len(inputs)} inputs.",
+            hint="one array per input, in order; arrays called output_0 and so on are the expected outputs",
+        )
+    columns = [_rows(a, b, f"the array {n} of {source}") for (n, a), b in zip(given.items(), inputs, strict=True)]
+    if wanted and len(wanted) != len(outputs):
+        raise ModelError(
+            f"{source} holds {len(wanted)} arrays for outputs, but the program has {len(outputs)} outputs.",
+            hint="all of them, output_0 and so on, or none",
+        )
+    expected = [
+        _rows(a, b, f"the array {n} of {source}") for (n, a), b in zip(sorted(wanted.items()), outputs, strict=False)
+    ]
+    counts = {len(c) for c in (*columns, *expected)}
+    if len(counts) != 1 or counts == {0}:
+        raise ModelError(
+            f"The arrays of {source} have different numbers of rows: {', '.join(map(str, sorted(counts)))}.",
+            hint="one row per vector, at least one",
+        )
+    rows = tuple(zip(*columns, strict=True))
+    results = tuple(zip(*expected, strict=True)) if expected else tuple(tuple(run(row)) for row in rows)
+    return Vectors(rows, results, source)
+
+
+def _rows(array: Array, border: Border, what: str) -> list[Array]:
+    """The rows of an array, each of the border's shape and type."""
+    shape, dtype = border.tensor.shape, np.dtype(border.tensor.dtype)
+    if array.dtype.kind == "f" and dtype.kind in "iu" and border.scale is not None:
+        array = border.quantize(array)
+    if array.dtype.kind == "f" and dtype.kind == "f":
+        array = array.astype(dtype)
+    if array.dtype != dtype:
+        raise ModelError(
+            f"The elements of {what} are {array.dtype}, but the {border.name.replace('_', ' ')} of the program is "
+            f"{dtype}.",
+            hint=f"array.astype(numpy.{dtype})",
+        )
+    # A row per vector: [N, 1, ...] is cut into N of [1, ...], and [N, *shape] into N of shape.
+    if array.ndim == len(shape) and shape and shape[0] == 1 and array.shape[1:] == shape[1:]:
+        return [array[i : i + 1] for i in range(len(array))]
+    if array.shape[1:] == shape and array.ndim == len(shape) + 1:
+        return list(array)
+    if array.shape == shape:
+        return [array]
+    raise ModelError(
+        f"The shape of {what} is {list(array.shape)}, but the {border.name.replace('_', ' ')} of the program is "
+        f"{list(shape)}.",
+        hint=f"an array of shape [N, {', '.join(map(str, shape[1:] if shape and shape[0] == 1 else shape))}]",
+    )
+
+
+def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Run, source: str) -> Vectors:
+    """Vectors from inputs of the program, the first few."""
+    taken = tuple(
+        tuple(_rows(np.asarray(a), b, source)[0] for a, b in zip(row, inputs, strict=True)) for row in rows[:MOST]
+    )
+    return Vectors(taken, tuple(tuple(run(row)) for row in taken), source)
+
+
+def made_up(inputs: Sequence[Border], run: Run) -> Vectors:
+    """Vectors that cover the range of each input, the same on every machine: for a program without data.
+
+    Indices and truth values are zeros, since any other may be outside of what the program looks up.
+    """
+    rows = tuple(tuple(_made(border, vector, number) for number, border in enumerate(inputs)) for vector in range(MOST))
+    return Vectors(rows, tuple(tuple(run(row)) for row in rows), "pseudo-random numbers over the range of each input")
+
+
+def _made(border: Border, vector: int, number: int) -> Array:
+    # A full-period linear congruential generator (Numerical Recipes), whose upper bits are used.
+    seed = 1 + vector + 97 * number
+    state, words = seed & 0xFFFFFFFF, np.empty(border.elements, np.uint32)
+    for i in range(border.elements):
+        state = (1664525 * state + 1013904223) & 0xFFFFFFFF
+        words[i] = state >> 8
+    part = words.astype(np.float64) / (1 << 24)
+    dtype = np.dtype(border.tensor.dtype)
+    if border.is_integer:
+        limits = np.iinfo(dtype)
+        values = np.floor(limits.min + part * (int(limits.max) - int(limits.min) + 1))
+    elif dtype.kind == "f":
+        scale, zero, low, high = border.grid or (1 / 128, 0, -128, 127)
+        values = scale * (low - zero + part * (high - low))
+    else:
+        values = np.zeros(border.elements)
+    return np.asarray(values, dtype).reshape(border.tensor.shape)

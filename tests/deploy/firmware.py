@@ -1,0 +1,76 @@
+"""Builds what `deploy` writes for Cortex-M with Debian's gcc, and runs it on QEMU's boards."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+PORT = Path(__file__).parent / "port"
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-O2", "-mthumb", "-ffunction-sections")
+CORES = {
+    "cortex-m33": ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
+    "cortex-m55": ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
+    # The architecture of a Cortex-M85, whose name gcc knows from version 13 on.
+    "cortex-m85": ("-march=armv8.1-m.main+mve.fp+fp.dp", "-mfloat-abi=hard"),
+}
+BOARDS = {"mps2-an505": "cortex-m33", "mps3-an547": "cortex-m55"}
+
+
+def need(*tools: str) -> None:
+    """Skips a test where a tool is missing; CI installs them all."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: apt-get install gcc-arm-none-eabi qemu-system-arm")
+
+
+@functools.cache
+def executorch_flags() -> tuple[str, ...]:
+    """Flags for ExecuTorch's headers, whose own warnings are not ours."""
+    spec = importlib.util.find_spec("executorch")
+    assert spec is not None and spec.submodule_search_locations
+    include = Path(next(iter(spec.submodule_search_locations))) / "include"
+    c10 = include / "executorch" / "runtime" / "core" / "portable_type" / "c10"
+    return ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-isystem", str(include), "-isystem", str(c10))
+
+
+def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
+    """Compiles a file without a warning, or fails with what the compiler said."""
+    result = folder / f"{source.stem}.{source.suffix[1:]}.{core}.o"
+    tool, standard = "arm-none-eabi-gcc", ["-std=c11"]
+    if source.suffix == ".cpp":
+        tool, standard = "arm-none-eabi-g++", ["-std=c++17", "-fno-exceptions", "-fno-rtti"]
+    elif source.suffix == ".S":
+        standard = []
+    command = [tool, *standard, *WARNINGS, *CORES[core], f"-I{source.parent}", *more, "-c", str(source), "-o"]
+    _run([*command, str(result)])
+    return result
+
+
+def link(objects: Sequence[Path], board: str, folder: Path) -> Path:
+    """A firmware for one of QEMU's boards."""
+    core = BOARDS[board]
+    own = [compile_source(PORT / name, folder, core, "-Wno-pedantic") for name in ("startup.c", "semihosting.c")]
+    image = folder / f"{board}.elf"
+    command = ["arm-none-eabi-gcc", "-mthumb", *CORES[core], "-nostartfiles", "-Wl,--gc-sections", f"-L{PORT}"]
+    command += [f"-T{PORT / board}.ld", *map(str, (*own, *objects)), "-lm", "-o", str(image)]
+    _run(command)
+    return image
+
+
+def run(image: Path, board: str) -> str:
+    """What a firmware prints; it ends with exit code 0, or the test fails."""
+    command = ["qemu-system-arm", "-M", board, "-nographic", "-kernel", str(image)]
+    command += ["-semihosting-config", "enable=on,target=native"]
+    return _run(command)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr

@@ -1,0 +1,52 @@
+"""Small programs to deploy, compiled once per process: one for each kind of target."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.compiler.program import CompiledProgram
+from micronpu.neutron import NeutronCompileOptions
+from tests.compile.small import Small, batches, conv, image, linear
+
+
+def _classify(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = nn.functional.avg_pool2d(torch.relu(self.first(x)), 6)
+    return self.last(y.flatten(1))
+
+
+def _two(self: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    z = torch.relu(self.first(x)) + y
+    return torch.cumsum(z, 1), self.first(z)
+
+
+@functools.cache
+def program(kind: str) -> CompiledProgram:
+    """A program by name: "ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "two"."""
+    torch.manual_seed(0)
+    network = Small(_classify, first=conv(8, 8), last=linear(8, 10))
+    inputs: tuple[torch.Tensor, ...] = (image(),)
+    options: Any = None
+    target = "corstone300" if kind.startswith("ethosu") else "imxrt700"
+    if kind == "core":
+        layers = ("conv2d.default", "linear.default", "avg_pool2d.default", "relu.default")
+        options = NeutronCompileOptions(config="imxrt700", operators_not_to_delegate=tuple(f"aten.{n}" for n in layers))
+    if kind == "two":
+        network, inputs, target = Small(_two, first=conv(8, 8)), (image(), image() * 2), "imxrt700-neutron"
+    _, _, io = kind.partition("_")
+    return micronpu.compile(
+        network,
+        inputs,
+        target,
+        calibration=batches(inputs, 6),
+        io=io or None,
+        activations=io if io == "int16" else "int8",
+        options=options,
+    )
+
+
+KINDS = ("ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "two")

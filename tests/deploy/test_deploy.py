@@ -1,0 +1,420 @@
+"""What `deploy` writes: its numbers against real runtimes, its files against their readers, and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from micronpu.deploy import kernels, pools
+from micronpu.deploy.border import borders_of
+from micronpu.deploy.deployment import deploy
+from micronpu.deploy.plan import Plan, read_plan
+from micronpu.deploy.strip import PREFIX, strip
+from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.runtime.pte import read_pte
+from tests.deploy import firmware, programs
+
+HERE = Path(__file__).parent
+
+
+def plan_of(kind: str) -> Plan:
+    return read_plan(programs.program(kind).buffer)[0]
+
+
+def host(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@functools.cache
+def libraries() -> tuple[str, ...]:
+    """Flags that link ExecuTorch's runtime and kernels of the wheel."""
+    folder = str(Path(firmware.executorch_flags()[2]).parent / "lib")
+    names = ("executorch", "executorch_kernels_optimized", "executorch_kernels_quantized")
+    return (f"-L{folder}", f"-Wl,-rpath,{folder}", "-Wl,--no-as-needed", *(f"-l{n}" for n in names))
+
+
+def sizes(text: str) -> pools.Sizes:
+    return pools.Sizes(**{name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)})
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes]:
+    """The program that counts, and the sizes of ExecuTorch's structures on this machine."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    folder = tmp_path_factory.mktemp("counter")
+    flags = ("g++", "-std=c++17", f"-I{HERE}", *firmware.executorch_flags())
+    (folder / "sizes.cpp").write_text(
+        '#include "sizes.inc"\n#include <cstdio>\n'
+        '#define SHOW(name, value) std::printf(#name " %zu\\n", size_t(value));\nint main() { FOR_ALL_SIZES(SHOW) }\n'
+    )
+    host([*flags, str(folder / "sizes.cpp"), "-o", str(folder / "sizes")])
+    host(
+        [
+            *flags,
+            "-Wno-deprecated-declarations",
+            str(HERE / "count_pools.cpp"),
+            "-o",
+            str(folder / "count"),
+            *libraries(),
+        ]
+    )
+    return folder / "count", sizes(host([str(folder / "sizes")]))
+
+
+@pytest.mark.parametrize("kind", programs.KINDS)
+def test_pools_are_what_a_runtime_hands_out(kind: str, counter: tuple[Path, pools.Sizes], tmp_path: Path) -> None:
+    """To the byte: the walk of `Method::init`, with the sizes of this machine's structures."""
+    count, own = counter
+    plan = plan_of(kind)
+    (tmp_path / "model.pte").write_bytes(programs.program(kind).buffer)
+    of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
+    told = dict(re.findall(r"^(\w+) (\d+)$", host([str(count), str(tmp_path / "model.pte"), *of_core]), re.MULTILINE))
+    assert int(told["method"]) == int(told["method_after"]) == pools.method_bytes(plan, own, handles={})
+    lookup = max((pools.lookup_bytes(plan, c.arguments, own) for c in plan.calls if c.operator), default=0)
+    assert int(told["lookup"]) == lookup
+    assert told["ran"] == "1"
+
+
+def test_sizes_are_those_of_the_core(tmp_path: Path) -> None:
+    """The very headers of ExecuTorch, compiled for a Cortex-M."""
+    firmware.need("arm-none-eabi-g++")
+    checks = "\n".join(
+        f"static_assert(kExpected_{f.name} == kActual_{f.name});" for f in dataclasses.fields(pools.Sizes)
+    )
+    expected = "\n".join(
+        f"constexpr size_t kExpected_{f.name} = {getattr(pools.CORTEX_M, f.name)};"
+        for f in dataclasses.fields(pools.Sizes)
+    )
+    (tmp_path / "sizes.cpp").write_text(
+        '#include "sizes.inc"\n#define MAKE(name, value) constexpr size_t kActual_##name = value;\n'
+        f"FOR_ALL_SIZES(MAKE)\n{expected}\n{checks}\n"
+    )
+    for core in ("cortex-m33", "cortex-m55"):
+        command = [
+            "arm-none-eabi-g++",
+            "-std=c++17",
+            "-fsyntax-only",
+            f"-I{HERE}",
+            *firmware.executorch_flags(),
+            *firmware.CORES[core],
+        ]
+        host([*command, "-mthumb", str(tmp_path / "sizes.cpp")])
+
+
+def test_measured_pools() -> None:
+    """A DS-CNN on Ethos-U55 ran in firmware with pools of these sizes: 27 values, an input, two kernels, a delegate."""
+    plan = plan_of("ethosu")
+    assert pools.method_bytes(plan) - pools.method_bytes(plan, handles={}) == 4
+    found = pools.pools_of(plan)
+    assert found.scratch == (found.temporary,) and found.temporary % 16 == 0
+
+
+@pytest.mark.parametrize("kind", programs.KINDS)
+def test_stripped_program(kind: str) -> None:
+    """Nothing of ours is left, and what the device reads is as it was."""
+    data = programs.program(kind).buffer
+    device = strip(data)
+    before, after = read_pte(data), read_pte(device)
+    assert not any(key.startswith(PREFIX) for key in after.named_data)
+    assert PREFIX.encode() not in device
+    assert (after.methods, after.payloads) == (
+        {n: dataclasses.replace(m, recorded_bytes=after.methods[n].recorded_bytes) for n, m in before.methods.items()},
+        before.payloads,
+    )
+    assert strip(device) == device
+    if kind.startswith("ethosu"):
+        assert len(device) < 0.6 * len(data)
+
+
+@pytest.mark.parametrize("kind", ["core", "two", "neutron"])
+def test_stripped_program_computes_the_same(kind: str) -> None:
+    from micronpu.runtime import HostProgram
+
+    own = programs.program(kind)
+    with HostProgram(own.buffer) as whole, HostProgram(strip(own.buffer)) as device:
+        for row in own.rows:
+            assert all(torch.equal(a, b) for a, b in zip(whole.run(*row), device.run(*row), strict=True))
+
+
+@pytest.mark.parametrize("kind", programs.KINDS)
+def test_borders_from_the_file_alone(kind: str) -> None:
+    """What the file says of its integers is what the compiler knew."""
+    program = programs.program(kind)
+    plan, summary = read_plan(program.buffer)
+    inputs, outputs = borders_of(plan, summary.named_data, None)
+    if program.borders is None:
+        assert all(b.scale is None and b.tensor.dtype == "float32" for b in (*inputs, *outputs))
+        return
+    for border, known in zip((*inputs, *outputs), (*program.borders.inputs, *program.borders.outputs), strict=True):
+        assert known is not None
+        assert (border.scale, border.zero_point, border.tensor.dtype) == (known.scale, known.zero_point, known.dtype)
+        values = torch.linspace(-8, 8, 1001)
+        assert np.array_equal(border.quantize(values.numpy()), known.quantize(values).numpy())
+
+
+def test_borders_from_the_carried_graph() -> None:
+    """A program of an older compiler says nothing of its integers; the graph that the host runs does."""
+    program = programs.program("ethosu_int8")
+    plan, summary = read_plan(program.buffer)
+    carried = {k: v for k, v in summary.named_data.items() if k.startswith("micronpu_graph")}
+    assert borders_of(plan, carried, None) == borders_of(plan, summary.named_data, None)
+
+
+@pytest.mark.parametrize("kind", programs.KINDS)
+def test_bundled_program(kind: str, tmp_path: Path) -> None:
+    """ExecuTorch's own reader finds the program and the vectors, and its runtime verifies them."""
+    from executorch.devtools.bundled_program.serialize import deserialize_from_flatbuffer_to_bundled_program
+    from executorch.extension.pybindings import portable_lib
+
+    from micronpu.runtime.plugin import load_plugin
+
+    program = programs.program(kind)
+    written = program.deploy(tmp_path / "out")
+    data = (tmp_path / "out" / "model.bpte").read_bytes()
+    read = deserialize_from_flatbuffer_to_bundled_program(data)
+    assert read.program == (tmp_path / "out" / "model.pte").read_bytes()
+    (suite,) = read.method_test_suites
+    assert (suite.method_name, len(suite.test_cases)) == ("forward", written.vectors)
+    for case, row in zip(suite.test_cases, program.rows, strict=False):
+        expected = program.run(*row)
+        results = expected if isinstance(expected, tuple) else (expected,)
+        for value, tensor in zip((*case.inputs, *case.expected_outputs), (*row, *results), strict=True):
+            assert list(value.val.sizes) == list(tensor.shape)
+            assert sorted(bytes(value.val.data)) == sorted(tensor.contiguous().numpy().tobytes())
+    if not kind.startswith("ethosu"):  # a host needs the graph that was stripped
+        load_plugin()
+        bundled = portable_lib._load_bundled_program_from_buffer(data)
+        for number in range(written.vectors):
+            bundled.verify_result_with_bundled_expected_output("forward", number, 0.0, 0.0)
+        last = bytes(read.method_test_suites[0].test_cases[0].expected_outputs[0].val.data)
+        wrong = data.replace(last, bytes(b ^ 64 for b in last))
+        with pytest.raises(RuntimeError):
+            changed = portable_lib._load_bundled_program_from_buffer(wrong)
+            changed.verify_result_with_bundled_expected_output("forward", 0, 0.0, 0.0)
+
+
+def test_every_kernel_has_a_registration(tmp_path: Path) -> None:
+    """Declarations have the signatures of ExecuTorch's kernels: what they name links, or is not in the wheel at all."""
+    if shutil.which("g++") is None or shutil.which("nm") is None:
+        pytest.skip("g++ or nm is not installed")
+    names = [name if "::" in name else f"aten::{name}" for name in kernels._functions()]
+    known = [*names, *(f"cortex_m::{name}" for name in kernels._cortex_m() if name.endswith(".out"))]
+    found, refused = [], []
+    for operator in sorted(known):
+        try:
+            found += kernels.kernels_of([operator])
+        except MicroNpuError:
+            refused.append(operator)
+    assert len(found) > 240
+    # Without a variant that writes into a given tensor, or with a list of truth values.
+    assert all("out" not in o or o == "aten::convolution_backward.out" for o in refused)
+    source = tmp_path / "all.cpp"
+    source.write_text(kernels.registration(tuple(found), ""))
+    flags = ["g++", "-std=c++17", "-O0", "-fPIC", "-shared", *firmware.executorch_flags()]
+    host([*flags, str(source), "-o", str(tmp_path / "all.so")])
+    undefined = set(re.findall(r" U (\S+native::\w+)\(.*", host(["nm", "-C", str(tmp_path / "all.so")])))
+    assert undefined
+    folder = Path(firmware.executorch_flags()[2]).parent / "lib"
+    text = "".join(
+        host(["nm", "-DC", str(folder / f"libexecutorch_kernels_{n}.so")]) for n in ("optimized", "quantized")
+    )
+    defined = set(re.findall(r" T (torch::executor::native::\w+\(.*\))$", text, re.MULTILINE))
+    wanted = set(
+        re.findall(r" U (torch::executor::native::\w+\(.*\))$", host(["nm", "-C", str(tmp_path / "all.so")]), re.M)
+    )
+    functions = {signature.partition("(")[0] for signature in defined}
+    wrong = {s for s in wanted - defined if s.partition("(")[0] in functions}
+    assert not wrong
+    assert len(wanted & defined) > 180
+
+
+def test_selected_operators(tmp_path: Path) -> None:
+    """The same as ExecuTorch's own tool finds in the program."""
+    yaml = pytest.importorskip("yaml")
+    from executorch.codegen.tools.gen_oplist import gen_oplist
+
+    program = programs.program("two")
+    program.deploy(tmp_path / "out")
+    own = yaml.safe_load((tmp_path / "out" / "selected_operators.yaml").read_text())
+    gen_oplist(tmp_path / "theirs.yaml", model_file_path=str(tmp_path / "out" / "model.pte"))
+    theirs = yaml.safe_load((tmp_path / "theirs.yaml").read_text())
+    for operator in theirs["operators"].values():
+        operator["debug_info"] = ["model.pte"]
+    theirs["et_kernel_metadata"] = {k: sorted(v) for k, v in theirs["et_kernel_metadata"].items()}
+    assert own == theirs
+
+
+def test_the_same_bytes_every_time(tmp_path: Path) -> None:
+    program = programs.program("neutron_int8")
+    first, second = (
+        program.deploy(tmp_path / "a"),
+        deploy(program.buffer, tmp_path / "b", rows=[tuple(t.numpy() for t in row) for row in program.rows]),
+    )
+    assert first.files == second.files
+    for name in first.files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+    digest = hashlib.sha256((tmp_path / "a" / "model.pte").read_bytes()).hexdigest()
+    assert digest in (tmp_path / "a" / "model.h").read_text()
+    listed = {str(p.relative_to(tmp_path / "a")) for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    assert listed == set(first.files)
+    assert not re.search(r"@[A-Z]+@", "".join((tmp_path / "a" / n).read_text(errors="replace") for n in listed))
+
+
+def test_sizes_against_the_chip(tmp_path: Path) -> None:
+    program = programs.program("ethosu")
+    done = program.deploy(tmp_path / "out", target="corstone300")
+    text = (tmp_path / "out" / "README.md").read_text()
+    total = done.pools.total
+    assert f"| sram | {total:,} | 2,097,152 | fits, {100 * total / 2097152:.1f} % of it |" in text
+    assert f"| ddr | {done.program_bytes:,} |" in text
+    chip = tmp_path / "small.toml"
+    shipped = Path(__file__).parents[2] / "src" / "micronpu" / "chips" / "corstone300.toml"
+    body = shipped.read_text().replace('name = "corstone300"', 'name = "small"')
+    chip.write_text(
+        body.replace("corstone300-", "small-").replace("2097152", "1024").replace('["corstone300"]', '["small"]')
+    )
+    done = program.deploy(tmp_path / "over", target=str(chip))
+    assert f"over by {total - 1024:,} bytes" in (tmp_path / "over" / "README.md").read_text()
+    assert any("too small" in note for note in done.notes)
+    program.deploy(tmp_path / "bare")
+    assert "no figure of the chip" in (tmp_path / "bare" / "README.md").read_text()
+
+
+def test_vectors_of_the_user(tmp_path: Path) -> None:
+    program = programs.program("ethosu_int8")
+    assert program.borders is not None
+    floats = np.linspace(-2, 2, 3 * 8 * 36, dtype=np.float32).reshape(3, 8, 6, 6)
+    program.deploy(tmp_path / "floats", vectors={"x": floats})
+    integers = program.borders.inputs[0].quantize(torch.from_numpy(floats)).numpy()
+    program.deploy(tmp_path / "integers", vectors={"x": integers})
+    outputs = np.concatenate([program.run(torch.from_numpy(x[None])).numpy() for x in integers])
+    program.deploy(tmp_path / "both", vectors={"x": integers, "output_0": outputs})
+    texts = {n: (tmp_path / n / "model_vectors.c").read_bytes() for n in ("floats", "integers", "both")}
+    assert len(set(texts.values())) == 1
+    assert "#define MODEL_VECTORS 3" in (tmp_path / "floats" / "model_vectors.h").read_text()
+
+
+REFUSED = {
+    "shape": ({"x": np.zeros((2, 8, 5, 6), np.int8)}, "shape"),
+    "type": ({"x": np.zeros((2, 8, 6, 6), np.int16)}, "int16"),
+    "count": ({"x": np.zeros((2, 8, 6, 6), np.int8), "y": np.zeros(3)}, "2 arrays"),
+    "rows": ({"x": np.zeros((2, 8, 6, 6), np.int8), "output_0": np.zeros((3, 10), np.int8)}, "rows"),
+    "empty": ({"x": np.zeros((0, 8, 6, 6), np.int8)}, "rows"),
+    "outputs": (
+        {"x": np.zeros((1, 8, 6, 6), np.int8), "output_0": np.zeros((1, 10), np.int8), "output_1": np.zeros(1)},
+        "2 arrays for outputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_vectors_that_do_not_fit(case: str, tmp_path: Path) -> None:
+    vectors, words = REFUSED[case]
+    with pytest.raises(ModelError, match=words):
+        programs.program("ethosu_int8").deploy(tmp_path / "out", vectors=vectors)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    program = programs.program("neutron")
+    (tmp_path / "out").mkdir()
+    program.deploy(tmp_path / "out")  # an empty folder will do
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    (tmp_path / "out" / "model.h").write_text("old")
+    with pytest.raises(FileError, match="force"):
+        program.deploy(tmp_path / "out")
+    assert (tmp_path / "out" / "model.h").read_text() == "old"
+    program.deploy(tmp_path / "out", force=True)
+    assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+    assert "MODEL_PTE_BYTES" in (tmp_path / "out" / "model.h").read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(FileError, match="is a file"):
+        program.deploy(tmp_path / "out" / "mine.txt")
+    with pytest.raises(FileError, match="does not exist"):
+        program.deploy(tmp_path / "no" / "where")
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "words"),
+    [
+        ("ethosu", "imxrt700", "is for Ethos-U"),
+        ("neutron", "corstone300", "Neutron"),
+        ("ethosu", "ethos-u55-256", "ethos-u55-128"),
+        ("ethosu", "nonsense", "no target"),
+    ],
+)
+def test_target_that_cannot_take_the_program(kind: str, target: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        programs.program(kind).deploy(tmp_path / "out", target=target)
+
+
+def test_reference_container_is_for_a_laptop_only(tmp_path: Path) -> None:
+    done = programs.program("neutron").deploy(tmp_path / "out")
+    assert any("laptop only" in note for note in done.notes)
+    assert "runs on a laptop only" in (tmp_path / "out" / "README.md").read_text()
+    assert "#define MODEL_ON_DEVICE 0" in (tmp_path / "out" / "model.h").read_text()
+
+
+def test_damaged_programs(tmp_path: Path) -> None:
+    data = programs.program("ethosu").buffer
+    for damaged in (b"", b"PK\3\4" * 100, data[: len(data) // 2], data[:200]):
+        with pytest.raises(PayloadError):
+            deploy(damaged, tmp_path / "out")
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        image = bytearray(data)
+        for position in random.integers(0, 2000, 4):
+            image[position] = random.integers(256)
+        try:
+            plan, _ = read_plan(bytes(image))
+            pools.pools_of(plan)
+            strip(bytes(image))
+        except MicroNpuError:
+            pass
+    for name in ("2nd", "a b", ""):
+        with pytest.raises(OptionError, match="none in C"):
+            deploy(data, tmp_path / "out", name=name)
+
+
+def test_command(tmp_path: Path) -> None:
+    """Without torch where the outputs are given: NumPy and the file are enough."""
+    program = programs.program("ethosu_int8")
+    program.save(tmp_path / "model.pte")
+    rows = np.concatenate([row[0].numpy() for row in program.rows])
+    outputs = np.concatenate([np.asarray(program.run(*row)) for row in program.rows])
+    np.savez(tmp_path / "vectors.npz", x=rows, output_0=outputs)
+    script = (
+        "import sys\nfrom micronpu.cli.main import app\n"
+        "try:\n    app(prog_name='micronpu')\n"
+        "finally:\n    print([m for m in ('torch', 'executorch') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", script, "deploy", str(tmp_path / "model.pte"), "-o", str(tmp_path / "out")]
+    told = host([*command, "--for", "corstone300", "--vectors", str(tmp_path / "vectors.npz")])
+    assert "17 files, 4 golden vectors" in told
+    assert told.endswith("[]\n")
+    program.deploy(tmp_path / "own", target="corstone300", vectors={"x": rows, "output_0": outputs})
+    for path in (tmp_path / "own").iterdir():
+        if path.is_file() and "vectors" not in path.name and path.suffix != ".md":
+            assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+    done = subprocess.run([*command, "--for", "imxrt700"], capture_output=True, text=True)
+    assert done.returncode == 1 and "holds files already" in done.stderr
+
+
+def test_inspection_has_the_same_pools() -> None:
+    from micronpu.cli.inspection import inspect_pte
+
+    program = programs.program("core")
+    assert inspect_pte(program.buffer).pools == {"forward": pools.pools_of(plan_of("core"))}

@@ -1,0 +1,67 @@
+"""What `deploy` writes compiles without a warning for three cores, and does on emulated boards what it says."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from micronpu.deploy.csource import _exact
+from tests.deploy import firmware, programs
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def int8_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("firmware") / "out"
+    programs.program("ethosu_int8").deploy(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "core"),
+    [*(("core", core) for core in firmware.CORES), ("ethosu_int8", "cortex-m55"), ("two", "cortex-m33")],
+)
+def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
+    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    folder = tmp_path / "out"
+    programs.program(kind).deploy(folder, name="net")
+    (folder / "data.c").write_text('#include "net_data.h"\n')
+    (folder / "from_cpp.cpp").write_text('#include "net.h"\n#include "net_vectors.h"\n')
+    for name in ("net.S", "net_vectors.c", "data.c", "from_cpp.cpp"):
+        firmware.compile_source(folder / name, tmp_path, core)
+    for name in ("main.cpp", "net_kernels.cpp"):
+        firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags())
+
+
+@pytest.mark.parametrize("board", firmware.BOARDS)
+def test_on_an_emulated_board(int8_folder: Path, board: str, tmp_path: Path) -> None:
+    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    borders = programs.program("ethosu_int8").borders
+    assert borders is not None and borders.outputs[0] is not None
+    border, result = borders.inputs[0], borders.outputs[0]
+    edges = (np.arange(-200, 200) + 0.5).astype(np.float32) * np.float32(border.scale)
+    numbers = np.concatenate([edges, np.linspace(-9, 9, 301, dtype=np.float32), np.float32([1e30, -1e30, 0.0])])
+    steps = np.rint(numbers / np.float32(border.scale)) + border.zero_point
+    integers = np.clip(steps, -128, 127).astype(int)
+    reals = (np.arange(-128, 128) - result.zero_point).astype(np.float32) * np.float32(result.scale)
+    adler = zlib.adler32((int8_folder / "model.pte").read_bytes())
+    (tmp_path / "expected.h").write_text(
+        f"#define EXPECTED_ADLER {adler}u\n"
+        f"static const float numbers[] = {{{', '.join(map(_exact, numbers.tolist()))}}};\n"
+        f"static const int8_t integers[] = {{{', '.join(map(str, integers))}}};\n"
+        f"static const float reals[] = {{{', '.join(map(_exact, reals.tolist()))}}};\n"
+    )
+    core = firmware.BOARDS[board]
+    check = Path(__file__).parent / "check.c"
+    objects = [
+        firmware.compile_source(check, tmp_path, core, f"-I{int8_folder}", f"-I{tmp_path}"),
+        *(firmware.compile_source(int8_folder / name, tmp_path, core) for name in ("model.S", "model_vectors.c")),
+    ]
+    printed = firmware.run(firmware.link(objects, board, tmp_path), board)
+    golden = int(programs.program("ethosu_int8").run(programs.program("ethosu_int8").rows[0][0]).reshape(-1)[3])
+    sentence = f"vector 0, output 0, element 3: expected {golden}, computed {golden ^ 1}\n"
+    assert printed == f"{sentence}DONE 4 vectors\n"
