@@ -82,7 +82,7 @@ def test_function_and_builder_know_every_option():
         ("extra_flags", "--a", "list of strings"),
         ("extra_flags", ("",), "filled strings"),
         ("operators_not_to_delegate", ("aten.ad.Tensor",), "no operator 'aten.ad.Tensor'"),
-        ("operators_not_to_delegate", ("aten.add.Tenser",), "one of aten.add.Tensor"),
+        ("operators_not_to_delegate", ("aten.add.Tenser",), "aten.add.Tensor"),
         ("operators_not_to_delegate", "aten.add.Tensor", "list of strings"),
         ("use_neutron_for_format_conversion", 1, "True or False"),
         ("fetch_constants_to_sram", "yes", "True or False"),
