@@ -49,6 +49,10 @@ class ConverterError(MicroNpuError):
         self.log = log
 
 
+class NothingLeftError(ConverterError):
+    """A vendor's converter found nothing to compute in a partition, which then stays on the host."""
+
+
 class RuntimeUnavailableError(MicroNpuError):
     """The host runtime plug-in, or the process that Vela runs in, cannot be had on this machine."""
 

@@ -95,6 +95,39 @@ def test_writes_into_the_input(name, target):
         assert float((g - w).abs().max()) <= 0.05
 
 
+# --- nothing to compute -------------------------------------------------------------------------------------------
+
+NO_OPS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "add 0": (Net(lambda m, x: x + 0), (1, 3, 8, 8)),
+    "0 add, sub 0": (Net(lambda m, x: 0 + x - 0), (1, 3, 8, 8)),
+    "mul 1": (Net(lambda m, x: x * 1), (1, 3, 8, 8)),
+    "sum of one": (Net(lambda m, x: x.sum(1, keepdim=True)), (1, 1, 8, 8)),
+    "resize to its size": (Net(lambda m, x: F.interpolate(x, scale_factor=1.0)), (1, 3, 8, 8)),
+    "bilinear to its size": (Net(lambda m, x: F.interpolate(x, size=(8, 8), mode="bilinear")), (1, 3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("target", ["imxrt700-neutron", "corstone300"])
+@pytest.mark.parametrize("name", NO_OPS)
+def test_what_computes_nothing_stays_on_the_host(name, target):
+    model, shape = NO_OPS[name]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    report = micronpu.check(model, x, target, calibration=[x]).report
+    assert not report.delegated, report.verdicts
+    assert all(v.reasons[0].rule == "computes" for v in report.host)
+
+
+@pytest.mark.parametrize("target", ["imxrt700-neutron", "corstone300"])
+def test_what_computes_nothing_goes_along_with_others(target):
+    conv = nn.Conv2d(3, 3, 3, padding=1)
+    model = Net(lambda m, x: (m.conv(x + 0) * 1, x + 0, F.interpolate(m.conv(x), scale_factor=1.0) - 0), conv=conv)
+    x = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    program = micronpu.compile(model, x, target, calibration=[x])
+    assert {v.operator for v in program.report.verdicts if v.delegated} >= {"conv2d.default"}
+    for got, wanted in zip(program.run(x), program.quantized(x), strict=True):
+        assert float((got - wanted).abs().max()) < 0.03
+
+
 # --- quantization-aware training ----------------------------------------------------------------------------------
 
 

@@ -355,6 +355,20 @@ def test_the_front_door_says_which_converter_was_used(mood, monkeypatch, tmp_pat
     assert reference.run(x).shape == (1, 8)
 
 
+def test_a_partition_of_which_nothing_is_left_stays_on_the_host(mood, monkeypatch):
+    import torch
+
+    import micronpu
+
+    monkeypatch.syspath_prepend(STAND_IN)
+    mood("nothing_left")
+    model, x = torch.nn.Linear(8, 8).eval(), torch.randn(1, 8)
+    program = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x])
+    ((reason,),) = (v.reasons for v in program.report.host)
+    assert "the converter found nothing to compute in the partition" in str(reason)
+    assert float((program.run(x) - program.quantized(x)).abs().max()) < 1e-5
+
+
 def test_timeout_is_validated():
     for timeout in (0, -1, float("inf"), "1", True):
         with pytest.raises(OptionError, match="positive number of seconds"):

@@ -35,8 +35,10 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Op
 from micronpu.ir.way import WAYS, Composition
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.movement import Reshape, Transpose
 from micronpu.partition.grouping import group
 from micronpu.partition.order import ProgramOrder
+from micronpu.passes.cleanup import returned_operand
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason, Verdict
 
@@ -72,7 +74,8 @@ class Unit:
     constants: list[FxNode] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     macs: int = 0
-    operations: int = 0  # NPU operations, before the passes
+    operations: int = 0  # NPU operations, before the passes, but for those that return an operand as it is
+    computes: bool = True  # whether one of them does more than to move values
     rewrites: dict[str, None] = field(default_factory=dict)  # names in order, of those that make it fit
 
     @property
@@ -82,7 +85,7 @@ class Unit:
     @property
     def moves_only(self) -> bool:
         entry = ATEN_IMPORTS.get(overload_name(self.head)) if self.head is not None else None
-        return self.head is None or (entry is not None and entry.moves_only)
+        return self.head is None or not self.computes or (entry is not None and entry.moves_only)
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ def partition(
         if empty or (not allow_no_op_partitions and all(u.moves_only for u in joined)):
             for unit in joined:
                 unit.reasons.append(
-                    _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move values")
+                    _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
                 )
             continue
         for unit in joined:
@@ -324,7 +327,11 @@ def _judge(
         unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
         return
     graph: Graph = importer.builder.graph
-    unit.operations = sum(not isinstance(n.op, free) for n in graph.nodes)
+    working = [n for n in graph.nodes if returned_operand(n) is None]
+    unit.operations = sum(not isinstance(n.op, free) for n in working)
+    unit.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
+    if not unit.computes and len(working) < len(graph.nodes):
+        unit.operations = 0  # what is left are changes of layout for an operator that does nothing
     for operation in graph.nodes:
         unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
         reasons = check(operation)

@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
-from micronpu.ir.graph import Graph, Node
+import numpy as np
+
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Clamp, Relu
 from micronpu.ops.concat import Concat
+from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.passes.base import Pass, Walk
+
+
+def returned_operand(node: Node) -> Tensor | None:
+    """The operand that an operator returns as it is, whatever its elements; None where it computes something."""
+    kept = [t for t in node.inputs if t.type == node.output.type and not t.is_constant]
+    if not kept:
+        return None
+    x = kept[0]
+    match node.op:
+        case Add() | Sub() | Mul() as op:
+            first, second = node.inputs
+            neutral = 1.0 if isinstance(op, Mul) else 0.0
+            other = second if x is first else first
+            plain = op.activation.limits(node.output.type) == node.output.type.dtype.limits
+            if not plain or not _is_everywhere(other, neutral) or (isinstance(op, Sub) and x is second):
+                return None
+            return x
+        case ResizeNearest() | ResizeBilinear():
+            return x
+    return x if x is node.inputs[0] and _does_nothing(node) else None
+
+
+def _is_everywhere(constant: Tensor, value: float) -> bool:
+    """Whether a constant is a number in every element, exactly."""
+    grid = constant.type.qparams
+    if constant.data is None or grid is None or not grid.is_per_tensor:
+        return False
+    return bool((np.float64(grid.scale[0]) * (constant.data.astype(np.int64) - grid.zero_point[0]) == value).all())
+
+
+def _does_nothing(node: Node) -> bool:
+    """Whether the operator, whose first operand and result have the same type, returns its operand."""
+    match node.op:
+        case Reshape() | Requantize():
+            return True
+        case Transpose(permutation=p):
+            return p == tuple(range(len(p)))
+        case Pad(before=before, after=after):
+            return not any((*before, *after))
+        case AvgPool2d() | MaxPool2d() as pool:
+            return pool.kernel == (1, 1) and pool.stride == (1, 1) and pool.padding == Padding2d.none()
+        case Concat():
+            return len(node.inputs) == 1
+        case Relu(kind=kind):
+            return kind.limits(node.output.type) == node.output.type.dtype.limits
+        case Clamp() as clamp:
+            return clamp.integer_limits(node.output.type) == node.output.type.dtype.limits
+    return False
 
 
 class RemoveNoOps(Pass):
@@ -18,7 +70,8 @@ class RemoveNoOps(Pass):
     x -> reshape(same shape) -> y        y = x
     x -> requantize(same grid) -> y
     x -> relu, all of whose grid is positive -> y
-    x -> pad(nothing), pool 1x1, concat of one, identity transpose -> y
+    x -> pad(nothing), pool 1x1, concat of one, identity transpose, resize to the same size -> y
+    x -> add 0, sub 0, mul 1 on the same grid -> y
     """
 
     name = "remove_no_ops"
@@ -26,29 +79,10 @@ class RemoveNoOps(Pass):
     def run(self, graph: Graph) -> bool:
         walk = Walk(graph)
         for node in walk:
-            if node.inputs[0].type == node.output.type and self._does_nothing(node):
-                walk.replace(node.output, node.inputs[0])
+            operand = returned_operand(node)
+            if operand is not None:
+                walk.replace(node.output, operand)
         return walk.changed
-
-    @staticmethod
-    def _does_nothing(node: Node) -> bool:
-        """Whether the operator, whose operand and result have the same type, returns its operand."""
-        match node.op:
-            case Reshape() | Requantize():
-                return True
-            case Transpose(permutation=p):
-                return p == tuple(range(len(p)))
-            case Pad(before=before, after=after):
-                return not any((*before, *after))
-            case AvgPool2d() | MaxPool2d() as pool:
-                return pool.kernel == (1, 1) and pool.stride == (1, 1) and pool.padding == Padding2d.none()
-            case Concat():
-                return len(node.inputs) == 1
-            case Relu(kind=kind):
-                return kind.limits(node.output.type) == node.output.type.dtype.limits
-            case Clamp() as clamp:
-                return clamp.integer_limits(node.output.type) == node.output.type.dtype.limits
-        return False
 
 
 class MergeReshapes(Pass):

@@ -17,6 +17,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.passes import run_passes
+from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
@@ -63,7 +64,7 @@ class Judge:
 
     def _ask(self, node: Node) -> dict[str, str]:
         """Vela's objections, by the form that it objects to."""
-        if isinstance(node.op, Transpose | Reshape):
+        if isinstance(node.op, Transpose | Reshape) or returned_operand(node) is not None:
             return {}  # most of them vanish, and Vela moves what is left in some way
         key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
         if key not in self._objections:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSlot, pack
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.errors import ConverterError
+from micronpu.errors import ConverterError, NothingLeftError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.partition.device import CompiledPartition
+from micronpu.partition.device import CompiledPartition, RefusedError
 from micronpu.partition.intermediates import Intermediates
+from micronpu.partition.partition import COMPUTES, COMPUTES_SENTENCE
 from micronpu.passes import run_passes
+from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of
 from micronpu.targets.neutron.cures import cure_graph
@@ -43,10 +45,11 @@ def compile_graph(
         converter: the one that the options choose, unless given.
 
     Raises:
+        RefusedError: the converter finds nothing to compute.
         ConverterError: the converter is missing or fails; see `micronpu.targets.neutron.sdk`.
         FileError: an intermediate file cannot be written.
     """
-    name = graph.first_operator()
+    name, sources = graph.first_operator(), {n: node.origin.source for node in graph.nodes for n in node.origin.nodes}
     files = Intermediates(options.intermediates_dir, name)
     files.write("graph_before.txt", lambda: f"{graph}\n")
     cure_graph(graph, options.target, options.disabled_passes)
@@ -63,7 +66,11 @@ def compile_graph(
     except ConverterError as error:
         last_words = f"{error.log or error}\n"
         files.write("converter.log", lambda: last_words)
-        raise
+        if not isinstance(error, NothingLeftError):
+            raise
+        why = "the converter found nothing to compute in the partition"
+        reasons = {n: Reason(COMPUTES, COMPUTES_SENTENCE, why, n, source) for n, source in sources.items()}
+        raise RefusedError(error.what, reasons) from error
     payload = pack(_layout(graph, artifacts), artifacts)
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
     files.write("payload.bin", lambda: payload)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
 from micronpu.chips.core import Core
+from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, written_names
 from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.device import CompiledPartition, Device, RefusedError
 from micronpu.partition.partition import Partitioning
 from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
 from micronpu.targets.neutron.costs import npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.sdk import select_converter
 from micronpu.targets.neutron.verdicts import neutron_partition
 
 if TYPE_CHECKING:
@@ -84,6 +87,19 @@ class NeutronDevice(Device):
     def excludes(self, node: Node) -> bool:
         excluded = self.options.operators_not_to_delegate
         return bool(excluded) and self.options.excluded(written_names(node)) is not None
+
+    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+        """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""
+        found: dict[str, Reason] = {}
+        if select_converter(self.options.converter, self.options.target).name == "reference":
+            return found
+        for group in partitioning.groups:
+            graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+            try:
+                compile_graph(graph, replace(self.options, intermediates_dir="", dump_kernel_selection_code=False))
+            except RefusedError as error:
+                found |= error.reasons
+        return found
 
     def compile(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from micronpu._flatbuffer import CorruptFlatbufferError
 from micronpu.container.payload import SILICON_MAGIC
-from micronpu.errors import ConverterError, ModelError
+from micronpu.errors import ConverterError, ModelError, NothingLeftError
 from micronpu.targets.neutron.litert_view import UINT8, ModelView, OperatorView, TensorView, read_model
 
 CUSTOM_CODE = "NeutronGraph"
@@ -99,7 +99,7 @@ def _only_operator(model: ModelView) -> OperatorView:
             "operators behind these",
         )
     if not ours:
-        raise ConverterError(
+        raise NothingLeftError(
             f"The Neutron converter left nothing of the partition to compute: its model has no {CUSTOM_CODE} operator.",
             hint="leave the operators of the partition to the host with operators_not_to_delegate",
         )
