@@ -19,7 +19,6 @@ import micronpu
 from micronpu.errors import FileError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronCompileOptions
-from micronpu.targets.registry import all_targets
 
 
 class Net(nn.Module):
@@ -206,12 +205,11 @@ def test_half_precision_says_why_nothing_is_delegated():
     assert all("Found: its result is float16, and only float32 is quantized. Try: model.float()" in r for r in reasons)
 
 
-def test_unknown_target_lists_the_known():
+def test_unknown_target_names_the_nearest():
     with pytest.raises(OptionError) as caught:
         micronpu.compile(net(), X, "imxrt7000", calibration=GOOD)
     text = sentence(caught.value)
-    assert text.startswith("There is no target 'imxrt7000'. Try: one of ")
-    assert all(f"{name}" in text for name in all_targets())
+    assert text.startswith("There is no target 'imxrt7000'. Try: imxrt700, ")
 
 
 def test_options_for_another_chip():
@@ -359,7 +357,7 @@ COMMANDS = {
     "compile text.pt2": "text.pt2 is no program that torch can load: ",
     "compile m.py:net": "A float model needs calibration data to choose the ranges of its quantized tensors. Try: "
     "--calibration inputs.npz, --calibration file.py:function, or a function `calibration` in m.py.",
-    "compile own.py:net -t rt700": "There is no target 'rt700'. Try: one of corstone300",
+    "compile own.py:net -t rt700": "There is no target 'rt700'. Try: imxrt700",
     "compile own.py:net -o no/net.pte": "no/net.pte cannot be written: the folder no does not exist. Try: mkdir -p no.",
     "compile own.py:net -o .": ". cannot be written: it is a folder. Try: a file in it, NAME.",
     "compile own.py:net --report-html no/r.html": "no/r.html cannot be written: the folder no does not exist.",

@@ -192,10 +192,12 @@ def sample(shapes: Sequence[tuple[int, ...] | None], seed: int) -> tuple[torch.T
 
 
 @functools.cache
-def compiled(model: type[nn.Module], shapes: tuple[tuple[int, ...] | None, ...] = (X,)) -> micronpu.CompiledProgram:
+def compiled(
+    model: type[nn.Module], shapes: tuple[tuple[int, ...] | None, ...] = (X,), **options: Any
+) -> micronpu.CompiledProgram:
     torch.manual_seed(1)
     calibration = [sample(shapes, seed) for seed in range(4)]
-    return micronpu.compile(model().eval(), sample(shapes, 0), calibration=calibration)
+    return micronpu.compile(model().eval(), sample(shapes, 0), calibration=calibration, **options)
 
 
 def groups_of(program: micronpu.CompiledProgram):
@@ -285,8 +287,12 @@ class Erfinv(Layers):
         return self.b(torch.erfinv(torch.tanh(self.a(x)) * 0.5))
 
 
-def test_operator_without_a_kernel_is_noted_before_it_fails():
-    program = compiled(Erfinv)
+def test_operator_without_a_kernel_is_refused_unless_it_is_allowed():
+    with pytest.raises(micronpu.MicroNpuError) as caught:
+        compiled(Erfinv)
+    assert "no portable kernel for aten::erfinv.out, which `erfinv` (" in str(caught.value)
+    assert "test_mixed_programs.py:" in str(caught.value)
+    program = compiled(Erfinv, allow_missing_kernels=True)
     assert [v.operator for v in program.report.host] == ["erfinv.default"]
     assert any(
         note.startswith("ExecuTorch has no portable kernel for aten::erfinv.out") for note in program.report.notes

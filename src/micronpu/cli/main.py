@@ -53,6 +53,13 @@ InOut = Annotated[
         "--io", metavar="TYPE", help="The program takes and gives integers, int8 or int16.", show_default="floats"
     ),
 ]
+MissingKernels = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-kernels",
+        help="Also make programs that call operators without a kernel in ExecuTorch, for those who register their own.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -94,6 +101,7 @@ def compile_command(
     per_tensor: PerTensor = False,
     activations: Activations = "int8",
     io: InOut = None,
+    allow_missing_kernels: MissingKernels = False,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -129,6 +137,7 @@ def compile_command(
             activations=check_activations(activations, "--activations"),
             io=check_activations(io, "--io") if io is not None else None,
             options=options,
+            allow_missing_kernels=allow_missing_kernels,
             listener=listener,
         )
     out = console.output()

@@ -15,16 +15,17 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.chips.core import Core
+from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.errors import ModelError, OptionError
-from micronpu.frontend.checks import check_examples, check_parameters
+from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError
+from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition, Device, NamedData
-from micronpu.partition.outline import compute_contiguously, delegate, lower, missing_kernels, outline
+from micronpu.partition.outline import compute_contiguously, delegate, lower, outline
 from micronpu.partition.partition import Group, Partitioning
 from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
@@ -45,6 +46,10 @@ Listener = Callable[[str, float], None]
 """Called with the name of the step under way and the part of it that is done, 0 to 1."""
 
 
+_OF_THE_USER = ("export", "train")
+"""Steps that run code of the user, whose errors are not ours to explain."""
+
+
 class _Clock:
     def __init__(self, listener: Listener | None) -> None:
         self.seconds: dict[str, float] = {}
@@ -55,7 +60,19 @@ class _Clock:
         start = time.perf_counter()
         tell = self._listener or (lambda name, part: None)
         tell(name, 0.0)
-        yield lambda part: tell(name, part)
+        try:
+            yield lambda part: tell(name, part)
+        except MicroNpuError:
+            raise
+        except Exception as error:
+            if name in _OF_THE_USER:
+                raise
+            lines = str(error).strip().splitlines()
+            raise InternalError(
+                f"The step `{name}` of the compilation failed: {type(error).__name__}: "
+                f"{lines[0].rstrip('.') if lines else 'nothing more is said'}.",
+                hint="parts of the model alone, to find the operator that does it, and a report of this defect",
+            ) from error
         tell(name, 1.0)
         self.seconds[name] = time.perf_counter() - start
 
@@ -72,6 +89,7 @@ def compile_model(
     io: Activations | None = None,
     quantizer: StaticQuantizer | None = None,
     options: Options | None = None,
+    allow_missing_kernels: bool = False,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -90,6 +108,8 @@ def compile_model(
         quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
             place of the three above.
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
+        allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
+            for, for those who register their own.
         listener: hears about progress.
 
     Returns:
@@ -98,6 +118,8 @@ def compile_model(
     Raises:
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
     """
+    check_switch("allow_missing_kernels", allow_missing_kernels)
+    check_listener(listener)
     clock = _Clock(listener)
     device = device_for(target, options)
     quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
@@ -105,10 +127,11 @@ def compile_model(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock
     )
     host = host_part(quantized, device, clock, borders)
-    with clock.step("lower"), quiet():
+    with clock.step("lower"), quiet(), out_variants(host.module):
         program, core_notes = _lowered(host.module, examples, host.core, borders)
+        kernel_notes = check_kernels(program, host.module, allow_missing_kernels)
         buffer = stamp(bytes(program.buffer))
-    notes = (*host.report.notes, *core_notes, *_kernel_notes(program), *_border_notes(borders))
+    notes = (*host.report.notes, *core_notes, *kernel_notes, *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
     return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
@@ -177,15 +200,6 @@ def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
         return ()
     known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]
     return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
-
-
-def _kernel_notes(program: ExecutorchProgramManager) -> tuple[str, ...]:
-    """What the report says where the host part cannot run as it is."""
-    return tuple(
-        f"ExecuTorch has no portable kernel for {name}, which the host part calls. Register one, here and on the "
-        "device, or express the operator by others."
-        for name in missing_kernels(program)
-    )
 
 
 def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) -> Partitioning:
@@ -329,6 +343,7 @@ def quantized_module(
         else:
             module = graph_module(export(model, examples))
         check_static(module)
+        check_results(module)
         check_examples(module, examples)
         check_parameters(module)
     if not is_float(module):

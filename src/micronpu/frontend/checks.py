@@ -3,12 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError
+from micronpu.errors import ModelError, OptionError
+
+
+def check_switch(name: str, given: Any) -> None:
+    """Raises `OptionError` where a switch is neither on nor off."""
+    if not isinstance(given, bool):
+        raise OptionError(f"`{name}` is {given!r}; it is True or False.")
+
+
+def check_listener(listener: Any) -> None:
+    """Raises `OptionError` where what shall hear about progress cannot."""
+    if listener is not None and not callable(listener):
+        raise OptionError(
+            f"`listener` is of type {type(listener).__name__}; it is a function of the step's name and its progress.",
+            hint="listener=print",
+        )
+
+
+def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Example inputs as programs can take them: what shares memory along an axis is written out.
+
+    Raises:
+        ModelError: a tensor that no program takes: sparse, complex, or not in the memory of this machine's CPU.
+    """
+    for position, tensor in enumerate(examples):
+        what = ""
+        if tensor.layout is not torch.strided:
+            what, hint = f"stored as {str(tensor.layout).removeprefix('torch.')}", "tensor.to_dense()"
+        elif tensor.is_complex():
+            what, hint = "complex", "its real and imaginary part as two inputs"
+        elif tensor.device.type != "cpu":
+            what, hint = (
+                f"on the device {tensor.device}",
+                "model.cpu() and tensor.cpu(); a program is compiled on the CPU",
+            )
+        if what:
+            raise ModelError(f"Example input {position} is {what}, which no program takes.", hint=hint)
+    return tuple(t.contiguous() if 0 in t.stride() and t.numel() else t for t in examples)
+
+
+def check_results(module: GraphModule) -> None:
+    """Raises `ModelError` where a program returns no tensor, or one of torch's own named tuples."""
+    output = module.graph.output_node()
+    if not any(isinstance(n.meta.get("val"), torch.Tensor) or "val" not in n.meta for n in output.all_input_nodes):
+        raise ModelError(
+            "The model returns no tensor, so that there is nothing to compute.", hint="return the tensors that matter"
+        )
+    info = getattr(module.graph._codegen, "pytree_info", None)
+    kind = _named_tuple(getattr(info, "out_spec", None))
+    if kind:
+        raise ModelError(
+            f"The model returns a {kind}, which no program can hold.",
+            hint="return its parts, as in `values, indices = torch.sort(x)`",
+        )
+
+
+def _named_tuple(spec: Any) -> str:
+    """``torch.return_types.sort``, where a specification of results holds such a tuple, or ""."""
+    kind = getattr(spec, "type", None)
+    if getattr(kind, "__module__", "") == "torch.return_types":
+        return f"torch.return_types.{getattr(kind, '__name__', 'tuple')}"
+    children = spec.children() if hasattr(spec, "children") else getattr(spec, "children_specs", ())
+    return next((found for child in children if (found := _named_tuple(child))), "")
 
 
 def check_evaluation_mode(model: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.errors import MicroNpuError, ModelError
-from micronpu.frontend.checks import check_evaluation_mode
+from micronpu.frontend.checks import check_evaluation_mode, check_tensors
 from micronpu.quiet import quiet
 
 
@@ -24,7 +24,7 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
         if isinstance(values, (tuple, list)):
             kind = f"a {type(values).__name__} of {', '.join(type(v).__name__ for v in values)}" if values else "empty"
         raise ModelError(f"`example_inputs` is {kind}; it is a tuple of tensors.", hint="(torch.randn(1, 3, 32, 32),)")
-    return tuple(values)
+    return check_tensors(values)
 
 
 def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
@@ -43,8 +43,10 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             return torch.export.export(model, examples)
         except MicroNpuError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            if isinstance(error, SystemExit):
+                lines = [f"its forward calls sys.exit({error.code!r})"]
             raise ModelError(
                 f"torch.export cannot trace {type(model).__name__} with these example inputs: "
                 f"{lines[0].rstrip('.') if lines else type(error).__name__}.",

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from micronpu.errors import ModelError
+from micronpu.errors import MicroNpuError, ModelError
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
 from micronpu.quiet import quiet
@@ -68,6 +68,13 @@ def _checked(number: int, item: Any, examples: Sequence[torch.Tensor]) -> tuple[
             raise ModelError(
                 f"{where}, input {position} is {kind}, not a tensor.",
                 hint="give tensors or NumPy arrays, one per input of the model",
+            )
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            where_it_is = tensor.device if tensor.layout is torch.strided else tensor.layout
+            raise ModelError(
+                f"{where}, input {position} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no "
+                "range can be learnt.",
+                hint="dense tensors on the CPU",
             )
         if tensor.dtype != example.dtype:
             raise ModelError(
@@ -197,6 +204,20 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             handle.remove()
 
 
+def _run(prepared: GraphModule, number: int, batch: tuple[torch.Tensor, ...]) -> None:
+    try:
+        prepared(*batch)
+    except MicroNpuError:
+        raise
+    except Exception as error:  # torch's kernels raise many kinds
+        lines = str(error).strip().splitlines()
+        raise ModelError(
+            f"The model cannot compute calibration item {number}: "
+            f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
+            hint="model(*inputs) in eager mode, which fails alike: indices within their range, one dtype throughout",
+        ) from error
+
+
 def quantize(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
@@ -218,7 +239,7 @@ def quantize(
         number = 0
         with finite_values(prepared, lambda: number):
             for number, batch in enumerate(batches):
-                prepared(*batch)
+                _run(prepared, number, batch)
                 if progress is not None:
                     progress(number + 1)
         quantized: GraphModule = convert_pt2e(prepared)

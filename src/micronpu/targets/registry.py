@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
@@ -69,8 +70,13 @@ def find_target(name: str) -> Target:
         name: such as "imxrt700", or a path that ends in ".toml"; behind a path, ":target" chooses one of several.
 
     Raises:
-        OptionError: there is none; the message lists the known ones.
+        OptionError: there is none; the message names the nearest.
     """
+    if not isinstance(name, str):
+        raise OptionError(
+            f"The target is of type {type(name).__name__}; it is a name.",
+            hint='"imxrt700"; `micronpu targets` lists all',
+        )
     path, colon, wanted = name.rpartition(f"{_SUFFIX}:")
     if colon or name.endswith(_SUFFIX):
         return _from_file(f"{path}{_SUFFIX}" if colon else name, wanted if colon else "")
@@ -79,7 +85,11 @@ def find_target(name: str) -> Target:
         if name == target.name or name in target.entry.aliases:
             return target
     known = [n for t in targets for n in (t.name, *t.entry.aliases)]
-    raise OptionError(f"There is no target {name!r}.", hint=f"one of {', '.join(sorted(known))}, or a chip file")
+    near = difflib.get_close_matches(name.lower(), sorted(known), 3, 0.5)
+    raise OptionError(
+        f"There is no target {name!r}.",
+        hint=f"{', '.join(near) or 'imxrt700'}; `micronpu targets` lists all, and a chip file does, too",
+    )
 
 
 def _from_file(path: str, wanted: str) -> Target:
