@@ -31,8 +31,8 @@ int64_t rescale_wide(int64_t value, const Scale& s) {
       result = v >> s.shift;
       break;
   }
-  return static_cast<int64_t>(
-      result > INT64_MAX ? Wide{INT64_MAX} : result < INT64_MIN ? Wide{INT64_MIN} : result);
+  constexpr Wide most = Wide{1} << 62;
+  return static_cast<int64_t>(result > most ? most : result < -most ? -most : result);
 }
 
 } // namespace ethosu

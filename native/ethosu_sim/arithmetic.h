@@ -27,7 +27,8 @@ struct Scale {
   unsigned left_shift = 0; // d of double rounding
 };
 
-// value * scale >> shift. Exact for any 64-bit value: 128 bits inside. Saturates at 64 bits.
+// value * scale >> shift. Exact for any 64-bit value: 128 bits inside. Saturates at 2^62, so that an
+// offset can be added.
 int64_t rescale_wide(int64_t value, const Scale& scale);
 
 // The same where |value| * scale < 2^62, which the caller has made sure of (|value| < 2^30 or scale < 2^31 and a value

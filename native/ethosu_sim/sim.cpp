@@ -2,6 +2,7 @@
 
 #include "machine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -205,6 +206,17 @@ int32_t ethosu_sim_run(
 
 uint64_t ethosu_sim_unwritten(const ethosu_sim* sim, uint32_t region, uint64_t offset, uint64_t size) {
   return sim->machine->memory.unwritten(region, offset, size);
+}
+
+int64_t ethosu_sim_decode_weights(const void* stream, uint64_t size, int16_t* weights, uint64_t capacity) {
+  try {
+    std::vector<int16_t> decoded;
+    decode_mlw(static_cast<const uint8_t*>(stream), size, capacity, decoded);
+    std::copy(decoded.begin(), decoded.end(), weights);
+    return static_cast<int64_t>(decoded.size());
+  } catch (const std::exception&) {
+    return -1;
+  }
 }
 
 const char* ethosu_sim_error(const ethosu_sim* sim) {

@@ -108,6 +108,10 @@ ETHOSU_SIM_API int32_t ethosu_sim_run(
 // ranges have written, UINT64_MAX if there is none. An output with such a byte is not computed.
 ETHOSU_SIM_API uint64_t ethosu_sim_unwritten(const ethosu_sim* sim, uint32_t region, uint64_t offset, uint64_t size);
 
+// Decodes a compressed weight stream of the standard format by itself, into at most `capacity` weights; the number of
+// weights, or -1 if the stream is damaged or has more.
+ETHOSU_SIM_API int64_t ethosu_sim_decode_weights(const void* stream, uint64_t size, int16_t* weights, uint64_t capacity);
+
 // The last run's error as a sentence, "" if it had none. Valid until the next call with the same simulator.
 ETHOSU_SIM_API const char* ethosu_sim_error(const ethosu_sim* sim);
 

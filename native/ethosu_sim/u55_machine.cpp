@@ -71,7 +71,7 @@ FeatureMap U55::map_of(
   const bool output = precision == OFM_PRECISION;
   const uint32_t bits = get(precision);
   const uint32_t size = bits >> (output ? 1 : 2) & 3, format = bits >> 6 & 3;
-  if (size == 3 || format > 1) {
+  if (size == 3 || (size == 2 && !(bits & 1)) || format > 1) {
     not_modelled(std::string(name_of_cmd0(precision)) + " = " + hex(bits) + " is a type or format that is not modelled");
   }
   FeatureMap map;
