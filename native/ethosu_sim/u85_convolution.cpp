@@ -7,9 +7,9 @@ namespace {
 
 constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 
-// 48 bits of sum for wide data, where the products may need them.
-bool fits_narrow(unsigned element_bytes) {
-  return element_bytes == 1;
+// Whether products of values and weights, 9 bits each, add up to 32 bits whatever they are.
+bool fits_narrow(unsigned element_bytes, int64_t products) {
+  return element_bytes == 1 && products < int64_t{1} << 14;
 }
 
 } // namespace
@@ -17,13 +17,17 @@ bool fits_narrow(unsigned element_bytes) {
 Weights U85Machine::read_weights(const WeightLayout& layout) {
   static constexpr unsigned kBases[] = {WEIGHT_BASE, WEIGHT1_BASE, WEIGHT2_BASE, WEIGHT3_BASE};
   static constexpr unsigned kLengths[] = {WEIGHT_LENGTH, WEIGHT1_LENGTH, WEIGHT2_LENGTH, WEIGHT3_LENGTH};
-  const unsigned region = registers_.small(WEIGHT_REGION) & 7;
+  const unsigned region = get(WEIGHT_REGION) & 7;
   const int64_t num_streams = layout.fast ? 1 : cores(layout.macs);
   std::vector<std::pair<const uint8_t*, size_t>> streams;
   for (int64_t i = 0; i < num_streams; ++i) {
-    const uint64_t length = registers_.low(kLengths[i]);
-    const uint8_t* data =
-        length ? memory.read(region, registers_.wide(kBases[i], 8), length, "weights") : nullptr;
+    const uint64_t length = value(kLengths[i]), base = length ? address(kBases[i]) : 0;
+    if (length % 16 || base % 16) {
+      invalid(
+          "the weights of core " + std::to_string(i) + " are " + std::to_string(length) + " bytes at " + hex(base) +
+          ", not multiples of 16");
+    }
+    const uint8_t* data = length ? memory.read(region, base, length, "weights") : nullptr;
     streams.emplace_back(data, static_cast<size_t>(length));
   }
   if (!streams[0].second) {
@@ -34,8 +38,8 @@ Weights U85Machine::read_weights(const WeightLayout& layout) {
 
 void U85Machine::convolve(bool depthwise, ethosu_sim_operation& done) {
   const Kernel window = kernel();
-  const bool part_kernel = registers_.small(KERNEL_STRIDE) >> 2 & 1;
-  const uint32_t format = registers_.small(WEIGHT_FORMAT);
+  const bool part_kernel = get(KERNEL_STRIDE) >> 2 & 1;
+  const uint32_t format = get(WEIGHT_FORMAT);
   Output out;
   open(out, true);
   open_accumulators(out);
@@ -43,13 +47,13 @@ void U85Machine::convolve(bool depthwise, ethosu_sim_operation& done) {
   describe(out, done);
   if (!is_channelwise() && accumulators_.output) {
     not_modelled(
-        "NPU_SET_OFM_PRECISION is " + hex(registers_.small(OFM_PRECISION)) +
+        "NPU_SET_OFM_PRECISION is " + hex(get(OFM_PRECISION)) +
         ": one scale for all channels of a convolution with constant weights is not modelled");
   }
 
   if (element_bytes(Input::ifm) > 4) {
     not_modelled(
-        "NPU_SET_IFM_PRECISION is " + hex(registers_.small(IFM_PRECISION)) +
+        "NPU_SET_IFM_PRECISION is " + hex(get(IFM_PRECISION)) +
         ": a convolution of elements of 64 bits is not modelled");
   }
 
@@ -62,7 +66,7 @@ void U85Machine::convolve(bool depthwise, ethosu_sim_operation& done) {
   layout.stride_x = window.stride_x;
   layout.dilation_y = window.dilation_y;
   layout.dilation_x = window.dilation_x;
-  layout.ofm_block_depth = int64_t{registers_.small(OFM_BLK_DEPTH_M1)} + 1;
+  layout.ofm_block_depth = int64_t{get(OFM_BLK_DEPTH_M1)} + 1;
   layout.microblock_depth = microblock_depth();
   layout.traversal =
       depthwise ? Traversal::depthwise : part_kernel ? Traversal::part_kernel : Traversal::depth_first;
@@ -82,9 +86,9 @@ void U85Machine::convolve(bool depthwise, ethosu_sim_operation& done) {
   memory.budget.spend(layout.count());
   const Weights decoded = read_weights(layout);
   memory.budget.spend(static_cast<uint64_t>(out.size.height * out.size.width) * layout.count());
-  if (fits_narrow(element_bytes(Input::ifm))) {
+  if (fits_narrow(element_bytes(Input::ifm), taps * layout.ifm_depth)) {
     convolve_as<int16_t, int32_t>(depthwise, out, window, layout.ifm_depth, *decoded);
-  } else if (element_bytes(Input::ifm) == 2) {
+  } else if (element_bytes(Input::ifm) <= 2) {
     convolve_as<int32_t, int64_t>(depthwise, out, window, layout.ifm_depth, *decoded);
   } else {
     convolve_as<int64_t, int64_t>(depthwise, out, window, layout.ifm_depth, *decoded);
@@ -133,17 +137,17 @@ void U85Machine::multiply(ethosu_sim_operation& done) {
   }
   if (accumulators_.input == ACC_IFM2) {
     invalid(
-        "NPU_SET_ACC_FORMAT is " + hex(registers_.small(ACC_FORMAT)) +
+        "NPU_SET_ACC_FORMAT is " + hex(get(ACC_FORMAT)) +
         ": IFM2 holds the weights, it cannot hold the accumulators too");
   }
   if (is_channelwise() && accumulators_.output) {
     not_modelled(
-        "NPU_SET_OFM_PRECISION is " + hex(registers_.small(OFM_PRECISION)) +
+        "NPU_SET_OFM_PRECISION is " + hex(get(OFM_PRECISION)) +
         ": scales per channel of a matrix product are not modelled");
   }
   const int64_t depth = ifm_depth();
   memory.budget.spend(static_cast<uint64_t>(out.size.width * out.size.depth) * static_cast<uint64_t>(depth));
-  if (element_bytes(Input::ifm) == 1 && element_bytes(Input::ifm2) == 1) {
+  if (element_bytes(Input::ifm2) == 1 && fits_narrow(element_bytes(Input::ifm), depth)) {
     multiply_as<int16_t, int32_t>(out, depth);
   } else if (element_bytes(Input::ifm) <= 2 && element_bytes(Input::ifm2) <= 2) {
     multiply_as<int32_t, int64_t>(out, depth);

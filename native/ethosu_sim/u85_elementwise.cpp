@@ -145,7 +145,7 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
   const int num_operands = operation->unary ? 1 : 2;
   for (int i = 0; i < num_operands; ++i) {
     const Input input = i ? Input::ifm2 : Input::ifm;
-    const uint32_t broadcast = registers_.small(i ? IFM2_BROADCAST : IFM_BROADCAST);
+    const uint32_t broadcast = get(i ? IFM2_BROADCAST : IFM_BROADCAST);
     Operand& operand = operands[i];
     operand.is_scalar = (broadcast & BROADCAST_SCALAR) || storage(input) == STORAGE_NONE;
     operand.along_height = broadcast & BROADCAST_H;
@@ -169,7 +169,7 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
     operand.narrow.resize(static_cast<size_t>(operand.size.width * operand.size.depth));
     if (storage(input) == STORAGE_CHAINED) {
       operand.chained = &chained(input);
-      operand.zero_point = registers_.small_signed(i ? IFM2_ZERO_POINT : IFM_ZERO_POINT);
+      operand.zero_point = get_signed(i ? IFM2_ZERO_POINT : IFM_ZERO_POINT);
       if (operand.chained->height < operand.size.height || operand.chained->width < operand.size.width ||
           operand.chained->depth < operand.size.depth) {
         invalid("the chained buffer that the operation reads is smaller than what it reads");
@@ -193,7 +193,7 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
   if (mode == EW_MUL && ifm_bits == 32) {
     output_scale.scale = 1; // of products of 32 bits only the shift counts
   }
-  const Scale slope = ifm_scale(Input::ifm2); // of leaky ReLU
+  const Scale slope = mode == EW_LRELU ? ifm_scale(Input::ifm2) : Scale{};
   const uint64_t mask = ifm_bits >= 64 ? UINT64_MAX : (uint64_t{1} << ifm_bits) - 1;
   const auto shift_of = [&](int64_t by) {
     if (by < 0 || by > 63) {

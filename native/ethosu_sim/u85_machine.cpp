@@ -13,10 +13,6 @@ struct Microblock {
 };
 constexpr Microblock kMicroblocks[] = {{1, 1}, {1, 2}, {1, 4}, {2, 2}, {2, 4}, {4, 4}};
 
-int64_t sign_extend_40(uint64_t value) {
-  return static_cast<int64_t>(value << 24) >> 24;
-}
-
 // The registers of an input.
 struct InputCodes {
   const char* name;
@@ -45,6 +41,17 @@ Scale scale_of(uint32_t low, uint32_t high, Rounding rounding, const char* reg) 
   return {low & 0x7FFFFFFF, high & 63, rounding, left_shift};
 }
 
+void check_alignment(const FeatureMap& map) {
+  const unsigned unit = map.bricks ? 16 : map.element_bytes;
+  for (unsigned i = 0; i < 4; ++i) {
+    if (map.base[i] % unit) {
+      invalid(
+          std::string("NPU_SET_") + map.name + "_BASE" + std::to_string(i) + " is " + hex(map.base[i]) +
+          ", not a multiple of " + std::to_string(unit));
+    }
+  }
+}
+
 } // namespace
 
 U85Machine::U85Machine(int32_t macs) : macs_(macs) {
@@ -67,6 +74,36 @@ void U85Machine::forget() {
 void U85Machine::start() {
   chains_.clear();
   accumulators_ = {};
+}
+
+uint32_t U85Machine::get(unsigned code) const {
+  if (!registers_.cmd0[code].set) {
+    invalid(std::string(name_of_cmd0(code)) + " was never set, but the operation needs it");
+  }
+  return registers_.cmd0[code].value;
+}
+
+int32_t U85Machine::get_signed(unsigned code) const {
+  return static_cast<int16_t>(get(code));
+}
+
+uint32_t U85Machine::value(unsigned code) const {
+  if (!registers_.cmd1[code].set) {
+    invalid(std::string(name_of_cmd1(code)) + " was never set, but the operation needs it");
+  }
+  return registers_.cmd1[code].value;
+}
+
+uint32_t U85Machine::parameter(unsigned code) const {
+  return value(code), registers_.cmd1[code].parameter;
+}
+
+uint64_t U85Machine::address(unsigned code) const {
+  return value(code) | static_cast<uint64_t>(registers_.cmd1[code].parameter & 0xFF) << 32;
+}
+
+int64_t U85Machine::stride(unsigned code) const {
+  return static_cast<int64_t>(address(code) << 24) >> 24; // 40 bits, signed
 }
 
 bool U85Machine::operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) {
@@ -100,8 +137,8 @@ bool U85Machine::operate(unsigned code, uint32_t parameter, ethosu_sim_operation
 
 Size U85Machine::ofm_size() const {
   const Size size{
-      int64_t{registers_.small(OFM_HEIGHT_M1)} + 1, int64_t{registers_.small(OFM_WIDTH_M1)} + 1,
-      int64_t{registers_.small(OFM_DEPTH_M1)} + 1};
+      int64_t{get(OFM_HEIGHT_M1)} + 1, int64_t{get(OFM_WIDTH_M1)} + 1,
+      int64_t{get(OFM_DEPTH_M1)} + 1};
   if (size.height * size.width > (int64_t{1} << 31) / size.depth) {
     not_modelled(
         "the OFM is " + std::to_string(size.height) + " x " + std::to_string(size.width) + " x " +
@@ -111,25 +148,24 @@ Size U85Machine::ofm_size() const {
 }
 
 int64_t U85Machine::ifm_depth() const {
-  return int64_t{registers_.small(IFM_DEPTH_M1)} + 1;
+  return int64_t{get(IFM_DEPTH_M1)} + 1;
 }
 
 Storage U85Machine::storage(Input input) const {
-  return static_cast<Storage>(registers_.small(codes_of(input == Input::ifm2).precision) >> 14 & 3);
+  return static_cast<Storage>(get(codes_of(input == Input::ifm2).precision) >> 14 & 3);
 }
 
 unsigned U85Machine::element_bytes(Input input) const {
-  return 1u << (registers_.small(codes_of(input == Input::ifm2).precision) >> 2 & 3);
+  return 1u << (get(codes_of(input == Input::ifm2).precision) >> 2 & 3);
 }
 
 bool U85Machine::is_signed(Input input) const {
-  return registers_.small(codes_of(input == Input::ifm2).precision) & 1;
+  return get(codes_of(input == Input::ifm2).precision) & 1;
 }
 
 FeatureMap U85Machine::feature_map(Input input) {
   const InputCodes& codes = codes_of(input == Input::ifm2);
-  const Registers& r = registers_;
-  const uint32_t precision = r.small(codes.precision), format = precision >> 6 & 3;
+  const uint32_t precision = get(codes.precision), format = precision >> 6 & 3;
   if (format > 1) {
     refuse(codes.name, precision, "the format of its bits 6 and 7 is unknown");
   }
@@ -140,58 +176,62 @@ FeatureMap U85Machine::feature_map(Input input) {
   }
   FeatureMap map;
   map.name = codes.name;
-  map.region = r.small(codes.region) & 7;
+  map.region = get(codes.region) & 7;
   for (unsigned i = 0; i < 4; ++i) {
-    map.base[i] = r.wide(codes.base0 + i, 8);
+    map.base[i] = address(codes.base0 + i);
   }
-  map.height0 = int64_t{r.small(codes.height0)} + 1;
-  map.height1 = int64_t{r.small(codes.height1)} + 1;
-  map.width0 = int64_t{r.small(codes.width0)} + 1;
-  map.stride_x = sign_extend_40(r.wide(codes.stride_x, 8));
-  map.stride_y = sign_extend_40(r.wide(codes.stride_y, 8));
-  map.stride_c = sign_extend_40(r.wide(codes.stride_c, 8));
+  map.height0 = int64_t{get(codes.height0)} + 1;
+  map.height1 = int64_t{get(codes.height1)} + 1;
+  map.width0 = int64_t{get(codes.width0)} + 1;
+  map.stride_x = stride(codes.stride_x);
+  map.stride_y = stride(codes.stride_y);
+  map.stride_c = stride(codes.stride_c);
   map.bricks = format == 1;
   map.element_bytes = element_bytes(input);
   map.is_signed = is_signed(input);
-  map.zero_point = r.small_signed(codes.zero_point);
+  map.zero_point = get_signed(codes.zero_point);
+  check_alignment(map);
   return map;
 }
 
 FeatureMap U85Machine::ofm_map() {
-  const Registers& r = registers_;
-  const uint32_t precision = r.small(OFM_PRECISION), format = precision >> 6 & 3;
+  const uint32_t precision = get(OFM_PRECISION), format = precision >> 6 & 3;
   if (format > 1) {
     refuse("OFM_PRECISION", precision, "the format of its bits 6 and 7 is unknown");
   }
   FeatureMap map;
   map.name = "OFM";
-  map.region = r.small(OFM_REGION) & 7;
-  for (unsigned i = 0; i < 4; ++i) {
-    map.base[i] = r.wide(OFM_BASE0 + i, 8);
-  }
-  map.height0 = int64_t{r.small(OFM_HEIGHT0_M1)} + 1;
-  map.height1 = int64_t{r.small(OFM_HEIGHT1_M1)} + 1;
-  map.width0 = int64_t{r.small(OFM_WIDTH0_M1)} + 1;
-  map.stride_x = sign_extend_40(r.wide(OFM_STRIDE_X, 8));
-  map.stride_y = sign_extend_40(r.wide(OFM_STRIDE_Y, 8));
-  map.stride_c = sign_extend_40(r.wide(OFM_STRIDE_C, 8));
   map.bricks = format == 1;
   map.element_bytes = 1u << (precision >> 1 & 3);
   map.is_signed = precision & 1;
-  map.zero_point = r.small_signed(OFM_ZERO_POINT);
+  map.zero_point = get_signed(OFM_ZERO_POINT);
+  if (precision >> 14 != STORAGE_TILES_2X2) {
+    return map; // it has no place in memory
+  }
+  map.region = get(OFM_REGION) & 7;
+  for (unsigned i = 0; i < 4; ++i) {
+    map.base[i] = address(OFM_BASE0 + i);
+  }
+  map.height0 = int64_t{get(OFM_HEIGHT0_M1)} + 1;
+  map.height1 = int64_t{get(OFM_HEIGHT1_M1)} + 1;
+  map.width0 = int64_t{get(OFM_WIDTH0_M1)} + 1;
+  map.stride_x = stride(OFM_STRIDE_X);
+  map.stride_y = stride(OFM_STRIDE_Y);
+  map.stride_c = stride(OFM_STRIDE_C);
+  check_alignment(map);
   return map;
 }
 
 Kernel U85Machine::kernel() const {
-  const uint32_t k = registers_.small(KERNEL_STRIDE);
+  const uint32_t k = get(KERNEL_STRIDE);
   Kernel kernel;
   kernel.stride_x = static_cast<int64_t>((k & 1) | (k >> 6 & 1) << 1) + 1;
   kernel.stride_y = static_cast<int64_t>((k >> 1 & 1) | (k >> 9 & 1) << 1) + 1;
   kernel.dilation_x = static_cast<int64_t>(k >> 3 & 1) + 1;
   kernel.dilation_y = static_cast<int64_t>(k >> 4 & 1) + 1;
   // The registers hold the size of the dilated kernel.
-  kernel.height = registers_.small(KERNEL_HEIGHT_M1) / kernel.dilation_y + 1;
-  kernel.width = registers_.small(KERNEL_WIDTH_M1) / kernel.dilation_x + 1;
+  kernel.height = get(KERNEL_HEIGHT_M1) / kernel.dilation_y + 1;
+  kernel.width = get(KERNEL_WIDTH_M1) / kernel.dilation_x + 1;
   if (k >> 5 & 1) {
     refuse("KERNEL_STRIDE", k, "subkernels of 4x4 are not modelled");
   }
@@ -200,20 +240,20 @@ Kernel U85Machine::kernel() const {
 
 Padding U85Machine::padding() const {
   return {
-      registers_.small(IFM_PAD_TOP) & 0x7F, registers_.small(IFM_PAD_LEFT) & 0x7F,
-      registers_.small(IFM_PAD_BOTTOM) & 0xFF, registers_.small(IFM_PAD_RIGHT) & 0xFF};
+      get(IFM_PAD_TOP) & 0x7F, get(IFM_PAD_LEFT) & 0x7F,
+      get(IFM_PAD_BOTTOM) & 0xFF, get(IFM_PAD_RIGHT) & 0xFF};
 }
 
 Upscale U85Machine::upscale() const {
-  const uint32_t mode = registers_.small(IFM_UPSCALE) & 3;
+  const uint32_t mode = get(IFM_UPSCALE) & 3;
   if (mode == 3) {
-    refuse("IFM_UPSCALE", registers_.small(IFM_UPSCALE), "this mode is unknown");
+    refuse("IFM_UPSCALE", get(IFM_UPSCALE), "this mode is unknown");
   }
   return static_cast<Upscale>(mode);
 }
 
 int64_t U85Machine::microblock_depth() const {
-  const uint32_t format = registers_.small(ACC_FORMAT), block = format >> 8 & 7;
+  const uint32_t format = get(ACC_FORMAT), block = format >> 8 & 7;
   if (block >= sizeof kMicroblocks / sizeof *kMicroblocks) {
     refuse("ACC_FORMAT", format, "this microblock is unknown");
   }
@@ -227,26 +267,26 @@ int64_t U85Machine::microblock_depth() const {
 }
 
 Scale U85Machine::ofm_scale() const {
-  const uint32_t high = registers_.high(OFM_SCALE), rounding = high >> 13 & 7;
+  const uint32_t high = parameter(OFM_SCALE), rounding = high >> 13 & 7;
   static constexpr Rounding kRoundings[] = {
       Rounding::double_up, Rounding::half_up, Rounding::double_asymmetric,
       Rounding::symmetric, Rounding::toward_zero, Rounding::down};
   if (rounding >= sizeof kRoundings / sizeof *kRoundings) {
     refuse("OFM_SCALE", high, "the rounding of its bits 13 to 15 is unknown");
   }
-  return scale_of(registers_.low(OFM_SCALE), high, kRoundings[rounding], "OFM_SCALE");
+  return scale_of(value(OFM_SCALE), high, kRoundings[rounding], "OFM_SCALE");
 }
 
 Scale U85Machine::ifm_scale(Input input) const {
   const unsigned code = codes_of(input == Input::ifm2).scale;
-  const uint32_t high = registers_.high(code);
+  const uint32_t high = parameter(code);
   return scale_of(
-      registers_.low(code), high, high >> 13 & 1 ? Rounding::half_up : Rounding::double_up,
+      value(code), high, high >> 13 & 1 ? Rounding::half_up : Rounding::double_up,
       input == Input::ifm2 ? "IFM2_SCALE" : "IFM_SCALE");
 }
 
 bool U85Machine::is_channelwise() const {
-  return !(registers_.small(OFM_PRECISION) >> 8 & 1);
+  return !(get(OFM_PRECISION) >> 8 & 1);
 }
 
 void U85Machine::describe(const Output& out, ethosu_sim_operation& done) const {
@@ -268,7 +308,7 @@ void U85Machine::describe(const Output& out, ethosu_sim_operation& done) const {
 }
 
 const Plane<int64_t>& U85Machine::chained(Input input) const {
-  const unsigned number = registers_.small(codes_of(input == Input::ifm2).region) & 7;
+  const unsigned number = get(codes_of(input == Input::ifm2).region) & 7;
   const auto found = chains_.find(number);
   if (found == chains_.end()) {
     invalid(
@@ -279,8 +319,7 @@ const Plane<int64_t>& U85Machine::chained(Input input) const {
 }
 
 int64_t U85Machine::scalar(Input input) const {
-  const int64_t value = static_cast<int32_t>(registers_.low(OP_SCALAR));
-  return value - registers_.small_signed(codes_of(input == Input::ifm2).zero_point);
+  return int64_t{static_cast<int32_t>(value(OP_SCALAR))} - get_signed(codes_of(input == Input::ifm2).zero_point);
 }
 
 template <class T>
@@ -298,7 +337,7 @@ void U85Machine::read_input(
   if (from.height < size.height || from.width < size.width || from.depth < size.depth) {
     invalid(std::string("the ") + name + " is a chained buffer that is smaller than what is read of it");
   }
-  const int64_t zero_point = registers_.small_signed(codes_of(input == Input::ifm2).zero_point);
+  const int64_t zero_point = get_signed(codes_of(input == Input::ifm2).zero_point);
   plane.shape(size.height, size.width, size.depth);
   for (int64_t y = 0; y < size.height; ++y) {
     for (int64_t x = 0; x < size.width; ++x) {

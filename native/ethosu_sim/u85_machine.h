@@ -55,6 +55,14 @@ class U85Machine final : public Machine {
  private:
   enum class Input { ifm, ifm2 };
 
+  // Registers, which the stream must have set.
+  uint32_t get(unsigned code) const; // of CMD0
+  int32_t get_signed(unsigned code) const; // its 16 bits as a signed number
+  uint32_t value(unsigned code) const; // of CMD1
+  uint32_t parameter(unsigned code) const; // the 16 bits beside it
+  uint64_t address(unsigned code) const; // both as 40 bits
+  int64_t stride(unsigned code) const; // the same, signed
+
   // Registers as values; they refuse what has no meaning. u85_machine.cpp.
   Size ofm_size() const;
   int64_t ifm_depth() const;

@@ -20,6 +20,10 @@ int64_t sign_extend(int64_t value, unsigned bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(value) << (64 - bits)) >> (64 - bits);
 }
 
+[[noreturn]] void refuse_sum() {
+  not_modelled("a sum does not fit in its accumulator");
+}
+
 // The fast way where the product fits.
 int64_t scaled(int64_t value, const Scale& scale) {
   return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
@@ -59,7 +63,7 @@ Table table_of(unsigned activation) {
 } // namespace
 
 void U85Machine::open(Output& out, bool with_scales) {
-  const uint32_t precision = registers_.small(OFM_PRECISION), activation = registers_.small(ACTIVATION);
+  const uint32_t precision = get(OFM_PRECISION), activation = get(ACTIVATION);
   out.size = ofm_size();
   out.map = ofm_map();
   out.scale = ofm_scale();
@@ -70,7 +74,7 @@ void U85Machine::open(Output& out, bool with_scales) {
   }
   const uint32_t storage = precision >> 14;
   out.chained = storage == STORAGE_CHAINED;
-  out.chain = registers_.small(OFM_REGION) & 7;
+  out.chain = out.chained ? get(OFM_REGION) & 7 : 0;
   out.stored = storage != STORAGE_NONE;
   if (storage == STORAGE_TILES_3X1) {
     not_modelled("NPU_SET_OFM_PRECISION is " + hex(precision) + ": tiles of 3x1 are not modelled");
@@ -90,16 +94,16 @@ void U85Machine::open(Output& out, bool with_scales) {
 
   // The clamp.
   if (!(activation >> 12 & 1)) {
-    out.least = registers_.small_signed(ACTIVATION_MIN);
-    out.most = registers_.small_signed(ACTIVATION_MAX);
+    out.least = get_signed(ACTIVATION_MIN);
+    out.most = get_signed(ACTIVATION_MAX);
     if (!out.map.is_signed) {
       out.least &= 0xFFFF;
       out.most &= 0xFFFF;
     }
     if (out.least > out.most) {
       not_modelled(
-          "NPU_SET_ACTIVATION_MIN " + hex(registers_.small(ACTIVATION_MIN)) + " is above NPU_SET_ACTIVATION_MAX " +
-          hex(registers_.small(ACTIVATION_MAX)));
+          "NPU_SET_ACTIVATION_MIN " + hex(get(ACTIVATION_MIN)) + " is above NPU_SET_ACTIVATION_MAX " +
+          hex(get(ACTIVATION_MAX)));
     }
   }
 
@@ -116,15 +120,15 @@ void U85Machine::open(Output& out, bool with_scales) {
 }
 
 void U85Machine::read_scales(Output& out) {
-  const bool wide = registers_.small(ACC_FORMAT) & 1; // 48 bits
-  const int64_t length = registers_.low(SCALE_LENGTH), needed = out.size.depth * kRecord;
+  const bool wide = get(ACC_FORMAT) & 1; // 48 bits
+  const int64_t length = value(SCALE_LENGTH), needed = out.size.depth * kRecord;
   if (length < needed) {
     invalid(
         "NPU_SET_SCALE_LENGTH is " + std::to_string(length) + ", but " + std::to_string(out.size.depth) +
         " channels need " + std::to_string(needed) + " bytes");
   }
   const uint8_t* record = memory.read(
-      registers_.small(SCALE_REGION) & 7, registers_.wide(SCALE_BASE, 8), static_cast<uint64_t>(needed), "scales");
+      get(SCALE_REGION) & 7, address(SCALE_BASE), static_cast<uint64_t>(needed), "scales");
   out.bias.resize(static_cast<size_t>(out.size.depth));
   out.channel_scales.assign(static_cast<size_t>(out.size.depth), out.scale);
   for (size_t c = 0; c < out.bias.size(); ++c, record += kRecord) {
@@ -141,7 +145,8 @@ void U85Machine::put_sums(Output& out, int64_t y, const Sum* sums) {
   const int64_t width = out.size.width, depth = out.size.depth;
   out.row.resize(static_cast<size_t>(width * depth));
   int64_t* values = out.row.data();
-  const bool wide = registers_.small(ACC_FORMAT) & 1;
+  const int64_t limit = int64_t{1} << (get(ACC_FORMAT) & 1 ? 47 : 31);
+  bool fits = true;
   if (out.channel_scales.empty()) {
     for (int64_t i = 0; i < width * depth; ++i) {
       values[i] = scaled(sums[i], out.scale);
@@ -150,15 +155,14 @@ void U85Machine::put_sums(Output& out, int64_t y, const Sum* sums) {
     const int64_t* bias = out.bias.data();
     const Scale* scales = out.channel_scales.data();
     for (int64_t x = 0; x < width; ++x, sums += depth, values += depth) {
-      if (wide) {
-        for (int64_t c = 0; c < depth; ++c) {
-          values[c] = scaled(sign_extend(sums[c] + bias[c], 48), scales[c]);
-        }
-      } else {
-        for (int64_t c = 0; c < depth; ++c) {
-          values[c] = rescale(static_cast<int32_t>(sums[c] + bias[c]), scales[c]);
-        }
+      for (int64_t c = 0; c < depth; ++c) {
+        const int64_t sum = sums[c] + bias[c];
+        fits = fits && sum >= -limit && sum < limit;
+        values[c] = scaled(sum, scales[c]);
       }
+    }
+    if (!fits) {
+      refuse_sum();
     }
   }
   put_row(out, y, out.row.data());
@@ -298,7 +302,7 @@ void U85Machine::close(Output& out) {
 }
 
 void U85Machine::open_accumulators(const Output& out) {
-  const uint32_t format = registers_.small(ACC_FORMAT);
+  const uint32_t format = get(ACC_FORMAT);
   Accumulators& a = accumulators_;
   if ((format & 3) > 1) {
     not_modelled("NPU_SET_ACC_FORMAT is " + hex(format) + ": the format of its bits 0 and 1 is unknown");
@@ -334,6 +338,13 @@ void U85Machine::put_accumulators(Output& out, int64_t y, Sum* sums) {
   Accumulators& a = accumulators_;
   const int64_t count = out.size.width * out.size.depth;
   if (a.input == ACC_RESET && a.output) {
+    if (sizeof(Sum) > sizeof(int32_t)) {
+      const int64_t limit = int64_t{1} << (a.is_wide ? 47 : 31);
+      const auto [least, greatest] = std::minmax_element(sums, sums + count);
+      if (*least < -limit || *greatest >= limit) {
+        refuse_sum();
+      }
+    }
     put_sums(out, y, sums);
     return;
   }
@@ -344,10 +355,16 @@ void U85Machine::put_accumulators(Output& out, int64_t y, Sum* sums) {
   } else {
     a.row.assign(static_cast<size_t>(count), 0);
   }
+  const int64_t limit = int64_t{1} << (a.is_wide ? 47 : 31);
   for (int64_t i = 0; i < count; ++i) {
-    a.row[static_cast<size_t>(i)] = sign_extend(
-        static_cast<int64_t>(static_cast<uint64_t>(a.row[static_cast<size_t>(i)]) + static_cast<uint64_t>(int64_t{sums[i]})),
-        a.is_wide ? 48 : 32);
+    int64_t& sum = a.row[static_cast<size_t>(i)];
+    if (sum < -limit || sum >= limit) {
+      invalid("IFM2 holds a number that does not fit in an accumulator");
+    }
+    sum += sums[i];
+    if (sum < -limit || sum >= limit) {
+      refuse_sum();
+    }
   }
   if (a.output) {
     put_sums(out, y, a.row.data());

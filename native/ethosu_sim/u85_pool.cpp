@@ -5,7 +5,7 @@
 namespace ethosu::u85 {
 namespace {
 
-constexpr int64_t kFar = int64_t{1} << 40; // beyond any value; padding of maxima and minima
+constexpr int64_t kFar = int64_t{1} << 40; // beyond any value: padding of maxima and minima
 constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 constexpr const char* kNames[] = {"max pool",           "average pool", "sum over depth", "sum pool",
                                   "accumulator output", "min pool",     "arg max over x", "arg max over y"};
@@ -59,7 +59,7 @@ void U85Machine::pool(uint32_t mode, ethosu_sim_operation& done) {
       find_greatest(mode, out);
       break;
     default:
-      if (element_bytes(Input::ifm) == 1 && mode == POOL_SUM) {
+      if (element_bytes(Input::ifm) == 1 && mode == POOL_SUM) { // at most 2^22 values of 9 bits
         pool_as<int16_t, int32_t>(mode, out);
       } else {
         pool_as<int64_t, int64_t>(mode, out);
@@ -82,6 +82,12 @@ void U85Machine::pool_as(uint32_t mode, Output& out) {
   std::vector<Sum> sums(static_cast<size_t>(out.size.width * out.size.depth));
   for (int64_t y = 0; y < out.size.height; ++y) {
     pool_row(in, window, what, y, out.size.width, sums.data());
+    if (mode != POOL_SUM) {
+      const auto [least, greatest] = std::minmax_element(sums.begin(), sums.end());
+      if (*least <= -kFar || *greatest >= kFar) {
+        invalid("a window of the pool lies in the padding altogether");
+      }
+    }
     put_accumulators(out, y, sums.data());
   }
 }
@@ -95,7 +101,7 @@ void U85Machine::average(Output& out) {
       out.size.depth};
   if (accumulators_.input != ACC_RESET || !accumulators_.output) {
     not_modelled(
-        "NPU_SET_ACC_FORMAT is " + hex(registers_.small(ACC_FORMAT)) +
+        "NPU_SET_ACC_FORMAT is " + hex(get(ACC_FORMAT)) +
         ": an average pool that keeps or continues accumulators is not modelled");
   }
   if (is_channelwise() || out.scale.scale != uint64_t{1} << out.scale.shift) {
@@ -157,7 +163,7 @@ void U85Machine::find_greatest(uint32_t mode, Output& out) {
       out.size.depth};
   if (element_bytes(Input::ifm) > 2) {
     not_modelled(
-        "NPU_SET_IFM_PRECISION is " + hex(registers_.small(IFM_PRECISION)) +
+        "NPU_SET_IFM_PRECISION is " + hex(get(IFM_PRECISION)) +
         ": arg max of elements wider than 16 bits is not modelled");
   }
   Plane<int64_t> in;

@@ -25,7 +25,7 @@ void U85Machine::resize(uint32_t mode, ethosu_sim_operation& done) {
   }
   if (element_bytes(Input::ifm) > 2) {
     not_modelled(
-        "NPU_SET_IFM_PRECISION is " + hex(registers_.small(IFM_PRECISION)) +
+        "NPU_SET_IFM_PRECISION is " + hex(get(IFM_PRECISION)) +
         ": resizing elements wider than 16 bits is not modelled");
   }
   Output out;
@@ -34,13 +34,13 @@ void U85Machine::resize(uint32_t mode, ethosu_sim_operation& done) {
   describe(out, done);
   // The kernel registers hold the size of what is read.
   const Size size{
-      int64_t{registers_.small(KERNEL_HEIGHT_M1)} + 1, int64_t{registers_.small(KERNEL_WIDTH_M1)} + 1, out.size.depth};
+      int64_t{get(KERNEL_HEIGHT_M1)} + 1, int64_t{get(KERNEL_WIDTH_M1)} + 1, out.size.depth};
 
   const auto axis_of = [&](unsigned numerator, unsigned step, unsigned offset, int64_t count, int64_t inputs) {
     Axis axis;
-    axis.numerator = int64_t{registers_.small(numerator) & 0x7FF} + 1;
-    const int64_t whole = registers_.high(step) & 15, rest = registers_.low(step) & 0x7FF;
-    const int64_t first = static_cast<int32_t>(registers_.small(offset) << 20) >> 20; // 12 bits, signed
+    axis.numerator = int64_t{get(numerator) & 0x7FF} + 1;
+    const int64_t whole = parameter(step) & 15, rest = value(step) & 0x7FF;
+    const int64_t first = static_cast<int32_t>(get(offset) << 20) >> 20; // 12 bits, signed
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = i * (whole * axis.numerator + rest) + first;
       const int64_t lower = at >= 0 ? at / axis.numerator : -((-at + axis.numerator - 1) / axis.numerator);

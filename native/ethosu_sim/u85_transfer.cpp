@@ -7,10 +7,6 @@ namespace {
 
 constexpr unsigned kIndexBytes = 4;
 
-int64_t signed_40(uint64_t value) {
-  return static_cast<int64_t>(value << 24) >> 24;
-}
-
 uint64_t at(uint64_t base, int64_t offset, const char* what) {
   const int64_t address = static_cast<int64_t>(base) + offset;
   if (address < 0) {
@@ -22,7 +18,7 @@ uint64_t at(uint64_t base, int64_t offset, const char* what) {
 } // namespace
 
 void U85Machine::transfer(ethosu_sim_operation& done) {
-  const uint32_t source = registers_.small(DMA0_SRC_REGION), destination = registers_.small(DMA0_DST_REGION);
+  const uint32_t source = get(DMA0_SRC_REGION), destination = get(DMA0_DST_REGION);
   const uint32_t dimensions = (source >> 9 & 3) + 1;
   const bool gathers = source >> 11 & 1, scatters = destination >> 11 & 1;
   done.name = gathers ? "gather" : scatters ? "scatter" : "transfer";
@@ -33,20 +29,21 @@ void U85Machine::transfer(ethosu_sim_operation& done) {
     invalid("the transfer may not be indexed at both ends");
   }
   const unsigned from = source & 0x100 ? kInternal : source & 7, to = destination & 0x100 ? kInternal : destination & 7;
-  const uint64_t length = registers_.wide(DMA0_LEN, 8), source_base = registers_.wide(DMA0_SRC, 8),
-                 destination_base = registers_.wide(DMA0_DST, 8);
+  const uint64_t length = address(DMA0_LEN), source_base = address(DMA0_SRC),
+                 destination_base = address(DMA0_DST);
   const bool indexed = gathers || scatters;
-  const int64_t rows = dimensions >= 2 ? registers_.small(DMA0_SIZE0) : 1;
-  const int64_t planes = dimensions == 3 ? registers_.small(DMA0_SIZE1) : 1;
+  const int64_t rows = dimensions >= 2 ? get(DMA0_SIZE0) : 1;
+  const int64_t planes = dimensions == 3 ? get(DMA0_SIZE1) : 1;
   if (!rows || !planes || !length) {
     invalid("the transfer is of size 0");
   }
-  const int64_t source_row = signed_40(registers_.wide(DMA0_SRC_STRIDE0, 8)),
-                source_plane = dimensions == 3 ? signed_40(registers_.wide(DMA0_SRC_STRIDE1, 8)) : 0,
-                destination_row = signed_40(registers_.wide(DMA0_DST_STRIDE0, 8)),
-                destination_plane = dimensions == 3 ? signed_40(registers_.wide(DMA0_DST_STRIDE1, 8)) : 0,
-                index_skip = dimensions == 3 ? signed_40(registers_.wide(DMA0_IDX_SKIP1, 8)) : 0;
-  const uint64_t most = registers_.low(DMA0_IDX_MAX);
+  const bool has_rows = dimensions >= 2, has_planes = dimensions == 3;
+  const int64_t source_row = has_rows || gathers ? stride(DMA0_SRC_STRIDE0) : 0,
+                destination_row = has_rows || scatters ? stride(DMA0_DST_STRIDE0) : 0,
+                source_plane = has_planes ? stride(DMA0_SRC_STRIDE1) : 0,
+                destination_plane = has_planes ? stride(DMA0_DST_STRIDE1) : 0,
+                index_skip = has_planes && indexed ? stride(DMA0_IDX_SKIP1) : 0;
+  const uint64_t most = indexed ? value(DMA0_IDX_MAX) : 0;
   done.source_region = from;
   done.source_address = source_base;
   done.destination_region = to;
@@ -59,10 +56,10 @@ void U85Machine::transfer(ethosu_sim_operation& done) {
       int64_t source_index = i, destination_index = i;
       if (indexed) {
         const uint64_t place =
-            at(registers_.wide(DMA0_IDX, 8), kIndexBytes * (j * rows + i) + j * index_skip, "list of indices");
+            at(address(DMA0_IDX), kIndexBytes * (j * rows + i) + j * index_skip, "list of indices");
         int32_t index;
         std::memcpy(
-            &index, memory.read(registers_.small(DMA0_IDX_REGION) & 7, place, sizeof index, "list of indices"),
+            &index, memory.read(get(DMA0_IDX_REGION) & 7, place, sizeof index, "list of indices"),
             sizeof index);
         if (index < 0 || static_cast<uint64_t>(index) > most) {
           invalid(
