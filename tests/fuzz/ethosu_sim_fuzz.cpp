@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -97,7 +98,9 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s is no seed file\n", argv[i]);
       return 2;
     }
-    ethosu_sim* sim = ethosu_sim_create(static_cast<int32_t>(seed.family), static_cast<int32_t>(seed.macs));
+    const std::unique_ptr<ethosu_sim, void (*)(ethosu_sim*)> owner(
+        ethosu_sim_create(static_cast<int32_t>(seed.family), static_cast<int32_t>(seed.macs)), ethosu_sim_destroy);
+    ethosu_sim* sim = owner.get();
     if (!sim) {
       std::fprintf(stderr, "%s: there is no such accelerator\n", argv[i]);
       return 2;
@@ -135,7 +138,6 @@ int main(int argc, char** argv) {
       }
       ++statuses[status];
     }
-    ethosu_sim_destroy(sim);
   }
   std::printf("ok %u invalid %u not_modelled %u bad_argument %u too_much_work %u\n", statuses[0], statuses[1], statuses[2],
       statuses[3], statuses[4]);
