@@ -57,7 +57,7 @@ def compiled() -> DelegationReport:
     return replace(
         report(),
         operations=(
-            Operation(0, "conv2d + relu", "conv2d{activation=relu}", (1, 5, 5, 8), 3000, conv),
+            Operation(0, "conv2d + relu", "conv2d{activation=relu}", (1, 5, 5, 8), 3000, conv, None, 75, 200, 248),
             Operation(1, "fully_connected", "fully_connected", (1, 12), 1000, origin("fc", 9, "fc")),
         ),
         program_bytes=4096,
@@ -94,6 +94,9 @@ def test_json_says_everything():
         "attributes": "conv2d{activation=relu}",
         "shape": [1, 5, 5, 8],
         "macs": 3000,
+        "bytes_read": 75,
+        "bytes_written": 200,
+        "constant_bytes": 248,
         "nodes": ["conv", "relu"],
         "source": f"{Path.cwd()}/net.py:3",
         "module": "stem.conv",

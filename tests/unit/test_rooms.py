@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
@@ -84,3 +86,22 @@ def test_no_exception_is_left_over() -> None:
     modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
     for (module, name), reason in EXCEPTIONS.items():
         assert reason and name in {found for found, _ in imports(modules[module])}
+
+
+BY_OTHERS = {
+    "support_table": "made by `python -m tests.support_tables`, which compiles every row",
+    "limits_table": "the same",
+    "parse_graph": "reads what `print_graph` and the intermediates folder write; tests write graphs as text",
+}
+"""Functions and classes that nothing in the package uses, with the reason why they are there."""
+
+
+def test_nothing_is_there_for_tests_alone() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    words = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    for path, text in texts.items():
+        for node in ast.parse(text).body:
+            # What is decorated is registered somewhere.
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.decorator_list:
+                used = words[node.name] > 1 or node.name in BY_OTHERS
+                assert used, f"{path}:{node.lineno}: `{node.name}` is used nowhere in the package"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from micronpu.chips import load_chip, shipped_chips
 from micronpu.chips.chip import Chips, Memory, parse_chip
-from micronpu.errors import OptionError
+from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for
 
@@ -294,3 +295,29 @@ def test_an_ethos_u_of_a_chip(tmp_path):
         path.write_text(ETHOS_U_CHIP.replace(old, new, 1))
         with pytest.raises(OptionError, match=sentence):
             find_target(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "sentence"),
+    [
+        (
+            "corstone300",
+            "ethosu",
+            "A program for Ethos-U needs Vela, its compiler, which is not installed. Try: pip install "
+            "ethos-u-vela==5.2.0, or a target of another family: Neutron, Cortex-M.",
+        ),
+        (
+            "cortex-m4",
+            "executorch.backends.cortex_m",
+            "A program for Cortex-M needs executorch.backends.cortex_m, the operators of CMSIS-NN, which is not "
+            'installed. Try: pip install "executorch==1.5.*", or a target of another family: Neutron, Ethos-U.',
+        ),
+    ],
+)
+def test_a_family_whose_compiler_is_missing(monkeypatch, name, package, sentence):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda p, *_: None if p == package else there(p))
+    assert find_target(name).name in all_targets()  # it is listed all the same
+    with pytest.raises(RuntimeUnavailableError) as caught:
+        options_for(find_target(name))
+    assert str(caught.value) == sentence

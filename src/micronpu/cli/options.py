@@ -56,7 +56,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
     Raises:
         OptionError: an option of another family, or a value that does not fit.
     """
-    from micronpu.targets.registry import FAMILIES
+    from micronpu.targets.registry import FAMILIES, options_for
 
     family = FAMILIES[target.family]
     given: dict[str, Any] = context.meta.get(_KEY, {})
@@ -69,7 +69,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
                 hint="leave it out, or another --target",
             )
     values = {name: _value(own[name], value) for name, value in given.items()}
-    options: Options = family.choose(target, values)
+    options: Options = options_for(target, given=values)
     return options
 
 

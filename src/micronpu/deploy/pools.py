@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from micronpu.container.payload import SILICON_MAGIC, align, parse
 from micronpu.deploy.plan import Plan, Value
 from micronpu.errors import PayloadError
-from micronpu.runtime.pte import TensorValue
 from micronpu.targets.ethosu.payload import parse as parse_ethosu
 
 ETHOS_U_BACKEND = "EthosUBackend"
@@ -203,13 +202,6 @@ def _neutron_bytes(payload: bytes) -> tuple[int, str]:
         "channels-last order, and the driver's context depends on its version."
     )
     return sum(map(align, [pointers, *sizes])), sentence
-
-
-def bytes_of(tensor: TensorValue) -> int:
-    """Bytes of a tensor's elements."""
-    from math import prod
-
-    return prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
 
 
 ELEMENT_BYTES = {

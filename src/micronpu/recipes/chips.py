@@ -9,7 +9,7 @@ from executorch.export import ExportRecipe
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
-from micronpu.targets.registry import FAMILIES, find_target
+from micronpu.targets.registry import FAMILIES, find_target, options_for
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""
@@ -59,7 +59,7 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
             f"The recipe for {chosen.name} was given `{family.silicon_field}`, which the chip decides.",
             hint="leave it out, or another chip",
         )
-    device = family.device(family.choose(chosen, own), chosen.name, chosen.core)
+    device = family.device(options_for(chosen, given=own), chosen.name, chosen.core)
     checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
     checked.check(f'{chosen.name} with "{quantization}"', is_qat)
     activations: Activations = "int16" if quantization.startswith("int16") else "int8"

@@ -49,6 +49,8 @@ class Operation:
         macs: multiply-accumulate operations.
         origin: where it comes from.
         cost: estimate of the NPU's compiler, or None where it has none.
+        bytes_read, bytes_written: of activations, whatever executes the operation.
+        constant_bytes: weights and tables that it reads.
     """
 
     partition: int
@@ -58,6 +60,9 @@ class Operation:
     macs: int
     origin: Origin
     cost: Cost | None = None
+    bytes_read: int = 0
+    bytes_written: int = 0
+    constant_bytes: int = 0
 
     @classmethod
     def of(cls, partition: int, node: Node, cost: Cost | None = None) -> Operation:
@@ -65,14 +70,18 @@ class Operation:
         clamp = getattr(node.op, "activation", None)
         fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
         result = node.outputs[0].type
+        work = node.op.work(result, *node.input_types, constant=tuple(t.is_constant for t in node.inputs))
         return cls(
             partition=partition,
             name=f"{node.op.name} + {clamp.name.lower()}" if clamp is not None and fused else node.op.name,
             attributes=str(node.op),
             shape=result.shape,
-            macs=node.op.macs(result, *node.input_types),
+            macs=work.macs,
             origin=node.origin,
             cost=cost,
+            bytes_read=work.bytes_read,
+            bytes_written=work.bytes_written,
+            constant_bytes=work.constant_bytes,
         )
 
 
@@ -182,6 +191,9 @@ class DelegationReport:
                     "attributes": o.attributes,
                     "shape": list(o.shape),
                     "macs": o.macs,
+                    "bytes_read": o.bytes_read,
+                    "bytes_written": o.bytes_written,
+                    "constant_bytes": o.constant_bytes,
                     "nodes": list(o.origin.nodes),
                     "source": o.origin.source,
                     "module": o.origin.module,

@@ -89,6 +89,10 @@ class Family(ABC):
         """Targets that need no chip: a sentence about each by the name of the silicon, which is the target's, too."""
         return {}
 
+    def missing(self) -> tuple[str, str]:
+        """What the family's compiler needs and this machine does not have, and how to get it; "" and "" for nothing."""
+        return "", ""
+
     def defaults(self, target: Target) -> dict[str, Any]:
         """Options that the chip decides, by name, besides `silicon_field`."""
         return {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
-from micronpu.errors import OptionError
+from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.cortexm.family import CortexM
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.family import Family, Target
@@ -98,7 +99,7 @@ def _from_file(path: str, wanted: str) -> Target:
     try:
         targets = chip_targets(chip)
         for target in targets:
-            FAMILIES[target.family].choose(target)  # refuses what the family's compiler does not know
+            options_for(target)  # refuses what the family's compiler does not know
     except OptionError as error:
         raise OptionError(f"The chip file {path} cannot be used: {error.what}", hint=error.hint) from error
     if not targets:
@@ -111,15 +112,21 @@ def _from_file(path: str, wanted: str) -> Target:
     return chosen[0]
 
 
-def options_for(target: Target, options: Options | None = None) -> Any:
+def options_for(target: Target, options: Options | None = None, given: Mapping[str, Any] | None = None) -> Any:
     """The options that a user gave for a target, or its defaults.
+
+    Args:
+        options: as a value; or else
+        given: some of them by name.
 
     Raises:
         OptionError: they are for another family or other silicon.
+        RuntimeUnavailableError: the family's compiler is not installed.
     """
     family = FAMILIES[target.family]
+    _check_installed(family)
     if options is None:
-        return family.choose(target)
+        return family.choose(target, given)
     field, hint = family.silicon_field, f'{family.options.__name__}({family.silicon_field}="{target.silicon}")'
     if not isinstance(options, family.options):
         raise OptionError(
@@ -127,10 +134,20 @@ def options_for(target: Target, options: Options | None = None) -> Any:
             f"{type(options).__name__}.",
             hint=hint,
         )
-    given = getattr(options, field)
-    if given != target.silicon:
-        raise OptionError(f"The target is {target.silicon}, but the options are for {given}.", hint=hint)
+    silicon = getattr(options, field)
+    if silicon != target.silicon:
+        raise OptionError(f"The target is {target.silicon}, but the options are for {silicon}.", hint=hint)
     return options
+
+
+def _check_installed(family: Family) -> None:
+    what, remedy = family.missing()
+    if what:
+        others = [f.title for f in FAMILIES.values() if not f.missing()[0]]
+        raise RuntimeUnavailableError(
+            f"A program for {family.title} needs {what}, which is not installed.",
+            hint=f"{remedy}, or a target of another family: {', '.join(others)}" if others else remedy,
+        )
 
 
 def device_for(name: str, options: Options | None = None) -> Device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import util
 from typing import TYPE_CHECKING
 
 from micronpu.chips import Chip
@@ -38,6 +39,14 @@ class CortexM(Family):
 
     def bare(self) -> Mapping[str, str]:
         return dict.fromkeys(CORES, "CMSIS-NN in int8 on the core, whatever the chip")
+
+    def missing(self) -> tuple[str, str]:
+        there = util.find_spec("executorch") and util.find_spec("executorch.backends.cortex_m")
+        return (
+            ("", "")
+            if there
+            else ("executorch.backends.cortex_m, the operators of CMSIS-NN", 'pip install "executorch==1.5.*"')
+        )
 
     def device(self, options: CortexMOptions, name: str = "", core: Core | None = None) -> CortexMDevice:
         from micronpu.targets.cortexm.device import CortexMDevice

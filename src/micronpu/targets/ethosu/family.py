@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import util
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import NPU_FIELDS, Chip
@@ -71,6 +72,9 @@ class EthosU(Family):
 
     def bare(self) -> Mapping[str, str]:
         return dict.fromkeys(accelerators(), "an Ethos-U whatever the chip")
+
+    def missing(self) -> tuple[str, str]:
+        return ("", "") if util.find_spec("ethosu") else ("Vela, its compiler", "pip install ethos-u-vela==5.2.0")
 
     def defaults(self, target: Target) -> dict[str, Any]:
         if target.chip is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from micronpu.container import payload as container
+from micronpu.container.reference import read_container
 from micronpu.report.inspection import Delegate, Section, Tensor
 
 
@@ -16,9 +17,14 @@ def inspect(backend: str, blob: bytes) -> Delegate:
     kind = "for silicon" if payload.kind == "silicon" else "open reference container, runs on a host only"
     versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())
     layout = payload.layout
+    if payload.kind == "reference":
+        program = read_container(payload.microcode, payload.weights)  # refuses what is damaged
+        record = f"{program.num_operators} LiteRT operators, checksum {program.crc32:08x} is right"
+    else:
+        record = ""
     sections = (
         Section("header", layout.header_size, f"version {layout.version}"),
-        Section("microcode", len(payload.microcode)),
+        Section("microcode", len(payload.microcode), record),
         Section("weights", len(payload.weights), container.content_of(payload.weights)),
         Section("kernels", len(payload.kernels)),
     )
