@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
 from micronpu.ops.comparisons import CHOICES, FILLS, OPPOSITES
+from micronpu.ops.indices import MOST_POSITIONS
 from micronpu.quantize.switches import switchable
 
 aten = torch.ops.aten
@@ -23,9 +24,6 @@ aten = torch.ops.aten
 _COMPARISONS = tuple(f"{name}.{form}" for name in OPPOSITES for form in ("Scalar", "Tensor"))
 _CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 _INDICES = ("argmax.default", "argmin.default")
-
-MOST_INDICES = 256
-"""An index is an int8 number."""
 
 
 @switchable
@@ -86,7 +84,7 @@ def _compares_floats(node: Node) -> bool:
 def _indexes_floats(node: Node) -> bool:
     given = arguments(node)
     x, axis = given["self"], given["dim"]
-    return _is_float(x) and axis is not None and 1 < _value(x).shape[axis] <= MOST_INDICES
+    return _is_float(x) and axis is not None and 1 < _value(x).shape[axis] <= MOST_POSITIONS
 
 
 def _number(model: GraphModule, node: Node) -> Node:

@@ -109,7 +109,8 @@ def markdown_row(cells: Sequence[str]) -> str:
 def in_place(overload: str) -> list[str]:
     """The forms of an overload that change their operand and have a way of their own."""
     packet, form = overload.split(".")
-    forms = (f"{packet}_.{form}", f"{packet}_.{form.removeprefix('Tensor_')}")
+    forms = [f"{packet}_.{form}", f"{packet}_.{form.removeprefix('Tensor_')}"]
+    forms += [f"{packet}_.default"] if form == "int" else []  # transpose_.default is transpose.int
     return sorted({name for name in forms if name in WAYS})
 
 
