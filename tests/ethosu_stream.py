@@ -83,6 +83,7 @@ class Stream:
         }
         if name == "OFM":
             values |= {"HEIGHT_M1": height - 1, "WIDTH_M1": width - 1, "DEPTH_M1": depth - 1}
+            self.set(OFM_BLK_HEIGHT_M1=0, OFM_BLK_WIDTH_M1=1, OFM_BLK_DEPTH_M1=15, BLOCKDEP=0)
         elif name == "IFM":
             values |= {"DEPTH_M1": depth - 1}
         return self.set(**{f"{name}_{key}": value for key, value in values.items()})

@@ -108,6 +108,56 @@ int64_t FeatureMap::most() const {
   return is_signed ? (int64_t{1} << (8 * element_bytes - 1)) - 1 : (int64_t{1} << (8 * element_bytes)) - 1;
 }
 
+namespace {
+
+// The bytes of a block, [first, last], sorted.
+std::vector<std::pair<int64_t, int64_t>> bytes_of(const FeatureMap& map, const Area& area) {
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  const int64_t size = map.element_bytes;
+  for (int64_t y = area.y0; y < area.y1; ++y) {
+    Part parts[2];
+    const int count = row_parts(map, y, area.x1, parts);
+    for (int p = 0; p < count; ++p) {
+      for (int64_t x = std::max(area.x0, parts[p].begin); x < parts[p].end; ++x) {
+        const int64_t column = x - parts[p].begin;
+        if (!map.bricks) {
+          const int64_t at = parts[p].address + column * map.stride_x;
+          spans.emplace_back(at + area.c0 * size, at + area.c1 * size - 1);
+          continue;
+        }
+        for (int64_t c = area.c0; c < area.c1; c = (c / kBrick + 1) * kBrick) {
+          const int64_t end = std::min(area.c1, (c / kBrick + 1) * kBrick);
+          const int64_t at = parts[p].address + c / kBrick * map.stride_c + column * kBrick * size + c % kBrick * size;
+          spans.emplace_back(at, at + (end - c) * size - 1);
+        }
+      }
+    }
+  }
+  std::sort(spans.begin(), spans.end());
+  return spans;
+}
+
+} // namespace
+
+bool share_bytes(const FeatureMap& a, const Area& in_a, const FeatureMap& b, const Area& in_b) {
+  if (a.region != b.region) {
+    return false;
+  }
+  const auto first = bytes_of(a, in_a), second = bytes_of(b, in_b);
+  // Spans of one block may lie inside each other (strides of zero): a sweep over both by their ends.
+  size_t j = 0;
+  int64_t reach = INT64_MIN; // the greatest last byte of second[0 .. j)
+  for (const auto& [begin, last] : first) {
+    for (; j < second.size() && second[j].first <= last; ++j) {
+      reach = std::max(reach, second[j].second);
+    }
+    if (reach >= begin) {
+      return true;
+    }
+  }
+  return false;
+}
+
 template <class T>
 void read_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, T* out) {
   for_runs(map, y, width, depth, [&](int64_t address, int64_t elements, int64_t x, int64_t c, int64_t step) {

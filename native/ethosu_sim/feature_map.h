@@ -53,6 +53,14 @@ void read_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, i
 template <class T>
 void write_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, const T* values);
 
+// A block of a feature map: rows, columns and channels [begin, end).
+struct Area {
+  int64_t y0 = 0, y1 = 0, x0 = 0, x1 = 0, c0 = 0, c1 = 0;
+};
+
+// Whether any byte of a block of one map is in a block of another. Looks at no memory.
+bool share_bytes(const FeatureMap& a, const Area& in_a, const FeatureMap& b, const Area& in_b);
+
 struct Padding {
   int64_t top = 0, left = 0, bottom = 0, right = 0;
 };

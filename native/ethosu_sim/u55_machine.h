@@ -7,7 +7,7 @@
 #include "machine.h"
 #include "u55_registers.h"
 
-#include <optional>
+#include <tuple>
 
 namespace ethosu::u55 {
 
@@ -29,6 +29,10 @@ struct Finish {
   std::vector<int32_t> row;
 };
 
+struct Shape3 {
+  int64_t height = 0, width = 0, depth = 0;
+};
+
 class U55 final : public Machine {
  public:
   explicit U55(const Shape& shape);
@@ -36,6 +40,9 @@ class U55 final : public Machine {
  protected:
   const char* name_of_cmd0(unsigned code) const override;
   const char* name_of_cmd1(unsigned code) const override;
+  void start() override {
+    previous_ = {};
+  }
   bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) override;
 
  private:
@@ -82,7 +89,29 @@ class U55 final : public Machine {
   void scale_row(
       const std::vector<Channel>& channels, bool wide, int64_t width, int64_t depth, const Sum* sums, int64_t* out) const;
 
+  // An input as the jobs of an operation read it, see u55_overlap.cpp.
+  struct Source {
+    FeatureMap map;
+    Kernel kernel;
+    Padding pad;
+    bool upscaled = false;
+    int64_t height = 0, width = 0, depth = 0; // of the input, upscaled
+    bool whole_depth = false; // a job reads `job_depth` of all channels (convolution), or those of its output (all else)
+    int64_t job_depth = 1;
+    bool one_row = false, one_column = false, one_channel = false; // broadcast
+
+    Area area(const Area& made, int64_t chunk) const;
+  };
+  // Refuses an operation that may read what the one before it has not written yet, as far as BLOCKDEP lets it.
+  void check_overlap(const Finish& out, const std::vector<Source>& sources);
+  Source window_source(const Finish& out, const FeatureMap& in, const Kernel& kernel, bool whole_depth) const;
+
   Shape shape_;
+  struct {
+    bool valid = false;
+    FeatureMap map;
+    Shape3 size, block;
+  } previous_; // operation, and its output
 };
 
 } // namespace ethosu::u55

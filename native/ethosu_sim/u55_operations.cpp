@@ -171,6 +171,7 @@ void U55::convolve(bool depthwise, ethosu_sim_operation& done) {
   const int64_t taps = k.height * k.width * ifm_depth;
   memory.budget.spend(product({out.height, out.width, out.depth, taps}));
   const Weights layer = layer_weights(depthwise, in, k, out.depth, ifm_depth);
+  check_overlap(out, {window_source(out, in, k, !depthwise)});
   // 255 x 511: the greatest product of a value less its zero point and a weight of 9 bits.
   const bool fits = taps < kMost32 / (255 * 256);
   use_tables(out);
@@ -281,6 +282,7 @@ void U55::pool(uint32_t mode, ethosu_sim_operation& done) {
   describe(out, names[mode], done);
   const FeatureMap in = ifm();
   use_tables(out);
+  check_overlap(out, {window_source(out, in, kernel(), mode == 2)});
   if (mode == 2) {
     reduce_sum(out, in);
     return;
@@ -338,6 +340,15 @@ void U55::elementwise(uint32_t mode, ethosu_sim_operation& done) {
     second = ifm2();
   }
   use_tables(out);
+  std::vector<Source> sources(unary || scalar ? 1 : 2);
+  for (Source& source : sources) {
+    source.map = &source == sources.data() ? in : second;
+    source.height = out.height, source.width = out.width, source.depth = source.job_depth = out.depth;
+  }
+  if (sources.size() > 1) {
+    sources[1].one_row = broadcast & 1, sources[1].one_column = broadcast & 2, sources[1].one_channel = broadcast & 4;
+  }
+  check_overlap(out, sources);
 
   // Operand A is IFM, or IFM2 when swapped. Additions scale one of them with 32 bits, the other by a power of two.
   enum { kBoth16 = 0, kA32 = 1, kB32 = 2 };
