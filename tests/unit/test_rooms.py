@@ -33,10 +33,7 @@ ROOMS = (
 )
 """From the ground up; those on one floor import nothing of each other."""
 
-EXCEPTIONS = {
-    ("ir.op", "emit.litert"): "for types only: an operator's class says how it is written as LiteRT",
-    ("ir.op", "emit.tosa"): "for types only: and as TOSA",
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
 
 

@@ -20,8 +20,6 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import WAYS, Kind, Way, add_way
 
 if TYPE_CHECKING:
-    from micronpu.emit.litert import LiteRtEmitter
-    from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
@@ -166,12 +164,16 @@ class Op(ABC):
         """The result, computed in the slow and obvious way: the definition of the operator."""
 
     @abstractmethod
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        """Writes the operator into a LiteRT model."""
+    def to_litert(self, emit: Any) -> None:
+        """Writes the operator into a LiteRT model.
+
+        Args:
+            emit: a `micronpu.emit.litert.LiteRtEmitter`; the formats stand above the operators and name them.
+        """
 
     @abstractmethod
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """Writes the operator into a TOSA model and returns the result.
+    def to_tosa(self, emit: Any) -> Any:
+        """Writes the operator into a TOSA model and returns the result, a `TosaTensor`.
 
         Where TOSA's arithmetic differs from `reference`, the doc-string says how, and `tosa_steps` by how much.
 

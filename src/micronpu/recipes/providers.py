@@ -192,7 +192,7 @@ class FamilyRecipeProvider(_Provider):
         return device_recipe(name, self.family.device(chosen), options, is_qat, activations)
 
 
-def _provider_of(family: Family) -> type[FamilyRecipeProvider]:
+def provider_of(family: Family) -> type[FamilyRecipeProvider]:
     types = family.recipes()
     members = {"family": family, "types": types, "options": family.options, "__doc__": FamilyRecipeProvider.__doc__}
     return type(types.__name__.replace("Type", "Provider"), (FamilyRecipeProvider,), members)
@@ -206,7 +206,7 @@ def device_recipe(
     return build(name, quantizer, OutliningPartitioner(device, integer_io=options.io is not None), options)
 
 
-BY_FAMILY = {name: _provider_of(family) for name, family in FAMILIES.items()}
+BY_FAMILY = {name: provider_of(family) for name, family in FAMILIES.items()}
 """The class of the provider of each family."""
 
 PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_FAMILY.values())
