@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -47,6 +48,7 @@ MODEL = Network().eval()
 INPUTS = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(8)]
 
 
+@functools.cache
 def compiled(target: str, **options: object) -> micronpu.CompiledProgram:
     return micronpu.compile(MODEL, INPUTS[0], target, calibration=INPUTS, **options)
 
@@ -124,7 +126,11 @@ def test_a_chip_without_an_npu(name):
     chip = shipped_chips()[name]
     (target,) = chip_targets(chip)
     assert chip.npu is None and find_target(name) == target and target.silicon == chip.core
-    assert compiled(name).buffer == compiled(chip.core).buffer
+    assert (device_for(name).target, device_for(name).core.name) == (target.name, chip.core)
+
+
+def test_a_chip_makes_the_program_of_its_core():
+    assert compiled("rp2350").buffer == compiled("cortex-m33").buffer
 
 
 @pytest.mark.parametrize(
