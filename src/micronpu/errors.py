@@ -57,5 +57,9 @@ class RuntimeUnavailableError(MicroNpuError):
     """The host runtime plug-in, or the process that Vela runs in, cannot be had on this machine."""
 
 
+class WrongResultError(MicroNpuError):
+    """A compiled program gives something else than the quantized model that it was made of."""
+
+
 class InternalError(MicroNpuError):
     """An invariant of the compiler is broken: a defect of micronpu, not of the model."""

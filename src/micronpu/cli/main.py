@@ -60,6 +60,10 @@ MissingKernels = Annotated[
         help="Also make programs that call operators without a kernel in ExecuTorch, for those who register their own.",
     ),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify/--no-verify", help="Run the program on two calibration inputs beside the quantized model."),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -102,6 +106,7 @@ def compile_command(
     activations: Activations = "int8",
     io: InOut = None,
     allow_missing_kernels: MissingKernels = False,
+    verify: Verify = True,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -138,6 +143,7 @@ def compile_command(
             io=check_activations(io, "--io") if io is not None else None,
             options=options,
             allow_missing_kernels=allow_missing_kernels,
+            verify=verify,
             listener=listener,
         )
     out = console.output()

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from micronpu.chips.core import Core
 from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
+from micronpu.compiler.verify import float_results, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError
@@ -90,6 +91,7 @@ def compile_model(
     quantizer: StaticQuantizer | None = None,
     options: Options | None = None,
     allow_missing_kernels: bool = False,
+    verify: bool = True,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -110,6 +112,8 @@ def compile_model(
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
             for, for those who register their own.
+        verify: run the program on the first two inputs of the calibration data, and compare it with the quantized
+            model; see ``report.agreement``.
         listener: hears about progress.
 
     Returns:
@@ -119,11 +123,12 @@ def compile_model(
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
     """
     check_switch("allow_missing_kernels", allow_missing_kernels)
+    check_switch("verify", verify)
     check_listener(listener)
     clock = _Clock(listener)
     device = device_for(target, options)
     quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
-    quantized, examples, borders, rows = quantized_module(
+    quantized, examples, borders, rows, exact = quantized_module(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock
     )
     host = host_part(quantized, device, clock, borders)
@@ -134,7 +139,12 @@ def compile_model(
     notes = (*host.report.notes, *core_notes, *kernel_notes, *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-    return CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
+    program_made = CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
+    if verify:
+        with clock.step("verify"):
+            agreement = verified(program_made, exact, host.reads)
+        program_made.report = replace(report, agreement=agreement)
+    return program_made
 
 
 @dataclass(frozen=True)
@@ -145,12 +155,14 @@ class HostPart:
         core: computes in int8 what the calls leave; None where nothing does.
         report: what runs where and why.
         partitions: what is called, in the order of the partitions.
+        reads: for each of them, the nodes of the quantized module whose integers it takes.
     """
 
     module: GraphModule
     core: Core | None
     report: DelegationReport
     partitions: tuple[CompiledPartition, ...]
+    reads: tuple[tuple[str, ...], ...] = ()
 
 
 def host_part(
@@ -191,7 +203,8 @@ def host_part(
     core = device.core if leftovers is not None and leftovers.groups else None
     if core is None:
         compute_contiguously(module)
-    return HostPart(module, core, report, tuple(compiled))
+    reads = tuple(tuple(n.name for n in group.inputs) for group in partitioning.groups)
+    return HostPart(module, core, report, tuple(compiled), reads)
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
@@ -317,13 +330,14 @@ def _quantizer(
 
 class Quantized(NamedTuple):
     """A quantized module, example inputs for it, what its inputs and outputs mean where they are integers, and the
-    first rows of the user's data as it takes them.
+    first rows of the user's data as it takes them, with what the float model makes of them.
     """
 
     module: GraphModule
     examples: tuple[torch.Tensor, ...]
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
+    exact: Sequence[tuple[torch.Tensor, ...]] = ()
 
 
 def quantized_module(
@@ -351,6 +365,7 @@ def quantized_module(
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
         return Quantized(module, examples, rows=(examples,))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
+    exact: list[tuple[torch.Tensor, ...]] = []
     if train is not None:
         if calibration is not None:
             raise ModelError(
@@ -362,9 +377,10 @@ def quantized_module(
     else:
         batches = calibration_batches(calibration, examples)
         rows = tuple(batches[:MOST_ROWS])
+        exact = float_results(module, rows)
         with clock.step("quantize") as progress:
             module = quantize(module, batches, quantizer, lambda done: progress(done / len(batches)))
     if quantizer.settings.io is None:
-        return Quantized(module, examples, rows=rows)
+        return Quantized(module, examples, None, rows, exact)
     borders = integer_borders(module)
-    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)))
+    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)), exact)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
+from micronpu.report.agreement import Agreement
 from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Verdict
 
@@ -96,6 +97,7 @@ class DelegationReport:
         operations: the operations of the NPU programs in execution order; empty before compilation.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
+        agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.
         has_npu: False for a core alone, which computes in int8 what an NPU would.
     """
 
@@ -106,6 +108,7 @@ class DelegationReport:
     program_bytes: int = 0
     latency: tuple[Latency, ...] = ()
     has_npu: bool = True
+    agreement: Agreement | None = None
 
     @property
     def delegated(self) -> int:
@@ -148,6 +151,11 @@ class DelegationReport:
         """The part of `macs` that runs on the NPU."""
         return sum(v.macs for v in self.verdicts if v.delegated)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a user should know, the comparison with the quantized model first."""
+        return (str(self.agreement), *self.notes) if self.agreement is not None else self.notes
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "target": self.target,
@@ -168,6 +176,7 @@ class DelegationReport:
                 }
                 for t in self.latency
             ],
+            "agreement": asdict(self.agreement) if self.agreement is not None else None,
             "notes": list(self.notes),
             "verdicts": [
                 {
@@ -238,7 +247,7 @@ class DelegationReport:
         if self.left_over:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        return "\n".join([*lines, *map(str, self.latency), *self.notes])
+        return "\n".join([*lines, *map(str, self.latency), *self.remarks])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

@@ -143,7 +143,7 @@ def _short(count: int) -> str:
 
 
 def _notes(report: DelegationReport) -> str:
-    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*map(str, report.latency), *report.notes))
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*map(str, report.latency), *report.remarks))
 
 
 def _weight(row: Row, costs: bool) -> int:

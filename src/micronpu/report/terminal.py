@@ -50,9 +50,9 @@ def report_view(report: DelegationReport) -> RenderableType:
         parts += [
             Text.assemble((f"{t.processor}:", "bold"), str(t).removeprefix(f"{t.processor}:")) for t in report.latency
         ]
-    if report.notes:
+    if report.remarks:
         parts.append("")
-        parts += [Text.assemble(("Note: ", "bold"), note) for note in report.notes]
+        parts += [Text.assemble(("Note: ", "bold"), note) for note in report.remarks]
     return Group(*parts)
 
 

@@ -1,0 +1,39 @@
+"""What a compiled program gave beside the quantized model, on some inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How close a program is to the quantized model that it was made of.
+
+    Attributes:
+        inputs: how many inputs both were run on.
+        elements: of all results together.
+        equal: share of the elements that are the same, 0 to 1.
+        largest: largest difference, in steps of the result's grid, or in 1/127 of the largest value where it has none.
+        bound: the largest that there may be: what quantization costs on these inputs, and three steps.
+        reason: why nothing was compared; "" where something was.
+    """
+
+    inputs: int = 0
+    elements: int = 0
+    equal: float = 1.0
+    largest: float = 0.0
+    bound: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"The program was not compared with the quantized model: {self.reason}."
+        inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
+        if self.equal == 1.0:
+            return (
+                f"On {inputs} the program gives what the quantized model gives, in all of {self.elements:,} elements."
+            )
+        return (
+            f"On {inputs} the program gives what the quantized model gives in {self.equal:.1%} of {self.elements:,} "
+            f"elements; the largest difference is {self.largest:.3g} steps, where up to {self.bound:.3g} are expected."
+        )
