@@ -12,6 +12,7 @@ from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.deploy import deploy
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
+from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
 
 if TYPE_CHECKING:
@@ -90,8 +91,17 @@ def compile_command(
     model: ModelArgument,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="OUT.pte", help="The program.", show_default="FUNCTION.pte"),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT.pte",
+            help="The program; OUT.tflite writes the quantized network as one LiteRT model.",
+            show_default="FUNCTION.pte",
+        ),
     ] = None,
+    vela: Annotated[
+        bool, typer.Option("--vela", help="OUT.tflite holds the NPU's command stream, as LiteRT Micro runs it.")
+    ] = False,
     target: Target = DEFAULT_TARGET,
     calibration: Annotated[
         str | None,
@@ -120,6 +130,8 @@ def compile_command(
 
     # All that can be refused without torch is refused before it is loaded.
     options = chosen_options(context, find_target(target))
+    if vela and (output is None or output.suffix != ".tflite"):
+        raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     for path in (output, report_html, report_json):
         if path is not None:
             check_writable(path)
@@ -152,8 +164,8 @@ def compile_command(
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
     _write_reports(program.report, report_html, report_json)
-    program.save(destination)
-    for name in program.data_files:
+    program.save(destination, vela=vela)
+    for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
 

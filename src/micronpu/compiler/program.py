@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from micronpu.errors import OptionError
 from micronpu.files import write_file
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import DelegationReport
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from micronpu.deploy.deployment import Deployment
     from micronpu.quantize.borders import IntegerBorders
     from micronpu.runtime import HostProgram
+
+
+LITERT_SUFFIX = ".tflite"
 
 
 @dataclass
@@ -49,11 +53,38 @@ class CompiledProgram:
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     _host: dict[bool, HostProgram] = field(default_factory=dict, repr=False)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete."""
+    def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
+        """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
+
+        Args:
+            path: where it ends in ".tflite", the quantized network is written as one LiteRT model; see `to_litert`.
+            vela: see `to_litert`.
+        """
+        if Path(path).suffix == LITERT_SUFFIX:
+            return write_file(path, self.to_litert(vela=vela))
+        if vela:
+            raise OptionError(f"`vela` is for a LiteRT model, but {path} is no {LITERT_SUFFIX}.", hint="model.tflite")
         for name, data in self.data_files.items():
             write_file(Path(path).parent / name, data)
         return write_file(path, self.buffer)
+
+    def to_litert(self, *, vela: bool = False) -> bytes:
+        """The quantized network as one LiteRT model of integers, with names and a signature.
+
+        For LiteRT Micro on the core, for Vela's command, for NXP's converter as a tool by itself, for Netron.  Inputs
+        and outputs are those of the program with ``io="int8"``, in the same order and layout.
+
+        Args:
+            vela: the optimised model with the operator ``ethos-u`` instead, with the command stream of this program.
+
+        Raises:
+            UnsupportedError: an operator stays in float; the message names each, with its line.
+            OptionError: ``vela`` for a program without an Ethos-U.
+        """
+        from micronpu.compiler.whole import optimised_network, whole_network
+
+        assert isinstance(self.quantized, torch.fx.GraphModule)
+        return optimised_network(self.quantized, self.partitions) if vela else whole_network(self.quantized).data
 
     def deploy(
         self,

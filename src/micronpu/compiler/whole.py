@@ -1,0 +1,228 @@
+"""The whole quantized network as one LiteRT model: for LiteRT Micro, Vela's command line, NXP's converter, Netron.
+
+The same graph, passes and emitter as an NPU's partition; only that nothing is left over.  Inputs and outputs are the
+integers of the program: what stands between its first quantizations and its last dequantizations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from torch.fx import GraphModule, Node
+
+from micronpu import __version__
+from micronpu.emit.litert import to_litert
+from micronpu.errors import OptionError, UnsupportedError
+from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.ir.graph import Graph
+from micronpu.partition.device import CompiledPartition
+from micronpu.partition.partition import Group, partition
+from micronpu.passes import run_passes
+from micronpu.report.verdict import Verdict
+from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.optimised import optimised
+
+SIGNATURE = "serving_default"
+"""Key of the model's only signature, as LiteRT's own converters call it."""
+METADATA = "micronpu"
+"""Name of the metadata that says what made the model."""
+_IDENTIFIER = b"TFL3"
+
+
+@dataclass(frozen=True)
+class WholeNetwork:
+    """A network between its integer borders.
+
+    Attributes:
+        graph: legalised for LiteRT.
+        inputs, outputs: names in the order of the program's own.
+        data: the LiteRT model.
+    """
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    data: bytes
+
+
+def whole_network(module: GraphModule) -> WholeNetwork:
+    """One LiteRT model of a quantized module.
+
+    Raises:
+        UnsupportedError: an operator stays in float; the message names each, with the line of the user's model.
+    """
+    view = ProgramView(module)
+    border = _border(view)
+    order = {node: number for number, node in enumerate(view.graph.nodes)}
+    distinct = list(dict.fromkeys(border.outputs))
+    nodes = sorted(border.inside, key=order.__getitem__)
+    names = [n for n in (node.name for node in view.inputs) if n in border.inputs.values()]
+    sources = {name: node for node, name in border.inputs.items()}
+    graph = import_nodes(view, nodes, [sources[name] for name in names], distinct)
+    run_passes(graph)
+    outputs = tuple(f"output_{i}" for i in range(len(border.outputs)))
+    data = described(_read(to_litert(graph).data), names, outputs, [distinct.index(n) for n in border.outputs])
+    return WholeNetwork(graph, tuple(names), outputs, data)
+
+
+def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartition]) -> bytes:
+    """The LiteRT model with the operator `ethos-u`, whose command stream is the one that the program holds.
+
+    Args:
+        partitions: of the program compiled from the module.
+
+    Raises:
+        OptionError: the program is not for an Ethos-U.
+        UnsupportedError: it is not one call of the NPU from input to output.
+    """
+    parts = [part for part in partitions if isinstance(part, EthosUPartition)]
+    if not parts:
+        raise OptionError(
+            "The program has no part for an Ethos-U, so that there is no command stream to write.",
+            hint="a target with an Ethos-U, or leave out `vela`",
+        )
+    view = ProgramView(module)
+    border = _border(view)
+    if len(parts) > 1 or len(border.groups) > 1 or len(border.groups[0].inputs) != len(parts[0].program.inputs):
+        raise UnsupportedError(
+            f"The program calls the NPU {len(parts)} times, with other operators between or beside, which one operator "
+            "`ethos-u` cannot do.",
+            hint="`program.report`, which says why the rest is not on the NPU; the plain .tflite and "
+            "Vela's own command",
+        )
+    (part,), (group,) = parts, border.groups
+    names = [border.inputs[node] for node in group.inputs]
+    outputs = [f"output_{border.outputs.index(node)}" for node in group.outputs]
+    model, allocation = optimised(
+        part.program,
+        list(zip(names, part.graph.inputs, strict=True)),
+        list(zip(outputs, part.graph.outputs, strict=True)),
+    )
+    told = [f"output_{i}" for i in range(len(border.outputs))]
+    return described(model, names, told, [group.outputs.index(n) for n in border.outputs], [allocation])
+
+
+@dataclass(frozen=True)
+class _Border:
+    """What is inside of an integer network, and what crosses its border.
+
+    Attributes:
+        groups: all operators; one group, unless parts of the network have nothing to do with each other.
+        inputs: name of the program's input by the integer node that stands for it.
+        outputs: integer nodes in the order of the program's outputs.
+    """
+
+    groups: tuple[Group, ...]
+    inside: frozenset[Node]
+    inputs: dict[Node, str]
+    outputs: tuple[Node, ...]
+
+
+def _border(view: ProgramView) -> _Border:
+    partitioning = partition(view, "LiteRT", lambda node: [], allow_no_op_partitions=True, allow_empty=True)
+    left = [v for v in partitioning.report.verdicts if not v.delegated]
+    if left:
+        raise UnsupportedError(
+            f"The network cannot be one LiteRT model of integers: {'; '.join(map(_objection, left))}.",
+            hint="quantize the operator, leave it to the application, or save a .pte, whose host part "
+            "computes in float",
+        )
+    inside = frozenset(node for group in partitioning.groups for node in group.nodes)
+    read = dict.fromkeys(n for group in partitioning.groups for n in group.inputs if n not in inside)
+    return _Border(partitioning.groups, inside, _inputs(view, read), tuple(_outputs(view, inside)))
+
+
+def _objection(verdict: Verdict) -> str:
+    where = f" ({verdict.origin.source})" if verdict.origin.source else ""
+    why = "; ".join(reason.detail for reason in verdict.reasons)
+    return f"`{verdict.operator}`{where}" + (f": {why.rstrip('.')}" if why else "")
+
+
+def _inputs(view: ProgramView, read: Iterable[Node]) -> dict[Node, str]:
+    """Name of the program's input for each integer node that is read."""
+    found: dict[Node, str] = {}
+    for node in read:
+        source = node.args[0] if is_quantize(node) else node
+        if not isinstance(source, Node) or source not in view.inputs:
+            raise UnsupportedError(
+                f"`{node.name}` is computed in float before it is quantized, which no LiteRT model of integers does.",
+                hint="save a .pte, whose host part computes in float",
+            )
+        if source.name in found.values():
+            raise UnsupportedError(
+                f"The input `{source.name}` is quantized in two ways, and a LiteRT model has one type for each input.",
+                hint="`set_io` of the quantizer, which makes it one",
+            )
+        found[node] = source.name
+    return found
+
+
+def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
+    """The integer nodes behind the program's outputs, in their order."""
+    (output,) = (n for n in view.graph.nodes if n.op == "output")
+    found = []
+    for node in output.args[0]:
+        integers = node.args[0] if isinstance(node, Node) and is_dequantize(node) else node
+        if not isinstance(integers, Node) or integers not in inside:
+            name = node.name if isinstance(node, Node) else repr(node)
+            raise UnsupportedError(
+                f"The output `{name}` is not what a quantized operator computes.",
+                hint="leave it out of the model, or save a .pte",
+            )
+        found.append(integers)
+    return found
+
+
+def _read(data: bytes) -> Any:
+    """A model in LiteRT's object form."""
+    return schema.ModelT.InitFromObj(schema.Model.GetRootAs(data))
+
+
+def described(
+    model: Any,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    positions: Sequence[int],
+    metadata: Sequence[tuple[str, bytes]] = (),
+) -> bytes:
+    """The bytes of a LiteRT model with names at its border, a signature, and metadata that says what made it.
+
+    Args:
+        positions: for each output of the signature, the output of the model.
+    """
+    graph = model.subgraphs[0]
+    model.description = f"micronpu {__version__}"
+    signature = schema.SignatureDefT()
+    signature.signatureKey, signature.subgraphIndex = SIGNATURE, 0
+    signature.inputs = [_named(graph, index, name) for index, name in zip(graph.inputs, inputs, strict=True)]
+    signature.outputs = [
+        _named(graph, graph.outputs[position], name) for position, name in zip(positions, outputs, strict=True)
+    ]
+    model.signatureDefs = [signature]
+    told = json.dumps({"micronpu": __version__, "inputs": list(inputs), "outputs": list(outputs)}).encode()
+    model.metadata = list(model.metadata or ())
+    for name, content in ((METADATA, told), *metadata):
+        entry = schema.MetadataT()
+        entry.name, entry.buffer = name, len(model.buffers)
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(content, np.uint8)
+        model.buffers.append(buffer)
+        model.metadata.append(entry)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _named(graph: Any, index: int, name: str) -> Any:
+    """Gives a tensor at the border its name, and the entry of the signature."""
+    graph.tensors[index].name = name
+    entry = schema.TensorMapT()
+    entry.name, entry.tensorIndex = name, int(index)
+    return entry
