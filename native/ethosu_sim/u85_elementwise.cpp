@@ -191,7 +191,9 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
   }
   Scale output_scale = out.scale;
   if (mode == EW_MUL && ifm_bits == 32) {
-    output_scale.scale = 1; // of products of 32 bits only the shift counts
+    // Of products of 32 bits only the shift counts. They are rounded twice where the register says so: LiteRT's mean
+    // needs it, although TOSA's product does not.
+    output_scale.scale = 1;
   }
   const Scale slope = mode == EW_LRELU ? ifm_scale(Input::ifm2) : Scale{};
   const uint64_t mask = ifm_bits >= 64 ? UINT64_MAX : (uint64_t{1} << ifm_bits) - 1;
