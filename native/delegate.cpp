@@ -47,6 +47,7 @@ thread_local int32_t t_mode = 0;
 struct Program {
   const char* backend = "";
   Payload payload;
+  bool is_stream = false; // of an Ethos-U, which takes the bytes of its tensors as they lie in memory
   int64_t executor = 0;
   // Reused by each call: tensors for the executor, and memory for those whose layout must change.
   std::vector<micronpu_tensor> inputs, outputs;
@@ -171,6 +172,7 @@ Error prepare(
     size_t index,
     const EValue& value,
     const TensorSlot& slot,
+    bool is_stream,
     std::vector<uint8_t>& memory,
     micronpu_tensor& entry,
     Layout& layout) {
@@ -184,7 +186,7 @@ Error prepare(
         backend, what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
         "use int8, uint8, int16, int32, int64 or float tensors");
   }
-  layout = layout_of(tensor, slot);
+  layout = is_stream ? Layout::as_is : layout_of(tensor, slot);
   if (layout == Layout::unsupported) {
     return bad_tensor(
         backend, what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
@@ -271,55 +273,101 @@ void log_operator(
   }
 }
 
-// Finds the reference container of a program. `storage` keeps alive what `payload` points into.
+// What a delegate computes, as its executor is given it. The members keep alive what they point at.
+struct Source {
+  Payload payload; // the reference container: of a Neutron program, or of the graph beside a stream
+  bool is_stream = false;
+  std::vector<uint8_t> stream; // an Ethos-U payload with all of its blocks inside
+  std::optional<FreeableBuffer> graph;
+};
+
 using Loader = PayloadStatus (*)(
-    BackendInitContext& context,
-    const FreeableBuffer& processed,
-    std::optional<FreeableBuffer>& storage,
-    Payload& payload,
-    std::string& error);
+    BackendInitContext& context, const FreeableBuffer& processed, Source& source, std::string& error);
 
 PayloadStatus load_neutron(
-    BackendInitContext&,
+    BackendInitContext&, const FreeableBuffer& processed, Source& source, std::string& error) {
+  return parse_payload(static_cast<const uint8_t*>(processed.data()), processed.size(), source.payload, error);
+}
+
+// The reference container beside an Ethos-U payload; `source.graph` stays empty where there is none.
+PayloadStatus load_graph(
     const FreeableBuffer& processed,
-    std::optional<FreeableBuffer>&,
-    Payload& payload,
+    const EthosUBorder& border,
+    const executorch::runtime::NamedDataMap* named_data,
+    Source& source,
     std::string& error) {
-  return parse_payload(static_cast<const uint8_t*>(processed.data()), processed.size(), payload, error);
+  const auto* data = static_cast<const uint8_t*>(processed.data());
+  if (named_data == nullptr) {
+    return PayloadStatus::ok;
+  }
+  auto found = named_data->get_data(host_graph_key(data, processed.size()).c_str());
+  if (!found.ok()) {
+    return PayloadStatus::ok;
+  }
+  source.graph.emplace(std::move(found.get()));
+  Payload& payload = source.payload;
+  const PayloadStatus read =
+      parse_payload(static_cast<const uint8_t*>(source.graph->data()), source.graph->size(), payload, error);
+  if (read == PayloadStatus::ok &&
+      (payload.num_arguments != border.num_inputs || payload.outputs.size() != border.num_outputs)) {
+    error = "The integer graph beside the Ethos-U payload has another number of inputs or outputs than the payload. "
+            "Try: compile the model again with this version of micronpu.";
+    return PayloadStatus::malformed;
+  }
+  return read;
 }
 
 PayloadStatus load_ethosu(
-    BackendInitContext& context,
-    const FreeableBuffer& processed,
-    std::optional<FreeableBuffer>& storage,
-    Payload& payload,
-    std::string& error) {
+    BackendInitContext& context, const FreeableBuffer& processed, Source& source, std::string& error) {
   const auto* data = static_cast<const uint8_t*>(processed.data());
   EthosUBorder border;
-  const PayloadStatus status = check_ethosu_payload(data, processed.size(), border, error);
+  PayloadStatus status = check_ethosu_payload(data, processed.size(), border, error);
   if (status != PayloadStatus::ok) {
     return status;
   }
-  const std::string key = host_graph_key(data, processed.size());
   const auto* named_data = context.get_named_data_map();
-  if (named_data != nullptr) {
+  status = load_graph(processed, border, named_data, source, error);
+  if (status != PayloadStatus::ok) {
+    return status;
+  }
+  if ((t_mode & MICRONPU_MODE_GRAPH) != 0) {
+    if (source.graph) {
+      return PayloadStatus::ok;
+    }
+    error = "The Ethos-U program carries no integer graph that could run in the place of its command stream. "
+            "Try: compile it with carry_graph=True.";
+    return PayloadStatus::incompatible;
+  }
+  const auto find = [named_data](const std::string& key, std::vector<uint8_t>& content) {
+    if (named_data == nullptr) {
+      return false;
+    }
     auto found = named_data->get_data(key.c_str());
     if (found.ok()) {
-      storage.emplace(std::move(found.get()));
-      const auto* graph = static_cast<const uint8_t*>(storage->data());
-      const PayloadStatus read = parse_payload(graph, storage->size(), payload, error);
-      if (read == PayloadStatus::ok &&
-          (payload.num_arguments != border.num_inputs || payload.outputs.size() != border.num_outputs)) {
-        error = "The integer graph beside the Ethos-U payload has another number of inputs or outputs than the payload. "
-                "Try: compile the model again with this version of micronpu.";
-        return PayloadStatus::malformed;
-      }
-      return read;
+      const auto* bytes = static_cast<const uint8_t*>(found->data());
+      content.assign(bytes, bytes + found->size());
     }
+    return found.ok();
+  };
+  if (!inline_blocks(data, processed.size(), find, source.stream, error)) {
+    return source.graph ? PayloadStatus::ok : PayloadStatus::incompatible;
   }
-  error = "The Ethos-U program carries no integer graph, so that only the device can run it. "
-          "Try: compile it with host_runnable=True.";
-  return PayloadStatus::incompatible;
+  source.is_stream = true;
+  Payload& payload = source.payload;
+  payload.inputs.clear();
+  payload.outputs.clear();
+  if (border.num_inputs > UINT8_MAX || border.num_outputs > UINT8_MAX) {
+    error = "The Ethos-U payload has more than 255 inputs or outputs, which no delegate call has.";
+    return PayloadStatus::malformed;
+  }
+  for (size_t i = 0; i < border.num_inputs; ++i) {
+    payload.inputs.push_back({static_cast<uint8_t>(i), false});
+  }
+  for (size_t i = 0; i < border.num_outputs; ++i) {
+    payload.outputs.push_back({static_cast<uint8_t>(i), false});
+  }
+  payload.num_arguments = border.num_inputs;
+  return PayloadStatus::ok;
 }
 
 class Delegate final : public BackendInterface {
@@ -340,8 +388,8 @@ class Delegate final : public BackendInterface {
       auto program = std::make_unique<Program>();
       program->backend = name_;
       std::string error;
-      std::optional<FreeableBuffer> storage;
-      const auto status = loader_(context, *processed, storage, program->payload, error);
+      Source source;
+      const auto status = loader_(context, *processed, source, error);
       if (status != PayloadStatus::ok) {
         return fail(
             status == PayloadStatus::incompatible ? Error::DelegateInvalidCompatibility : Error::InvalidProgram, error);
@@ -352,14 +400,19 @@ class Delegate final : public BackendInterface {
             std::string(name_) +
                 " has no executor installed. Try: load the program with micronpu.runtime.HostProgram.");
       }
+      program->payload = source.payload;
+      program->is_stream = source.is_stream;
       Payload& payload = program->payload;
       program->inputs.resize(payload.inputs.size());
       program->outputs.resize(payload.outputs.size());
       program->input_memory.resize(payload.inputs.size());
       program->output_memory.resize(payload.outputs.size());
       const int32_t mode = t_mode | (context.event_tracer() != nullptr ? MICRONPU_MODE_TRACED : 0);
+      const void* graph = source.is_stream ? payload.model : nullptr; // null, too, where it carries none
       program->executor = g_executor.create(
-          payload.model, payload.model_size, mode, static_cast<int32_t>(payload.inputs.size()),
+          source.is_stream ? source.stream.data() : payload.model,
+          source.is_stream ? source.stream.size() : payload.model_size, graph,
+          graph == nullptr ? 0 : payload.model_size, mode, static_cast<int32_t>(payload.inputs.size()),
           static_cast<int32_t>(payload.outputs.size()));
       if (program->executor == 0) {
         return Error::InvalidProgram; // the executor left the sentence
@@ -413,7 +466,8 @@ class Delegate final : public BackendInterface {
       const EValue& value = *arguments[payload.inputs[i].index];
       Layout layout;
       const Error error = prepare(
-          program.backend, "Input", i, value, payload.inputs[i], program.input_memory[i], program.inputs[i], layout);
+          program.backend, "Input", i, value, payload.inputs[i], program.is_stream, program.input_memory[i],
+          program.inputs[i], layout);
       if (error != Error::Ok) {
         return error;
       }
@@ -429,7 +483,8 @@ class Delegate final : public BackendInterface {
     for (size_t i = 0; i < payload.outputs.size(); ++i) {
       const EValue& value = *arguments[payload.num_arguments + payload.outputs[i].index];
       const Error error = prepare(
-          program.backend, "Output", i, value, payload.outputs[i], program.output_memory[i], program.outputs[i], layouts[i]);
+          program.backend, "Output", i, value, payload.outputs[i], program.is_stream, program.output_memory[i],
+          program.outputs[i], layouts[i]);
       if (error != Error::Ok) {
         return error;
       }

@@ -1,9 +1,10 @@
-// The delegates `NeutronBackend` and `EthosUBackend` for the host: both run the LiteRT program of a partition.  A Neutron
-// payload is our open reference container and holds it; beside an Ethos-U payload it travels as named data.
+// The delegates `NeutronBackend` and `EthosUBackend` for the host.  A Neutron payload is our open reference container,
+// which holds a LiteRT program.  An Ethos-U payload is what the chip runs: its command stream; the integer graph that it
+// was made of may travel beside it, as named data.
 //
 // What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
-// interpreter, see src/micronpu/runtime/litert_executor.py). This side reads the payload, checks and lays out tensors
-// the way the device's runtime does, and reports profiling events.
+// interpreter and the simulator of Ethos-U, see src/micronpu/runtime/plugin.py). This side reads the payload, checks and
+// lays out tensors the way the device's runtime does, and reports profiling events.
 #pragma once
 
 #include <executorch/runtime/core/error.h>
@@ -31,11 +32,20 @@ typedef void (*micronpu_trace_sink)(
     int32_t num_outputs);
 
 // Bits of `mode`. TRACED: run_traced will be called, so that its preparation need not fall into the first run's time.
-enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2 };
+// GRAPH: an Ethos-U program runs the integer graph that it carries in the place of its command stream.
+enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2, MICRONPU_MODE_GRAPH = 4 };
 
 // The executor. A function that fails leaves a sentence with micronpu_set_error() and returns 0 (create) or non-zero.
+// `model` is a LiteRT or TOSA flatbuffer, or an Ethos-U payload; then `graph` is the flatbuffer that it was made of, or
+// null where the program does not carry it.
 typedef int64_t (*micronpu_create)(
-    const void* model, uint64_t size, int32_t mode, int32_t num_inputs, int32_t num_outputs);
+    const void* model,
+    uint64_t size,
+    const void* graph,
+    uint64_t graph_size,
+    int32_t mode,
+    int32_t num_inputs,
+    int32_t num_outputs);
 typedef int32_t (*micronpu_run)(
     int64_t handle,
     const micronpu_tensor* inputs,

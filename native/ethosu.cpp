@@ -77,6 +77,45 @@ PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorde
   return PayloadStatus::ok;
 }
 
+bool inline_blocks(
+    const uint8_t* data,
+    size_t size,
+    const std::function<bool(const std::string&, std::vector<uint8_t>&)>& find,
+    std::vector<uint8_t>& whole,
+    std::string& error) {
+  whole.clear();
+  whole.reserve(size);
+  for (size_t offset = 0; offset + kHeader <= size;) {
+    const uint8_t* header = data + offset;
+    const size_t length = word(header + kName);
+    const uint8_t* content = header + kHeader;
+    whole.insert(whole.end(), header, content);
+    if (header[kName + 4] == 0) {
+      whole.insert(whole.end(), content, content + length);
+    } else {
+      const std::string key(reinterpret_cast<const char*>(content), length);
+      std::vector<uint8_t> found;
+      if (!find(key, found) || found.size() > UINT32_MAX) {
+        const auto* name = reinterpret_cast<const char*>(header);
+        error = "The block " + std::string(name, strnlen(name, kName)) +
+            " of the Ethos-U payload stands in a data file that the program was loaded without. "
+            "Try: keep the data file beside the program, under the name that it was saved with.";
+        return false;
+      }
+      uint8_t* written = whole.data() + whole.size() - kHeader;
+      for (size_t i = 0; i < 4; ++i) {
+        written[kName + i] = static_cast<uint8_t>(found.size() >> (8 * i));
+      }
+      written[kName + 4] = 0;
+      whole.insert(whole.end(), found.begin(), found.end());
+    }
+    whole.resize((whole.size() + 15) & ~size_t{15});
+    const size_t padded = (length + 15) & ~size_t{15};
+    offset += kHeader + (padded <= size - offset - kHeader ? padded : length);
+  }
+  return true;
+}
+
 std::string host_graph_key(const uint8_t* data, size_t size) {
   // An identifier, not a safeguard: the graph has a checksum of its own.
   char key[48];

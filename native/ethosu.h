@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace micronpu {
 
@@ -16,6 +18,15 @@ struct EthosUBorder {
 
 // Checks the blocks of a payload; on anything but ok, `error` is a sentence.
 PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorder& border, std::string& error);
+
+// Copies a payload that check_ethosu_payload() took, with the blocks that stand elsewhere put in their places. `find`
+// gives the content of a key, and false where nothing has it. False, with a sentence in `error`, where one is missing.
+bool inline_blocks(
+    const uint8_t* data,
+    size_t size,
+    const std::function<bool(const std::string& key, std::vector<uint8_t>& content)>& find,
+    std::vector<uint8_t>& whole,
+    std::string& error);
 
 // Name under which the integer graph of a payload travels as named data: it depends on the payload's bytes, so that a
 // graph cannot be taken for that of another payload.

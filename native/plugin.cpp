@@ -9,7 +9,7 @@
 
 // Changes whenever a signature of this surface changes; the loader checks it.
 MICRONPU_EXPORT int32_t micronpu_abi_version() {
-  return 1;
+  return 2;
 }
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
@@ -30,7 +30,7 @@ MICRONPU_EXPORT void micronpu_set_executor(
   micronpu::set_executor(executor);
 }
 
-// 0: bit-exact reference kernels; 1: fast kernels. For programs that this thread loads from now on.
+// Bits of MICRONPU_MODE_*. For programs that this thread loads from now on.
 MICRONPU_EXPORT void micronpu_set_mode(int32_t mode) {
   micronpu::set_mode(mode);
 }

@@ -22,7 +22,8 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
 from micronpu.ir import interpret
-from micronpu.runtime import HostProgram
+from micronpu.runtime import HostProgram, RunOptions
+from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.payload import BLOCKS, blocks, parse
@@ -60,7 +61,7 @@ def compiled(target: str = "ethos-u55-128", **options: object) -> CompiledProgra
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_program_runs_its_integer_graph(target: str) -> None:
+def test_program_runs_its_command_stream(target: str) -> None:
     program = compiled(target)
     assert program.report.share == 1.0 and program.report.partitions == 1
     (part,) = program.partitions
@@ -118,13 +119,41 @@ def lowered(quantized: torch.fx.GraphModule, partitioner: Partitioner) -> bytes:
     return bytes(edge.to_executorch(config=config).buffer)
 
 
-def test_device_reads_the_same_without_the_hosts_graph() -> None:
-    with_graph, without = compiled(), compiled(host_runnable=False)
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
+def test_stream_and_carried_graph_compute_the_same(target: str) -> None:
+    flags = ("--cop-format=COP2",) if target == "ethos-u65-512" else ()
+    with_graph, without = compiled(target, carry_graph=True, extra_flags=flags), compiled(target, extra_flags=flags)
     assert read_pte(with_graph.buffer).payloads == read_pte(without.buffer).payloads
     assert len(without.buffer) < len(with_graph.buffer)
-    assert not read_pte(without.buffer).named_data
-    with pytest.raises(MicroNpuError, match=r"carries no integer graph.*host_runnable=True"):
-        without.run(*inputs())
+    with HostProgram(with_graph.buffer) as stream, HostProgram(with_graph.buffer, RunOptions(graph=True)) as graph:
+        for seed in range(4):
+            results = [program.run(*inputs(seed)) for program in (stream, graph)]
+            assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+    with pytest.raises(MicroNpuError, match=r"carries no integer graph.*carry_graph=True"):
+        HostProgram(without.buffer, RunOptions(graph=True))
+
+
+def test_graph_runs_where_the_simulator_knows_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise NotModelledError("The stream sets the register 0x1ff.")
+
+    monkeypatch.setattr(EthosUSimulator, "run", unknown)
+    with HostProgram(compiled(carry_graph=True).buffer, RunOptions(graph=True)) as graph:
+        wanted = graph.run(*inputs(3))
+    with HostProgram(compiled(carry_graph=True).buffer) as program, pytest.warns(UserWarning, match="register 0x1ff"):
+        got = program.run(*inputs(3))
+    assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
+    with pytest.raises(PayloadError, match=r"cannot run here: The stream sets .* carry_graph=True"):
+        HostProgram(compiled().buffer).run(*inputs(3))
+
+
+def test_damage_in_a_stream_is_a_sentence() -> None:
+    buffer = compiled().buffer
+    for place, what in ((0, "COP1 or COP2"), (64, r"Ethos-U program fails: .*command")):
+        at = buffer.index(b"COP1") + place
+        damaged = buffer[:at] + bytes(x ^ 0x5A for x in buffer[at : at + 9]) + buffer[at + 9 :]
+        with pytest.raises(MicroNpuError, match=what):
+            HostProgram(damaged, RunOptions(isolated=True)).run(*inputs())
 
 
 def test_blocks_stand_elsewhere(tmp_path: Path) -> None:
@@ -150,12 +179,13 @@ def test_inspection() -> None:
     assert tuple(s.name for s in delegate.sections) == BLOCKS
     assert [math.prod(t.shape) for t in delegate.tensors[:2]] == [3 * 12 * 12, 8 * 12 * 12]
     assert [t.name for t in delegate.tensors] == ["input 0", "input 1", "output 0", "output 1"]
-    assert any("integer graph" in s.detail for s in found.named_data)
+    carried = inspect_pte(compiled("ethos-u85-256", carry_graph=True).buffer)
+    assert any("integer graph" in s.detail for s in carried.named_data)
     assert json.dumps(found.to_dict())
 
 
 def test_inspection_of_a_payload_that_the_device_would_refuse() -> None:
-    program = compiled(host_runnable=False)
+    program = compiled()
     found = inspect_pte(program.buffer.replace(b"scratch_size", b"scratch_sise"))
     assert "unknown block 'scratch_sise'" in found.delegates[0].objection
     with pytest.raises(PayloadError, match="is not an ExecuTorch program"):

@@ -104,7 +104,7 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
         ({"extra_flags": "--optimise=Size"}, "it is a list of strings"),
         ({"via": "onnx"}, "`via` is 'onnx'. Try: one of auto, litert, tosa"),
         ({"config_ini": "no such.ini"}, "There is no Vela configuration `no such.ini`"),
-        ({"host_runnable": 1}, "`host_runnable` is 1; it is True or False"),
+        ({"carry_graph": 1}, "`carry_graph` is 1; it is True or False"),
     ],
 )
 def test_impossible_options_are_sentences(options: dict[str, object], part: str) -> None:

@@ -46,12 +46,14 @@ def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
 class Mode(IntFlag):
     """How a program computes; the bits cross the C boundary.
 
-    FAST: XNNPACK instead of the reference kernels. TRACED: `run_traced` will be called, so prepare for it.
+    FAST: XNNPACK instead of the reference kernels. TRACED: `run_traced` will be called, so prepare for it. GRAPH: an
+    Ethos-U program runs the integer graph that it carries, not its command stream.
     """
 
     REFERENCE = 0
     FAST = 1
     TRACED = 2
+    GRAPH = 4
 
 
 class Buffer(NamedTuple):

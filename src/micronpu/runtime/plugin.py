@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
-from micronpu.runtime import litert_executor, tosa_executor
+from micronpu.runtime import litert_executor, stream_executor, tosa_executor
 from micronpu.runtime.build import build_plugin
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.runtime.stream_executor import StreamProgram
 from micronpu.runtime.tosa_executor import TosaProgram
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 
 
 class _Tensor(ctypes.Structure):
@@ -43,7 +44,14 @@ _SINK = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_uint64, _TENSORS, ctypes.c_int32
 )
 _CREATE = ctypes.CFUNCTYPE(
-    ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_int32,
 )
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, _TENSORS, ctypes.c_int32, _TENSORS, ctypes.c_int32)
 _RUN_TRACED = ctypes.CFUNCTYPE(
@@ -95,7 +103,7 @@ class Plugin:
         self._library.micronpu_last_error.restype = ctypes.c_char_p
         self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
         self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)
-        self._programs: dict[int, LiteRtProgram | TosaProgram] = {}
+        self._programs: dict[int, LiteRtProgram | TosaProgram | StreamProgram] = {}
         self._handles = itertools.count(1)
         self._local = threading.local()
         # ctypes frees a callback together with its Python object: these live as long as the plug-in.
@@ -152,11 +160,22 @@ class Plugin:
             self._library.micronpu_set_error(sentence.encode())
             return failed
 
-    def _create(self, model: int, size: int, mode: int, num_inputs: int, num_outputs: int) -> int:
+    def _create(
+        self, model: int, size: int, graph: int, graph_size: int, mode: int, num_inputs: int, num_outputs: int
+    ) -> int:
+        def flatbuffer(content: bytes) -> LiteRtProgram | TosaProgram:
+            kind = TosaProgram if content[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
+            return kind(content, Mode(mode) & ~Mode.GRAPH, num_inputs, num_outputs)
+
         def work() -> int:
             content = ctypes.string_at(model, size)
-            kind = TosaProgram if content[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
-            program = kind(content, Mode(mode), num_inputs, num_outputs)
+            program: LiteRtProgram | TosaProgram | StreamProgram
+            if content.startswith(stream_executor.IDENTIFIER):
+                carried = ctypes.string_at(graph, graph_size) if graph else None
+                make = (lambda: flatbuffer(carried)) if carried is not None else None
+                program = StreamProgram(content, Mode(mode), num_inputs, num_outputs, make)
+            else:
+                program = flatbuffer(content)
             handle = next(self._handles)
             self._programs[handle] = program
             return handle

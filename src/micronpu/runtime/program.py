@@ -40,6 +40,8 @@ class RunOptions:
     Attributes:
         fast: compute with LiteRT's fast kernels. They round a few results of int8 convolutions differently; the default
             is bit-exact to micronpu's arithmetic.
+        graph: run the integer graph that an Ethos-U program carries (`carry_graph=True`) in the place of its command
+            stream. Both compute the same; the graph is what Vela was given.
         profile: record an ETDump with one event and the output of each NPU operation, for
             `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
         debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may not
@@ -53,12 +55,13 @@ class RunOptions:
     """
 
     fast: bool = False
+    graph: bool = False
     profile: bool = False
     debug_buffer_size: int = 1 << 26
     isolated: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("fast", "profile"):
+        for name in ("fast", "graph", "profile"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(
                     f"The run option {name} is {getattr(self, name)!r}, but it must be True or False.",
@@ -322,6 +325,7 @@ class HostProgram:
             )
         self._plugin.clear_error()
         mode = Mode.FAST if self.options.fast else Mode.REFERENCE
+        mode |= Mode.GRAPH if self.options.graph else Mode.REFERENCE
         try:
             self._program = runtime.load_program(
                 self._data,

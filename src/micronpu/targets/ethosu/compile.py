@@ -101,7 +101,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     external = _external(chosen.program, spec)
     payload = pack(chosen.program, {block: key for block, (key, _) in external.items()})
     named = dict(external.values())
-    if spec.host_runnable:
+    if spec.carry_graph or external:  # a host does not find what stands outside of the program
         named[host_graph_key(payload)] = NamedData(_host_graph(graph, chosen.model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(chosen.program))

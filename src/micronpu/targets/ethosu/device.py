@@ -77,7 +77,7 @@ class EthosUDevice(Device):
         for group in partitioning.groups:
             graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
             try:
-                compile_graph(graph, replace(self.spec, intermediates_dir="", host_runnable=False))
+                compile_graph(graph, replace(self.spec, intermediates_dir="", carry_graph=False))
             except RefusedError as error:
                 found |= error.reasons
         return found
@@ -92,13 +92,11 @@ class EthosUDevice(Device):
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         if not own:
             return ()
-        notes = []
-        if self.spec.host_runnable:
-            arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.form.via] for p in own))
-            notes.append(
-                f"On this machine the program runs its integer graph, bit for bit as {arithmetic}; the device runs the "
-                "command stream that Vela made of it."
-            )
+        arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.form.via] for p in own))
+        notes = [
+            "On this machine the simulator runs the very command stream that the device would run, which Vela made of "
+            f"a graph with the arithmetic of {arithmetic}."
+        ]
         notes += dict.fromkeys(_choice(p) for p in own if p.others)
         cycles = sum(p.program.cycles for p in own)
         milliseconds = sum(p.program.milliseconds for p in own)

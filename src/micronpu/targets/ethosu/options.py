@@ -37,8 +37,8 @@ class EthosUCompileSpec(Options):
         extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
-        host_runnable: carry the integer graph along as named data, so that the program runs on a host too; the bytes
-            that the device reads are the same either way.
+        carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
+            host runs the command stream either way; the bytes that the device reads are the same.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
@@ -60,7 +60,7 @@ class EthosUCompileSpec(Options):
     extra_flags: tuple[str, ...] = ()
     config_ini: str = ""
     via: str = "auto"
-    host_runnable: bool = True
+    carry_graph: bool = False
     external_commands: str = ""
     external_weights: str = ""
     max_sram_bytes: int = 0
@@ -80,8 +80,8 @@ class EthosUCompileSpec(Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {given!r}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        if not isinstance(self.host_runnable, bool):
-            raise OptionError(f"`host_runnable` is {self.host_runnable!r}; it is True or False.")
+        if not isinstance(self.carry_graph, bool):
+            raise OptionError(f"`carry_graph` is {self.carry_graph!r}; it is True or False.")
         ini = self.ini
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:

@@ -1,0 +1,64 @@
+"""What can be read off a command stream without running it.  Standard library only.
+
+Source: the driver actions of Arm's public Ethos-U core driver, and the configuration register of the manuals.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from micronpu.errors import PayloadError
+from micronpu.targets.ethosu.accelerators import accelerators
+
+STREAM_IDENTIFIERS = 1 << 20
+"""Identifiers of a stream's operations in a debug handle map begin here; those below are of the flatbuffer's."""
+
+_COP1, _COP2 = b"COP1", b"COP2"
+_CONFIG, _STREAM, _NOP = 1, 2, 5
+_CONFIG_OF_COP2 = 10
+"""Word of the configuration: ten words of header, entry and metadata are in front of it."""
+_FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
+
+
+def _words(commands: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(commands) // 4}I", commands[: len(commands) // 4 * 4])
+
+
+def configuration_of(commands: bytes) -> int:
+    """The configuration word that a stream was made for: product in the upper 4 bits, log2 of the MACs in the lower.
+
+    Raises:
+        PayloadError: it has none.
+    """
+    words = _words(commands)
+    if commands[:4] == _COP2 and len(words) > _CONFIG_OF_COP2:
+        return words[_CONFIG_OF_COP2]
+    at = 1
+    while commands[:4] == _COP1 and at < len(words):
+        action = words[at] & 0xFF
+        if action == _CONFIG and at + 1 < len(words):
+            return words[at + 1]
+        if action != _NOP:
+            break
+        at += 1
+    raise PayloadError(
+        "The driver actions of the Ethos-U command stream do not say which accelerator it is for.",
+        hint="compile the model again with this version of micronpu",
+    )
+
+
+def accelerator_of(commands: bytes) -> str:
+    """Name of the accelerator that a stream was made for, such as "ethos-u55-128".
+
+    Raises:
+        PayloadError: there is no such accelerator, or the stream does not say.
+    """
+    word = configuration_of(commands)
+    family, macs = _FAMILIES.get(word >> 28, "?"), 1 << (word & 15)
+    name = f"ethos-{family}-{macs}"
+    if name not in accelerators():
+        raise PayloadError(
+            f"The Ethos-U command stream is for an accelerator of configuration 0x{word:08x}, which there is not.",
+            hint="compile the model again with this version of micronpu",
+        )
+    return name

@@ -1,0 +1,38 @@
+"""What is read off a command stream without running it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from micronpu.errors import PayloadError
+from micronpu.targets.ethosu.stream import accelerator_of
+
+
+def cop1(*words: int) -> bytes:
+    return b"COP1" + struct.pack(f"<{len(words)}I", *words)
+
+
+def cop2(word: int) -> bytes:
+    """Version and size, type and length of the entry, size of the metadata, compiler and its version, data's length."""
+    return b"COP2" + struct.pack("<10I", 1, 48, 0, 1, 48, 36, 0x414C4556, 5, 0, word)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [(0x07, "ethos-u55-128"), (0x10000008, "ethos-u65-256"), (0x2000000B, "ethos-u85-2048")]
+)
+def test_accelerator(word: int, name: str) -> None:
+    assert accelerator_of(cop1(5, 1, word, 0)) == name
+    assert accelerator_of(cop2(word)) == name
+
+
+def test_an_accelerator_that_there_is_not() -> None:
+    with pytest.raises(PayloadError, match="configuration 0x10000007, which there is not"):
+        accelerator_of(cop1(1, 0x10000007))
+
+
+@pytest.mark.parametrize("stream", [b"", b"COP1", cop1(2, 0), cop1(1), b"COP2", b"NOPE" + bytes(64)])
+def test_a_stream_that_does_not_say(stream: bytes) -> None:
+    with pytest.raises(PayloadError, match="do not say which accelerator"):
+        accelerator_of(stream)
