@@ -10,6 +10,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
+from micronpu.ethosu import EthosUCompileSpec
 from micronpu.neutron import NeutronCompileOptions
 from tests.compile.small import Small, batches, conv, image, linear
 
@@ -35,6 +36,8 @@ def program(kind: str) -> CompiledProgram:
     if kind == "core":
         layers = ("conv2d.default", "linear.default", "avg_pool2d.default", "relu.default")
         options = NeutronCompileOptions(config="imxrt700", operators_not_to_delegate=tuple(f"aten.{n}" for n in layers))
+    if kind == "ethosu_int8":
+        options = EthosUCompileSpec("ethos-u55-128", carry_graph=True)
     if kind == "two":
         network, inputs, target = Small(_two, first=conv(8, 8)), (image(), image() * 2), "imxrt700-neutron"
     _, _, io = kind.partition("_")

@@ -135,8 +135,8 @@ def test_stripped_program(kind: str) -> None:
         before.payloads,
     )
     assert strip(device) == device
-    if kind.startswith("ethosu"):
-        assert len(device) < 0.6 * len(data)
+    if kind == "ethosu_int8":
+        assert len(device) < 0.6 * len(data), "this one carries its graph"
 
 
 @pytest.mark.parametrize("kind", ["core", "two", "neutron"])
