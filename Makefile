@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format bench clean
+.PHONY: help venv demo test test-all lint format tables bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ lint: $(STAMP) ## check style, formatting and types
 format: $(STAMP) ## sort imports, repair what can be repaired, format
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
+
+tables: $(STAMP) ## write the support tables in docs/ anew
+	$(PY) -m tests.support_tables $(ARGS)
 
 bench: $(STAMP) ## run the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)

@@ -20,6 +20,7 @@ from micronpu.ops import Op
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
 from micronpu.ops.functions import GELU_SLOPE
 from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.table import LookupTable
 from micronpu.quantize.compose import compose
 from micronpu.quantize.signs import never_negative
 from micronpu.targets.neutron.rules import check_node
@@ -346,6 +347,17 @@ def test_rule_broadcast_goes_one_way(op: Op):
     assert reasons(op, i8(5, 4), i8(1, 4)) == []
     assert reasons(op, i8(1), i8(5, 4)) == []
     assert reasons(op, i8(5, 1), i8(1, 4)) == ["broadcast_goes_one_way"]
+
+
+def test_what_neutron_lacks_reads_as_a_lack():
+    builder = GraphBuilder()
+    builder.emit(LookupTable((0,) * 256), builder.input(i8(1, 4)), qparams=QParams.per_tensor(0.1, 0))
+    (reason,) = check_node(builder.graph.nodes[-1], NeutronTargetSpec("imxrt700"))
+    assert "one that Neutron has. Found: `table` (any function of one element), which Neutron has not." in str(reason)
+    assert "NeutronQuantizer" in reason.hint
+    builder.emit(Sub(), builder.input(i8(8)), builder.input(i8(8)), qparams=QParams.per_tensor(0.1, 0))
+    (reason,) = check_node(builder.graph.nodes[-1], NeutronTargetSpec("imxrt700", "SDK_25_12"))
+    assert "`sub`, which the converter of SDK_25_12 has not" in str(reason)
 
 
 def test_rule_matrices_are_symmetric():

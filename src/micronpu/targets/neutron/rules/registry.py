@@ -58,7 +58,7 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
         detail = f"`{node.op.name}`, which the converter of {flavor} has not"
         hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer'
         if not newer:
-            detail = f"`{node.op.name}` ({meaning.rstrip('.').lower()}), which Neutron has not"
+            detail = f"`{node.op.name}` ({meaning[:1].lower()}{meaning[1:].rstrip('.')}), which Neutron has not"
             hint = "quantize with NeutronQuantizer, which writes functions as operators that Neutron has, where it can"
             hint = hint if node.op.name == "table" else ""
         return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name, node.origin.source, hint)]
