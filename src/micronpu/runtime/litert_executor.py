@@ -174,6 +174,11 @@ class LiteRtProgram:
         self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)
         self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
 
+    @property
+    def outputs(self) -> tuple[Border, ...]:
+        """Sizes and element types of the outputs."""
+        return tuple(self._outputs)
+
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Compute all outputs. Inputs and outputs are in the order of the LiteRT program.
 

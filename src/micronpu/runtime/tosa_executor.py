@@ -85,6 +85,11 @@ class TosaProgram:
                 hint=_COMPILE_AGAIN,
             )
 
+    @property
+    def outputs(self) -> tuple[_Border, ...]:
+        """Sizes and element types of the outputs."""
+        return tuple(self._outputs)
+
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Compute all outputs. Inputs and outputs are in the order of the TOSA program.
 

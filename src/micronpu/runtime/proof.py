@@ -1,0 +1,133 @@
+"""A command stream beside the flatbuffer that it was made of, on the same integers: no stream is trusted unseen.
+
+The stream runs in the simulator of `micronpu.runtime.ethosu_sim`, the flatbuffer in LiteRT's reference kernels or in
+TOSA's reference model.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from micronpu.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.runtime import tosa_executor
+from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError
+from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
+from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.payload import parse
+
+Array = np.ndarray[Any, Any]
+
+ROWS = 2
+"""How many random inputs are run."""
+_EXTREMES = 0.125
+"""Part of the elements of random inputs that are the smallest or largest integer."""
+
+
+class Outcome(Enum):
+    """What a comparison has shown."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of a comparison.
+
+    Attributes:
+        detail: what was seen, one clause; "" where all elements are equal.
+    """
+
+    outcome: Outcome
+    detail: str = ""
+
+
+def random_integers(shape: Sequence[int], numpy_type: Any, seed: int) -> Array:
+    """Integers of the whole range of a type of 8 or 16 bits, its ends more often than by chance; zeros of a wider one.
+
+    Wider integers are indices, of which most values would be out of range.
+    """
+    kind = np.dtype(numpy_type)
+    if kind.itemsize > 2:
+        return np.zeros(shape, kind)
+    dice = np.random.default_rng(seed)
+    limits = np.iinfo(kind)
+    values = dice.integers(limits.min, limits.max, size=tuple(shape), dtype=kind, endpoint=True)
+    ends = dice.random(tuple(shape))
+    values[ends < _EXTREMES / 2] = limits.min
+    values[ends > 1 - _EXTREMES / 2] = limits.max
+    return values
+
+
+def compare(
+    payload: bytes, accelerator: str, model: bytes, inputs: Sequence[tuple[Sequence[int], Any]], rows: int = ROWS
+) -> Proof:
+    """Runs both on random integers.
+
+    Args:
+        payload: of the delegate, all blocks inside.
+        model: LiteRT or TOSA flatbuffer with the same inputs and outputs in the same order.
+        inputs: shape and NumPy type of each.
+        rows: how many inputs.
+    """
+    content = parse(payload)
+    try:
+        simulator = _simulator(accelerator)
+        counts = (len(content.inputs), len(content.outputs))
+        kind = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
+        graph = kind(model, Mode.REFERENCE, *counts)
+    except RuntimeUnavailableError as error:
+        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+    except MicroNpuError as error:  # an operator that the host's kernels refuse
+        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+    seed = zlib.crc32(payload)
+    for row in range(rows):
+        given = [random_integers(shape, kind, seed + 97 * row + i) for i, (shape, kind) in enumerate(inputs)]
+        try:
+            with _lock:
+                ours = simulator.run(content, given)
+        except NotModelledError as error:
+            return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+        except SimulationError as error:
+            return Proof(Outcome.DIFFERENT, error.what.rstrip("."))
+        theirs = [np.empty(array.shape, array.dtype) for array in ours]
+        try:
+            graph.run([_buffer(g) for g in given], [_buffer(t, s) for t, s in zip(theirs, _types(graph), strict=True)])
+        except MicroNpuError as error:
+            return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+        for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            wrong = int((a != b).sum())
+            if wrong:
+                steps = int(np.abs(a.astype(np.int64) - b.astype(np.int64)).max())
+                detail = f"{wrong:,} of {a.size:,} values of output {number} differ, by up to {steps:,}"
+                return Proof(Outcome.DIFFERENT, detail)
+    return Proof(Outcome.EQUAL)
+
+
+_lock = threading.RLock()
+_simulators: dict[str, EthosUSimulator] = {}
+
+
+def _simulator(accelerator: str) -> EthosUSimulator:
+    """One per accelerator and process; a run has the lock."""
+    with _lock:
+        if accelerator not in _simulators:
+            _simulators[accelerator] = EthosUSimulator(accelerator)
+        return _simulators[accelerator]
+
+
+def _types(graph: LiteRtProgram | TosaProgram) -> list[int]:
+    """ExecuTorch's numbers of the outputs' element types."""
+    return [border.scalar_type for border in graph.outputs]
+
+
+def _buffer(array: Array, scalar_type: int | None = None) -> Buffer:
+    return Buffer(array.ctypes.data, array.nbytes, scalar_type_of(array.dtype) if scalar_type is None else scalar_type)

@@ -1,0 +1,66 @@
+"""A stream beside its graph: equal, different, or not to be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.cases import case, i8, q, w8
+
+from micronpu.emit.litert import to_litert
+from micronpu.emit.tosa import to_tosa
+from micronpu.ir.graph import Graph
+from micronpu.ops.convolution import Conv2d
+from micronpu.passes import run_passes
+from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
+from micronpu.runtime.proof import Outcome, compare, random_integers
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.payload import pack
+from micronpu.targets.ethosu.vela import compile_flatbuffer
+
+
+def made(
+    target: str, emit: object = to_litert, scale: float = 0.1
+) -> tuple[bytes, bytes, list[tuple[tuple[int, ...], str]]]:
+    graph: Graph = case(Conv2d(), x=i8(1, 8, 8, 16), weight=w8(8, 3, 3, 16), out=q(scale)).graph()
+    run_passes(graph)
+    model = emit(graph).data  # type: ignore[operator]
+    payload = pack(compile_flatbuffer(model, EthosUCompileSpec(target)))
+    return payload, model, [(t.shape, t.type.dtype.value) for t in graph.inputs]
+
+
+@pytest.mark.parametrize("emit", [to_litert, to_tosa])
+@pytest.mark.parametrize("target", ["ethos-u55-64", "ethos-u65-256", "ethos-u85-512"])
+def test_equal(target: str, emit: object) -> None:
+    payload, model, inputs = made(target, emit)
+    assert compare(payload, target, model, inputs).outcome is Outcome.EQUAL
+
+
+def test_a_stream_of_another_network_is_seen() -> None:
+    payload, _, inputs = made("ethos-u55-64")
+    _, other, _ = made("ethos-u55-64", scale=0.11)
+    found = compare(payload, "ethos-u55-64", other, inputs)
+    assert found.outcome is Outcome.DIFFERENT
+    assert "values of output 0 differ, by up to" in found.detail
+
+
+def test_a_stream_that_breaks_a_rule_is_seen() -> None:
+    payload, model, inputs = made("ethos-u55-64")
+    at = payload.index(b"scratch_size") + 32
+    short = payload[:at] + (64).to_bytes(4, "little") + payload[at + 4 :]
+    found = compare(short, "ethos-u55-64", model, inputs)
+    assert found.outcome is Outcome.DIFFERENT and "scratch" in found.detail
+
+
+def test_what_the_simulator_does_not_model_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise NotModelledError("The stream sets the register 0x1ff.")
+
+    monkeypatch.setattr(EthosUSimulator, "run", unknown)
+    payload, model, inputs = made("ethos-u55-64")
+    assert compare(payload, "ethos-u55-64", model, inputs).outcome is Outcome.UNKNOWN
+
+
+def test_random_integers_have_their_ends() -> None:
+    values = random_integers((40, 40), np.int8, 1)
+    assert (values == -128).sum() > 40 and (values == 127).sum() > 40 and len(np.unique(values)) > 200
+    assert not random_integers((5,), np.int32, 1).any()
