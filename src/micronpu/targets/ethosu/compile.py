@@ -6,14 +6,14 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
-from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import TosaModel, to_tosa
+from micronpu.emit.litert import LiteRtModel
+from micronpu.emit.tosa import TosaModel
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError
@@ -22,6 +22,7 @@ from micronpu.passes import run_passes
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.cures import FlattenSlices, cure_graph
+from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
 from micronpu.targets.ethosu.payload import pack
@@ -31,10 +32,6 @@ from micronpu.targets.ethosu.streams import SoundStreams
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
 KEY = "micronpu_graph_"
-
-
-_EMITTERS: dict[str, Callable[[Graph], LiteRtModel | TosaModel]] = {"litert": to_litert, "tosa": to_tosa}
-"""The formats that Vela takes, the preferred one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +87,7 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     if any(changed):
         graph.rename()
     try:
-        choice = choose(graph, spec, memory_limit=spec.max_sram_bytes or None, emitters=_EMITTERS)
+        choice = choose(graph, spec, memory_limit=spec.max_sram_bytes or None, emitters=emitters_of(spec))
     except VelaError as error:
         raise _refused(graph, spec, error.what) from error
     graph, via = choice.graph, choice.outcome.strategy.via
@@ -121,10 +118,10 @@ def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
 
 def _objections(graph: Graph, spec: EthosUCompileSpec) -> list[str]:
     """Why Vela refuses a graph in every format that it may be given; empty where it takes one."""
-    found = []
-    for via in _EMITTERS if spec.via == "auto" else (spec.via,):
+    found, emitters = [], emitters_of(spec)
+    for via in emitters if spec.via == "auto" else (spec.via,):
         try:
-            compiled(graph, _EMITTERS[via](graph), spec)
+            compiled(graph, emitters[via](graph), spec)
             return []
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
             found.append(error.what)

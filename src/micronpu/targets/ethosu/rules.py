@@ -7,10 +7,7 @@ it, alone and in the form in which it would be emitted.  Equal operators are jud
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
-from micronpu.emit.litert import to_litert
-from micronpu.emit.tosa import to_tosa
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
@@ -19,6 +16,7 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, 
 from micronpu.passes import run_passes
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
+from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.patches import StridesIntoChannels
 from micronpu.targets.ethosu.streams import SoundStreams
@@ -32,10 +30,8 @@ HINT = "another Ethos-U, or another form of the model"
 
 _Key = tuple[object, ...]
 
-_EMITTERS: dict[str, Callable[[Graph], bytes]] = {
-    "tosa": lambda graph: to_tosa(graph).data,
-    "litert": lambda graph: to_litert(graph).data,
-}
+_FORMS = ("tosa", "litert")
+"""The preferred one first."""
 
 
 class Judge:
@@ -43,7 +39,8 @@ class Judge:
 
     def __init__(self, spec: EthosUCompileSpec) -> None:
         self.spec = spec
-        self.forms = tuple(_EMITTERS) if spec.via == "auto" else (spec.via,)
+        self.forms = _FORMS if spec.via == "auto" else (spec.via,)
+        self._emitters = emitters_of(spec)
         self._objections: dict[_Key, dict[str, str]] = {}
 
     def __call__(self, node: Node) -> list[Reason]:
@@ -86,7 +83,7 @@ class Judge:
         objections = {}
         for form in self.forms:
             try:
-                compile_flatbuffer(_EMITTERS[form](legal), self.spec)
+                compile_flatbuffer(self._emitters[form](legal).data, self.spec)
             except VelaError as error:
                 objections[form] = error.what
             except (InternalError, UnsupportedError) as error:

@@ -1,0 +1,71 @@
+"""How graphs are written for Vela, and which operators are not: those that Vela 5.2 makes a wrong command stream of.
+
+Vela takes them without a word, so that no rule speaks against them; the simulator found what their streams compute
+(docs/ethosu-simulator.md).  An operator that one format gets wrong is written in the other; where both do, it stays
+outside the partition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from micronpu.emit.litert import LiteRtModel, to_litert
+from micronpu.emit.tosa import TosaModel, to_tosa
+from micronpu.errors import UnsupportedError
+from micronpu.ir.graph import Graph, Node
+from micronpu.ir.types import DType
+from micronpu.ops.indices import GatherRows
+from micronpu.ops.reduction import Amin
+from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.table import LookupTable
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+
+Emitted = LiteRtModel | TosaModel
+Emit = Callable[[Graph], Emitted]
+
+_MOST_ROWS = 65_535
+"""Rows of a gather: Vela writes their number to a register of 16 bits."""
+_WRONG = "Vela's program of it computes another result"
+
+
+def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:
+    """What writes a graph, per format; it raises UnsupportedError where the stream would be wrong."""
+    family = spec.accelerator.family
+
+    def litert(graph: Graph) -> LiteRtModel:
+        _refuse(graph, "litert", family)
+        return to_litert(graph)
+
+    def tosa(graph: Graph) -> TosaModel:
+        _refuse(graph, "tosa", family)
+        return to_tosa(graph)
+
+    return {"litert": litert, "tosa": tosa}
+
+
+def _refuse(graph: Graph, via: str, family: str) -> None:
+    for node in graph.nodes:
+        why = objection(node, via, family)
+        if why:
+            raise UnsupportedError(f"`{node.op.name}`: {why}.")
+
+
+def objection(node: Node, via: str, family: str) -> str:
+    """Why the stream of an operator is wrong, or ""."""
+    op, litert = node.op, via == "litert"
+    if isinstance(op, LookupTable) and litert:  # a gather, there
+        return _too_many_rows(node.output.type.size)
+    if isinstance(op, GatherRows):
+        return _too_many_rows(math.prod(node.inputs[0].shape))
+    if isinstance(op, ResizeNearest) and litert and not (op.align_corners or op.half_pixel_centers):
+        before, after = node.inputs[0].shape[1:3], op.size
+        if any(n % m for n, m in zip(after, before, strict=True)):
+            return f"{_WRONG}, for it takes the centres of pixels"
+    if isinstance(op, Amin) and node.output.type.dtype is DType.INT16 and (litert or family != "u85"):
+        return f"{_WRONG}, for it reads one row only"
+    return ""
+
+
+def _too_many_rows(count: int) -> str:
+    return f"{_WRONG}: of {count:,} rows to gather it takes {count % (_MOST_ROWS + 1):,}" if count > _MOST_ROWS else ""
