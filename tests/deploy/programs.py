@@ -27,15 +27,16 @@ def _two(self: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tor
 
 @functools.cache
 def program(kind: str) -> CompiledProgram:
-    """A program by name: "ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "two"."""
+    """A program by name: "ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "host", "two"."""
     torch.manual_seed(0)
     network = Small(_classify, first=conv(8, 8), last=linear(8, 10))
     inputs: tuple[torch.Tensor, ...] = (image(),)
     options: Any = None
     target = "corstone300" if kind.startswith("ethosu") else "imxrt700"
-    if kind == "core":
+    if kind in ("core", "host"):
         layers = ("conv2d.default", "linear.default", "avg_pool2d.default", "relu.default")
         options = NeutronCompileOptions(config="imxrt700", operators_not_to_delegate=tuple(f"aten.{n}" for n in layers))
+        target = "imxrt700" if kind == "core" else "imxrt700-neutron"
     if kind == "ethosu_int8":
         options = EthosUCompileSpec("ethos-u55-128", carry_graph=True)
     if kind == "two":
@@ -52,4 +53,4 @@ def program(kind: str) -> CompiledProgram:
     )
 
 
-KINDS = ("ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "two")
+KINDS = ("ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "host", "two")

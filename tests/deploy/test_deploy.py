@@ -418,3 +418,58 @@ def test_inspection_has_the_same_pools() -> None:
 
     program = programs.program("core")
     assert inspect_pte(program.buffer).pools == {"forward": pools.pools_of(plan_of("core"))}
+
+
+def test_application_runs(tmp_path: Path) -> None:
+    """`main.cpp` on this machine: the runtime and the kernels of the wheel, pools of this machine's sizes."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    folder = tmp_path / "out"
+    programs.program("host").deploy(folder)
+    header = folder / "model.h"
+    wide = re.sub(r"(_(?:METHOD|TEMPORARY)_POOL_BYTES) \d+", r"\1 65536", header.read_text())
+    header.write_text(wide)
+    flags = [*firmware.executorch_flags(), f"-I{folder}"]
+    sources = [str(folder / "main.cpp"), str(folder / "model.S")]
+    host(["gcc", "-c", f"-I{folder}", str(folder / "model_vectors.c"), "-o", str(tmp_path / "vectors.o")])
+    command = ["g++", "-std=c++17", *flags, *sources, str(tmp_path / "vectors.o"), "-o", str(tmp_path / "app")]
+    host([*command, *libraries(), "-Wa,-I," + str(folder)])
+    assert "PASS: 4 vectors, 0 elements differ" in host([str(tmp_path / "app")])
+    other = tmp_path / "other"
+    rows = np.concatenate([row[0].numpy() for row in programs.program("host").rows])
+    outputs = np.concatenate([np.asarray(programs.program("host").run(*row)) for row in programs.program("host").rows])
+    outputs[2, 7] += 1
+    programs.program("host").deploy(other, vectors={"x": rows, "output_0": outputs})
+    host(["gcc", "-c", f"-I{other}", str(other / "model_vectors.c"), "-o", str(tmp_path / "vectors.o")])
+    host([*command, *libraries(), "-Wa,-I," + str(folder)])
+    done = subprocess.run([str(tmp_path / "app")], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "vector 2, output 0, element 7: expected float" in done.stdout
+    assert "FAIL: 4 vectors, 1 elements differ" in done.stdout
+
+
+def test_programs_of_others(tmp_path: Path) -> None:
+    """A program that ExecuTorch made by itself, of another delegate, of a shape that varies."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge, to_edge_transform_and_lower
+
+    class Add(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    inputs = (torch.ones(2, 3), torch.ones(2, 3))
+    exported = torch.export.export(Add().eval(), inputs)
+    plain = bytes(to_edge(exported).to_executorch().buffer)
+    done = deploy(plain, tmp_path / "plain")
+    assert (done.vectors, done.board.name) == (4, "")
+    assert '"aten::add.out"' in (tmp_path / "plain" / "model_kernels.cpp").read_text()
+    delegated = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
+    done = deploy(bytes(delegated.buffer), tmp_path / "xnnpack")
+    assert any("XnnpackBackend allocates is not known" in note for note in done.notes)
+    with pytest.raises(OptionError, match="XnnpackBackend, which no target"):
+        deploy(bytes(delegated.buffer), tmp_path / "no", target="corstone300")
+    varies = {0: torch.export.Dim("rows", min=2, max=8)}
+    dynamic = torch.export.export(Add().eval(), inputs, dynamic_shapes={"x": varies, "y": varies})
+    with pytest.raises(ModelError, match="shape that varies"):
+        deploy(bytes(to_edge(dynamic).to_executorch().buffer), tmp_path / "no")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plain", "xnnpack"]

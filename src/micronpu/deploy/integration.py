@@ -12,6 +12,7 @@ from micronpu.deploy.kernels import Kernel
 from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND
 
 _LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
+_RUNTIME = ("executorch", "executorch_core")
 _BUILD = {
     "quantized": "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON",
     "cortex_m": "-DEXECUTORCH_BUILD_CORTEX_M=ON",
@@ -20,21 +21,25 @@ _PACK_CATEGORIES = {"portable": "Portable", "quantized": "Quantized", "cortex_m"
 RUNNER = "examples/arm/executor_runner"
 
 
-def libraries(facts: Facts, kernels: tuple[Kernel, ...]) -> list[str]:
-    """CMake targets of ExecuTorch that the firmware links."""
-    used = dict.fromkeys(kernel.library for kernel in kernels)
-    return ["executorch", "extension_runner_util", *(_LIBRARIES[library] for library in sorted(used))]
+def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
+    """CMake targets of ExecuTorch that hold the kernels and the runtime, each before those that it calls."""
+    used = {kernel.library for kernel in kernels}
+    return [*(_LIBRARIES[library] for library in ("cortex_m", "quantized", "portable") if library in used), *_RUNTIME]
 
 
 def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
     """`CMakeLists.txt`."""
     delegate, options = "", sorted({_BUILD[k.library] for k in kernels if k.library in _BUILD})
+    whole = []
+    if len(kernels) < len(facts.plan.operators):
+        whole.append("executorch")  # with what the runtime itself computes
     if ETHOS_U_BACKEND in facts.plan.backends:
         options.append("-DEXECUTORCH_BUILD_ARM_BAREMETAL=ON")
+        whole.append("executorch_delegate_ethos_u")
         delegate = (
-            "# The delegate registers itself in a constructor: all of its library is linked.\n"
-            f"executorch_target_link_options_shared_lib(executorch_delegate_ethos_u)\n"
-            f"target_link_libraries({facts.name}_app PRIVATE executorch_delegate_ethos_u)\n"
+            "# Arm's core driver for the Ethos-U, ethosu_core_driver, as your board's software builds it.\n"
+            f'set({facts.upper}_ETHOSU_DRIVER "" CACHE STRING "Libraries of the driver")\n'
+            f"target_link_libraries({facts.name}_app PRIVATE ${{{facts.upper}_ETHOSU_DRIVER}})\n"
         )
     if NEUTRON_BACKEND in facts.plan.backends:
         delegate = (
@@ -47,7 +52,8 @@ def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
         facts,
         CORE_TITLE=facts.board.core or "that of your board",
         FLAGS=facts.board.flags,
-        LIBRARIES=" ".join(libraries(facts, kernels)),
+        WHOLE=" ".join(whole),
+        LIBRARIES=" ".join(libraries(kernels)),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
         DELEGATE=delegate,
     )
@@ -57,7 +63,7 @@ def zephyr(facts: Facts, kernels: tuple[Kernel, ...]) -> dict[str, str]:
     """The files of a Zephyr application."""
     own = ["CONFIG_FP_HARDABI=y"] if facts.board.core in ("cortex-m55", "cortex-m85") else []
     own += ["CONFIG_ETHOS_U=y"] if ETHOS_U_BACKEND in facts.plan.backends else []
-    names = [name for name in libraries(facts, kernels) if name != "executorch"]
+    names = [name for name in libraries(kernels) if name not in _RUNTIME]
     sizes = {"METHOD": str(facts.pools.method), "TEMPORARY": str(max(facts.pools.temporary, 1))}
     return {
         "zephyr/Kconfig": filled("zephyr_Kconfig", facts, **sizes),
@@ -161,8 +167,11 @@ def runner_commands(facts: Facts) -> list[str]:
         f"-DET_ARM_BAREMETAL_METHOD_ALLOCATOR_POOL_SIZE={pools.method + sum(pools.planned) + _RUNNER_EXTRA} "
         f"-DET_ARM_BAREMETAL_SCRATCH_TEMP_ALLOCATOR_POOL_SIZE={pools.temporary}"
     )
+    # Quantized and Cortex-M kernels are in the runner anyway; a bundled program cannot be asked for the portable ones.
+    portable = [o for o in facts.plan.operators if o.startswith(("aten::", "dim_order_ops::"))]
+    selected = f" --select_ops_list={','.join(portable)}" if portable else ""
     return [
-        "backends/arm/scripts/build_executor_runner.sh --pte=$DEPLOYED/model.bpte --bundleio \\",
+        f"backends/arm/scripts/build_executor_runner.sh --pte=$DEPLOYED/model.bpte --bundleio{selected} \\",
         f"  --target={npu} --system_config={board.system_config} --memory_mode={board.memory_mode} \\",
         f'  --output=$DEPLOYED/runner --extra_build_flags="{flags}"',
         f"backends/arm/scripts/run_fvp.sh --elf=$DEPLOYED/runner/arm_executor_runner --target={npu}",
