@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import micronpu
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.border import borders_of
 from micronpu.deploy.deployment import deploy
@@ -473,3 +474,31 @@ def test_programs_of_others(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="shape that varies"):
         deploy(bytes(to_edge(dynamic).to_executorch().buffer), tmp_path / "no")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plain", "xnnpack"]
+
+
+def test_core_alone(tmp_path: Path) -> None:
+    """The target is the core; a chip with flash and SRAM gives verdicts on both."""
+    program = programs.program("core")
+    done = program.deploy(tmp_path / "core", target="cortex-m33")
+    assert (done.board.core, done.board.flags.split()[0]) == ("cortex-m33", "-mcpu=cortex-m33")
+    text = (tmp_path / "core" / "CMakeLists.txt").read_text()
+    assert "IN ITEMS cortex_m_kernels" in text and "-DEXECUTORCH_BUILD_CORTEX_M=ON" in text
+    program.deploy(tmp_path / "chip", target="nrf5340")
+    readme = (tmp_path / "chip" / "README.md").read_text()
+    assert f"| flash | {done.program_bytes:,} | 1,048,576 | fits" in readme
+    layer = (tmp_path / "chip" / "model.clayer.yml").read_text()
+    assert "Machine Learning:ExecuTorch Operators:Cortex-M quantized_conv2d" in layer
+    with pytest.raises(OptionError, match="cortex-a55"):
+        program.deploy(tmp_path / "no", target="imx95")
+
+
+@pytest.mark.parametrize(("own", "other", "words"), [("m33", "m55", "without Helium"), ("m55", "m33", "with Helium")])
+def test_core_with_another_form_of_matrix_products(own: str, other: str, words: str, tmp_path: Path) -> None:
+    """CMSIS-NN takes sums of the weights on one, the bias on the other, and does not say when it has the wrong one."""
+    inputs = (torch.randn(1, 16, generator=torch.Generator().manual_seed(0)),)
+    network = torch.nn.Sequential(torch.nn.Linear(16, 8)).eval()
+    program = micronpu.compile(network, inputs, f"cortex-{own}", calibration=[inputs], per_channel=False)
+    assert "cortex_m::quantized_linear.out" in read_plan(program.buffer)[0].operators
+    program.deploy(tmp_path / "own", target=f"cortex-{own}")
+    with pytest.raises(OptionError, match=words):
+        program.deploy(tmp_path / "no", target=f"cortex-{other}")

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 
 from micronpu.chips import Chip, shipped_chips
-from micronpu.chips.core import is_cortex_m
+from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
 from micronpu.container.payload import parse
+from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.plan import Plan
 from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND, Pools
 from micronpu.errors import OptionError
@@ -18,12 +19,15 @@ from micronpu.targets.family import Target
 from micronpu.targets.registry import FAMILIES, find_target, options_for
 
 SRAM_ONLY, SHARED_SRAM, DEDICATED_SRAM = "Sram_Only", "Shared_Sram", "Dedicated_Sram"
+_LINEAR = "cortex_m::quantized_linear.out"
 _FLAGS = {
     "cortex-m0": "-mcpu=cortex-m0",
     "cortex-m0plus": "-mcpu=cortex-m0plus",
     "cortex-m3": "-mcpu=cortex-m3",
     "cortex-m4": "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16",
     "cortex-m7": "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16",
+    "cortex-m23": "-mcpu=cortex-m23",
+    "cortex-m35p": "-mcpu=cortex-m35p -mfloat-abi=hard -mfpu=fpv5-sp-d16",
     "cortex-m33": "-mcpu=cortex-m33 -mfloat-abi=hard -mfpu=fpv5-sp-d16",
     "cortex-m55": "-mcpu=cortex-m55 -mfloat-abi=hard",
     "cortex-m85": "-mcpu=cortex-m85 -mfloat-abi=hard",
@@ -145,7 +149,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
     return Board(
         name=chosen.name if chosen is not None else "",
         chip=chip,
-        core=chip.core if chip is not None else _core(accelerator),
+        core=chip.core if chip is not None else _core(accelerator, chosen),
         accelerator=accelerator,
         on_device=not any(reference),
         **modes,
@@ -173,8 +177,10 @@ def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
         return find_target(chip.targets[0].name) if chip is not None else None
 
 
-def _core(accelerator: str) -> str:
-    """The core that Arm's reference design has beside an Ethos-U."""
+def _core(accelerator: str, target: Target | None) -> str:
+    """The core that the target itself is, or that Arm's reference design has beside an Ethos-U."""
+    if target is not None and is_cortex_m(target.silicon):
+        return target.silicon
     return {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}.get(accelerator.rpartition("-")[0], "")
 
 
@@ -205,9 +211,29 @@ def _check(plan: Plan, target: Target, accelerator: str) -> None:
         raise OptionError(
             f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
         )
-    core = target.chip.core if target.chip is not None else ""
+    core = target.chip.core if target.chip is not None else _core(accelerator, target)
     of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
     if of_core and core and not is_cortex_m(core):
         raise OptionError(
             f"The program calls {of_core[0]} of CMSIS-NN, which does not run on the {core} of {target.name}.", hint=hint
         )
+    has_helium = find_core(core).instructions is InstructionSet.MVE if is_cortex_m(core) else None
+    for_helium = _is_for_helium(plan)
+    if has_helium is not None and for_helium is not None and has_helium is not for_helium:
+        raise OptionError(
+            f"The program's matrix products are for a core {'with' if for_helium else 'without'} Helium (MVE), and the "
+            f"{core} of {target.name} is one {'with' if has_helium else 'without'}: results would be wrong in silence.",
+            hint=hint,
+        )
+
+
+def _is_for_helium(plan: Plan) -> bool | None:
+    """Whether the fully connected operators of CMSIS-NN have sums of their weights, as a core with Helium reads them.
+
+    The others have a bias in their place.  None where the program has none of them.
+    """
+    for call in plan.calls:
+        if call.operator == _LINEAR:
+            names = [name for _, name in kernels_of([_LINEAR])[0].arguments]
+            return plan.values[call.arguments[names.index("kernel_sum")]].tensor is not None
+    return None

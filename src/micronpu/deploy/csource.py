@@ -118,7 +118,7 @@ def header(facts: Facts) -> str:
         ("METHOD_POOL_BYTES", str(pools.method)),
         ("TEMPORARY_POOL_BYTES", str(pools.temporary)),
         ("POOL_ALIGNMENT", str(pools.alignment)),
-        "Kernels that the program calls: MAX_KERNEL_NUM of ExecuTorch's build.",
+        "Kernels that the program calls; ExecuTorch's MAX_KERNEL_NUM is at least as large.",
         ("KERNELS", str(len(facts.plan.operators))),
         ("INPUTS", str(len(facts.inputs))),
         ("OUTPUTS", str(len(facts.outputs))),

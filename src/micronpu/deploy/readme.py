@@ -157,9 +157,7 @@ def _build(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
         "",
         "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
         "Flags of gcc: `-mthumb "
-        f"{facts.board.flags}`. Build ExecuTorch with "
-        f"`-DMAX_KERNEL_NUM={max(len(facts.plan.operators), 1)}` or more to save "
-        "the RAM of its table.",
+        f"{facts.board.flags}`.{_table(facts, kernels)}",
         "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr`.",
         f"- **MCUXpresso, Keil, CMSIS-Toolbox**: add `{facts.name}.clayer.yml` to the project.",
         f"- **Linker script**: the sections of `{facts.name}_sections.ld`.",
@@ -173,6 +171,13 @@ def _build(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
             "board."
         )
     return "\n".join(lines)
+
+
+def _table(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
+    """How large ExecuTorch's table of kernels has to be, where it holds nothing but those of the program."""
+    if not kernels or len(kernels) < len(facts.plan.operators):
+        return ""
+    return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(kernels)}` or more to save the RAM of its table."
 
 
 def _neutron(facts: Facts) -> str:
