@@ -193,3 +193,39 @@ def test_every_operator_with_weights_has_a_row():
         if isinstance(entry.quantization, Quantization) and entry.quantization.weight
     }
     assert weighted <= {name for names, *_ in PER_CHANNEL.values() for name in names}
+
+
+# --- masks of truth values ----------------------------------------------------------------------------------------
+
+MASKS: dict[str, nn.Module] = {
+    "key padding": Net(
+        lambda m, x, hidden: m.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0],
+        attention=nn.MultiheadAttention(8, 2, batch_first=True),
+    ),
+    "attention": Net(lambda m, x, hidden: F.scaled_dot_product_attention(x, x, x, attn_mask=~hidden[:, None, :])),
+    "scores": Net(
+        lambda m, x, hidden: torch.softmax((x @ x.mT / 3).masked_fill(hidden[:, None, :], float("-inf")), -1) @ x
+    ),
+}
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_truth_values_are_finite_before_ranges_are_observed(name, target):
+    generator = torch.Generator().manual_seed(0)
+
+    def sample() -> tuple[Tensor, Tensor]:
+        hidden = torch.rand(1, 5, generator=generator) > 0.6
+        hidden[0, 0] = False
+        return torch.randn(1, 5, 8, generator=generator), hidden
+
+    data = [sample() for _ in range(8)]
+    program = micronpu.compile(MASKS[name], data[0], target, calibration=data)
+    assert not {"softmax.int", "matmul.default"} & {v.operator for v in program.report.host}
+    for inputs in data[:4]:
+        wanted = MASKS[name](*inputs).detach()
+        assert float((program.run(*inputs) - wanted).abs().max()) < 0.08 * float(wanted.abs().max())
+        other = inputs[0].clone()
+        other[inputs[1]] += 1.0  # what is hidden has no say in what the others become
+        changed = program.run(other, inputs[1])[~inputs[1]] - program.run(*inputs)[~inputs[1]]
+        assert float(changed.abs().max()) < 0.02 * float(wanted.abs().max())

@@ -96,8 +96,10 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
     if not step:
         return (math.inf if bool((y[known] != 0).any()) else 0.0), 0.0
     found = float((y[known].double() - q[known].double()).abs().max()) / step
-    lost = float((q[known].double() - real[known].double()).abs().max()) if real is not None else _UNKNOWN * peak
-    lost = lost if math.isfinite(lost) else 0.0
+    lost = _UNKNOWN * peak
+    if real is not None:
+        sure = known & real.isfinite()
+        lost = float((q[sure].double() - real[sure].double()).abs().max()) if bool(sure.any()) else 0.0
     return found, (lost + _STEPS * max(peak / 127, step)) / step
 
 

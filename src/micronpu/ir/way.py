@@ -151,6 +151,11 @@ class Writer(AtenArguments, Protocol):
     def readers(self) -> list[str]:
         """Overloads of the operators that read the result."""
 
+    def ends(self) -> frozenset[str]:
+        """Overloads of the operators that the result arrives at, moved and added to others on its way; "" where it is
+        a result of the program.
+        """
+
     def read(self) -> frozenset[int] | None:
         """Which of several results somebody reads; None where they are read as a whole."""
 

@@ -23,14 +23,15 @@ costs steps.  A masked key weighs at most exp(-16) = 1.1e-7 times exp(its score 
 the weights of a softmax on int8 are multiples of 1/256."""
 
 _SOFTMAX = ("softmax.int", "_softmax.default")
+_ATTENTION = "scaled_dot_product_attention.default"
 
 
 @composes("scaled_dot_product_attention.default")
 def _attention(write: Writer) -> Float:
     """attention(q, k, v) -> softmax((q * scale) @ k' + mask) @ v
 
-    The scale goes to q, where the next grid takes it up without any rounding of the values.  A mask of booleans has
-    to be a constant; one that the program computes is added as it is.
+    The scale goes to q, where the next grid takes it up without any rounding of the values.  A mask of numbers that
+    the program computes is added as it is, one of booleans as `MASKED` where it hides the key.
     """
     given = write.given
     query, key, value = given["query"], given["key"], given["value"]
@@ -43,7 +44,7 @@ def _attention(write: Writer) -> Float:
         mask = np.tril(np.ones((rows, columns), bool))
     elif mask is not None:
         known = write.stored(mask)
-        if known is None and write.dtype(mask) is not DType.FLOAT32:
+        if known is None and write.dtype(mask) not in (DType.FLOAT32, DType.BOOL):
             return None
         mask = mask if known is None else known
     if given.get("enable_gqa"):
@@ -53,6 +54,9 @@ def _attention(write: Writer) -> Float:
     scores = write("matmul.default", query, write("transpose.int", key, -2, -1))
     if mask is not None:
         addend = write.constant(_additive(mask)) if isinstance(mask, np.ndarray) else mask
+        if not isinstance(mask, np.ndarray) and write.dtype(mask) is DType.BOOL:
+            shown = write("mul.Tensor", write("to.dtype", mask, DType.FLOAT32), -MASKED)
+            addend = write("add.Tensor", shown, MASKED)
         scores = write("add.Tensor", scores, addend)
     return write("matmul.default", write("softmax.int", scores, -1), value)
 
@@ -77,8 +81,19 @@ def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
 
 @composes("masked_fill.Scalar", "masked_fill_.Scalar")
 def _masked_scores(write: Writer) -> Float:
-    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), for a constant mask and no other reader."""
-    mask = write.stored(write.given["mask"])
-    if mask is None or float(write.given["value"]) > -1e3 or any(r not in _SOFTMAX for r in write.readers()):
+    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention or a softmax reads it.
+
+    A mask that the program is given or computes becomes ``MASKED`` times its truth values.  It may be moved, and added
+    to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.
+    """
+    x, hidden = write.given["self"], write.given["mask"]
+    if float(write.given["value"]) > -1e3 or not write.ends() <= {*_SOFTMAX, _ATTENTION}:
         return None
-    return write("add.Tensor", write.given["self"], write.constant(_additive(~mask)))
+    mask = write.stored(hidden)
+    if mask is not None:
+        return write("add.Tensor", x, write.constant(_additive(~mask)))
+    addend = write("mul.Tensor", write("to.dtype", hidden, DType.FLOAT32), MASKED)
+    made = write.call(x)
+    if made is not None and made.overload.startswith(("zeros", "new_zeros")) and write.shape(addend) == write.shape():
+        return addend
+    return write("add.Tensor", x, addend)

@@ -20,6 +20,7 @@ from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Capabilities, Results
+from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.signs import never_negative
 from micronpu.quantize.switches import is_on, switchable
@@ -120,6 +121,23 @@ class GraphWriter(NodeArguments):
 
     def readers(self) -> list[str]:
         return [overload_name(user) for user in self.node.users]
+
+    def ends(self) -> frozenset[str]:
+        found: set[str] = set()
+        seen: set[Node] = set()
+        waiting = list(self.node.users)
+        while waiting:
+            user = waiting.pop()
+            name = overload_name(user)
+            entry = ATEN_IMPORTS.get(name)
+            if user in seen:
+                continue
+            seen.add(user)
+            if name == "add.Tensor" or (entry is not None and entry.moves_only):
+                waiting += user.users
+            else:
+                found.add(name)
+        return frozenset(found)
 
     def read(self) -> frozenset[int] | None:
         users = list(self.node.users)
