@@ -15,8 +15,10 @@ from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
+from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
 from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
+from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.compile import host_graph_key
 
 LAST = torch.channels_last
@@ -202,3 +204,32 @@ def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.M
         for y, expected in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
             assert (y - expected).abs().max() <= 0.02 * expected.abs().max()
     assert any(slot.channels_last for _, slots in calls(program.buffer) for slot in slots)
+
+
+AMBIGUOUS = [(1, 8, 1, 1), (1, 1, 6, 6), (2, 1, 1, 5), (1, 1, 1, 1), (1, 3, 6, 6)]
+
+
+def _orders(buffer: bytes) -> list[tuple[tuple[int, ...], bool]]:
+    """For every tensor of the delegate call the order of its axes, and whether the payload says channels last."""
+    (plan,) = deserialize_pte_binary(buffer).program.execution_plan
+    (call,) = (i.instr_args for i in plan.chains[0].instructions if isinstance(i.instr_args, DelegateCall))
+    given = [plan.values[v].val for v in call.args]
+    orders = [tuple(value.dim_order) for value in given if hasattr(value, "dim_order")]
+    layout = parse(read_pte(buffer).payloads[0][1]).layout
+    flags = [slot.channels_last for slot in (*layout.inputs, *layout.outputs)]
+    return list(zip(orders, flags, strict=True))
+
+
+@pytest.mark.parametrize("shape", AMBIGUOUS)
+def test_flag_and_order_of_axes_agree_as_the_device_checks_them(shape):
+    """With H = W = 1 or one channel, the bytes are the same in both orders, but the delegate compares the orders."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    model = torch.nn.Conv2d(shape[1], 4, 1).eval()
+    front = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x])
+    quantized = calibrate_and_quantize(torch.export.export(model, (x,)), [(x,)], NeutronQuantizer())
+    edge = to_edge_transform_and_lower(torch.export.export(quantized, (x,)), partitioner=[NeutronPartitioner()])
+    other = bytes(edge.to_executorch().buffer)
+    for buffer in (front.buffer, other):
+        for order, flag in _orders(buffer):
+            assert order == ((0, 2, 3, 1) if flag else (0, 1, 2, 3))
+        assert torch.equal(HostProgram(buffer).run(x)[0], front.run(x))

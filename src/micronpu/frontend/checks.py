@@ -28,7 +28,7 @@ def check_listener(listener: Any) -> None:
 
 
 def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Example inputs as programs can take them: what shares memory along an axis is written out.
+    """Example inputs as programs can take them: written out in memory, in an order that the strides tell.
 
     Raises:
         ModelError: a tensor that no program takes: sparse, complex, or not in the memory of this machine's CPU.
@@ -46,7 +46,19 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
             )
         if what:
             raise ModelError(f"Example input {position} is {what}, which no program takes.", hint=hint)
-    return tuple(t.contiguous() if 0 in t.stride() and t.numel() else t for t in examples)
+    return tuple(in_order(t) for t in examples)
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor whose strides say so, too; other orders, as channels last, stay.
+
+    Of [1, 8, 1, 1] and [1, 1, 6, 6] the bytes are the same in both orders, but ExecuTorch reads the order of the axes
+    off the strides, and a delegate on the device refuses an order that is not the one that its payload names.
+    """
+    if 0 in tensor.stride() and tensor.numel():
+        return tensor.contiguous()
+    plain = tensor.is_contiguous() and tensor.stride() != torch.empty(tensor.shape, device="meta").stride()
+    return tensor.clone(memory_format=torch.contiguous_format) if plain else tensor
 
 
 def check_results(module: GraphModule) -> None:

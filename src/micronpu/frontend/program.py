@@ -202,6 +202,18 @@ def leaves_channels_last(node: Node) -> bool:
     return is_channels_last(node) and all(r.op == "output" for r in readers)
 
 
+CHANNELS_LAST = (0, 2, 3, 1)
+
+
+def axes_in_memory(value: torch.Tensor) -> tuple[int, ...]:
+    """The order of the axes as ExecuTorch reads it off the strides, those of axes of size 1 included.
+
+    Torch's own `dim_order` says the same of a tensor, and something else of a fake one.
+    """
+    strides: list[int] = list(value.stride())
+    return tuple(sorted(range(value.dim()), key=lambda axis: -strides[axis]))
+
+
 def _is_kept_channels_last(node: Node) -> bool:
     """As `is_channels_last`, for a value that stays in the order that it has.
 
@@ -209,8 +221,11 @@ def _is_kept_channels_last(node: Node) -> bool:
         UnsupportedError: it has another order, which a payload cannot express.
     """
     value = value_of(node)
-    if is_channels_last(node) or not isinstance(value, torch.Tensor) or value.is_contiguous():
-        return is_channels_last(node)
+    if not isinstance(value, torch.Tensor):
+        return False
+    order = axes_in_memory(value)
+    if order in (CHANNELS_LAST, tuple(range(value.dim()))):
+        return order == CHANNELS_LAST
     raise UnsupportedError(
         f"`{node.name}`, at the border of a partition, lies in memory with its axes in the order {value.dim_order()}; "
         "contiguous and channels-last are possible.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from micronpu.container import digest
 from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
-from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.frontend.program import CHANNELS_LAST, ProgramView, axes_in_memory, is_dequantize, overload_name
 from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
@@ -132,6 +132,7 @@ class DevicePartitioner(Partitioner):
         changed = copy.copy(exported_program)
         module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
         module.meta.update(exported_program.graph_module.meta)
+        _order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
         changed._graph_module = split_dequantizes(module).graph_module
         for group in self._partitioning(changed).groups:
@@ -184,6 +185,27 @@ def _overload(op: Any) -> str:
             hint="torch.ops.aten.hardswish.default and the like",
         )
     return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
+
+
+def _order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
+    """Copies inputs that are contiguous, but with the strides of another order on axes of size 1.
+
+        x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
+
+    ExecuTorch reads the order of the axes off the strides, (0, 2, 1, 3) here, which no payload can name.
+    """
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.target not in inputs or not isinstance(value, torch.Tensor) or not value.is_contiguous():
+            continue
+        if axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST):
+            continue
+        with module.graph.inserting_after(node):
+            clone = module.graph.call_function(
+                torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+            )
+        clone.meta = dict(node.meta) | {"val": value.clone(memory_format=torch.contiguous_format)}
+        node.replace_all_uses_with(clone, delete_user_cb=lambda user, own=clone: user is not own)
 
 
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
