@@ -163,7 +163,7 @@ def ethosu_entry(program: micronpu.CompiledProgram, example: Tensor) -> bytes:
     """The same quantized model through ExecuTorch's own entry."""
     with quiet():
         exported = torch.export.export(program.quantized, (example,))
-        partitioner = EthosUPartitioner(EthosUCompileSpec(ETHOS_U))
+        partitioner = EthosUPartitioner(EthosUCompileSpec(ETHOS_U, carry_graph=True))
         edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])
         config = ExecutorchBackendConfig(extract_delegate_segments=False)
         return bytes(edge.to_executorch(config=config).buffer)
@@ -195,7 +195,9 @@ def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.M
     torch.manual_seed(0)
     x = [last(torch.randn(1, 3, 10, 9)) for _ in range(4)]
     network = model().eval().to(memory_format=LAST)
-    program = micronpu.compile(network, (x[0],), ETHOS_U, calibration=[(b,) for b in x])
+    program = micronpu.compile(
+        network, (x[0],), ETHOS_U, options=EthosUCompileSpec(ETHOS_U, carry_graph=True), calibration=[(b,) for b in x]
+    )
     wanted = program.quantized(x[1])
     for buffer in (program.buffer, ethosu_entry(program, x[0])):
         for orders, slots in calls(buffer):
