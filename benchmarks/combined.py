@@ -28,9 +28,8 @@ from micronpu.compiler.compile import host_part
 from micronpu.frontend.program import is_getitem
 from micronpu.ir import Graph, interpret
 from micronpu.partition.device import Device
-from micronpu.passes.rewrites import REWRITES
-from micronpu.targets.cortexm.lower import on_core
 from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.registry import device_for
 
 TARGET = "imxrt700-neutron-cortexm"
@@ -129,9 +128,9 @@ class IntegerProgram:
     def __init__(self, program: micronpu.CompiledProgram, device: Device) -> None:
         assert isinstance(program.quantized, torch.fx.GraphModule) and device.core is not None
         host = host_part(program.quantized, device)
-        self.module, core_graphs = on_core(host.module, device.core)
+        self.module = host.module
         self.graphs: dict[str, Graph] = {f"delegate_{i}": part.graph for i, part in enumerate(host.partitions)}
-        self.graphs |= {f"core_{i}": graph for i, graph in enumerate(core_graphs)}
+        self.graphs |= {f"core_{i}": graph for i, graph in enumerate(host.core_graphs)}
 
     def floats_inside(self) -> list[str]:
         """Operators with float operands or results between the program's quantizes and dequantizes."""

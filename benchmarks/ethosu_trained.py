@@ -72,7 +72,7 @@ def measure(network: networks.TrainedNetwork, target: str, activations: str, flo
         report.partitions,
         sum(p.program.cycles for p in parts),
         max(p.program.sram_bytes for p in parts),
-        "+".join(dict.fromkeys(p.form.via for p in parts)),
+        "+".join(dict.fromkeys(p.plan.format for p in parts)),
         milliseconds,
     )
 

@@ -17,7 +17,7 @@ from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.runtime import HostProgram
-from micronpu.targets.ethosu.strategies import MemoryLimitError
+from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.targets.neutron.options import NeutronCompileOptions
 
 TARGET = "ethos-u55-128"

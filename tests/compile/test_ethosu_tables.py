@@ -19,9 +19,9 @@ from micronpu.frontend.program import ProgramView, overload_name
 from micronpu.ir import Graph, interpret
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.targets.ethosu.device import EthosUDevice
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.quantizer import EthosUQuantizer
-from micronpu.targets.ethosu.verdicts import ethosu_partition
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
 Function = Callable[..., torch.Tensor]
@@ -111,10 +111,10 @@ def ethosu_quantized(function: Function, *inputs: torch.Tensor, quantizer: Any =
 def only_graph(quantized: GraphModule, spec: EthosUCompileSpec = SPEC) -> tuple[ProgramView, Any, Graph]:
     """The graph of a program that is one partition as a whole, apart from changes of the element type."""
     view = ProgramView(quantized)
-    partitioning = ethosu_partition(view, spec)
+    partitioning = EthosUDevice(spec).partition(view)
     left = [v for v in partitioning.report.host if v.operator != "to.dtype"]
     assert not left, left
-    (group,) = partitioning.groups
+    (group,) = partitioning.partitions
     return view, group, import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
 
 
@@ -226,7 +226,7 @@ def test_choices_are_arithmetic(function: Function):
 def test_a_choice_with_infinity_stays_on_the_host():
     x, z = two(4, 8)
     quantized = ethosu_quantized(lambda x, z: (x + z).masked_fill(x > 0.5, float("-inf")), x, z)
-    left = {v.operator for v in ethosu_partition(ProgramView(quantized), SPEC).report.host}
+    left = {v.operator for v in EthosUDevice(SPEC).partition(ProgramView(quantized)).report.host}
     assert "masked_fill.Scalar" in left
     assert torch.equal(torch.isinf(quantized(x, z)), x > 0.5)
 
@@ -258,7 +258,7 @@ def test_embedding_reads_int32():
     big = EthosUCompileSpec("ethos-u85-256")
     assert steps(quantized, ids, spec=big) == 0
     assert torch.allclose(quantized(ids), table(ids), atol=0.03)
-    reasons = [r.detail for v in ethosu_partition(ProgramView(quantized), SPEC).report.host for r in v.reasons]
+    reasons = [r.detail for v in EthosUDevice(SPEC).partition(ProgramView(quantized)).report.host for r in v.reasons]
     assert any("Gather" in detail for detail in reasons)
 
 
@@ -322,22 +322,22 @@ def test_grouped_convolution_over_depth_stays():
     x = torch.rand(1, 4, 5, 5, 5)
     model = Small(lambda self, x: self.layer(x), layer=layer)
     quantized = calibrate_and_quantize(torch.export.export(model, (x,)), [(x,)], EthosUQuantizer(SPEC))
-    (verdict,) = ethosu_partition(ProgramView(quantized), SPEC).report.host
+    (verdict,) = EthosUDevice(SPEC).partition(ProgramView(quantized)).report.host
     assert "groups" in verdict.reasons[0].detail
 
 
 def test_long_running_sums_stay():
     quantized = ethosu_quantized(lambda x: x.cumsum(-1), torch.rand(1, 513))
-    (verdict,) = ethosu_partition(ProgramView(quantized), SPEC).report.host
+    (verdict,) = EthosUDevice(SPEC).partition(ProgramView(quantized)).report.host
     assert "513 elements" in verdict.reasons[0].detail
 
 
 def test_a_program_that_only_reshapes_is_no_partition():
     """A reshape leaves nothing to run; a transpose or a concatenation does."""
     x = torch.rand(1, 4, 3)
-    assert not ethosu_partition(ProgramView(ethosu_quantized(lambda x: x.reshape(4, 3), x)), SPEC).groups
+    assert not EthosUDevice(SPEC).partition(ProgramView(ethosu_quantized(lambda x: x.reshape(4, 3), x))).partitions
     for function in (lambda x: x.transpose(1, 2), lambda x: torch.cat([x, x], 1), lambda x: F.pad(x, (1, 1))):
-        assert len(ethosu_partition(ProgramView(ethosu_quantized(function, x)), SPEC).groups) == 1
+        assert len(EthosUDevice(SPEC).partition(ProgramView(ethosu_quantized(function, x))).partitions) == 1
 
 
 def test_a_clamp_that_changes_nothing_is_a_program_all_the_same():

@@ -20,7 +20,7 @@ from micronpu.ir import DType, interpret
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.borders import integer_borders
 from micronpu.targets.ethosu.compile import compile_graph
-from micronpu.targets.ethosu.verdicts import ethosu_partition
+from micronpu.targets.ethosu.device import EthosUDevice
 
 aten = torch.ops.aten
 SPEC = EthosUCompileSpec("ethos-u55-128")
@@ -49,9 +49,9 @@ PICTURE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(5))
 def of_all(module, inputs, spec=SPEC):
     """The graph of a program whose operators all go to one partition, and the integers of its result in eager mode."""
     view = ProgramView(module)
-    partitioning = ethosu_partition(view, spec)
+    partitioning = EthosUDevice(spec).partition(view)
     assert [v.reasons for v in partitioning.report.verdicts if not v.delegated] == []
-    (group,) = partitioning.groups
+    (group,) = partitioning.partitions
     return view, group, import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
 
 
@@ -217,7 +217,7 @@ def test_an_operator_between_two_types_is_not_imported():
     (after,) = find(module, "conv2d.default").users
     for node in (after, *after.users):
         node.args = (node.args[0], node.args[1], 0, -32768, 32767, torch.int16)
-    (verdict,) = ethosu_partition(ProgramView(module), SPEC).report.verdicts
+    (verdict,) = EthosUDevice(SPEC).partition(ProgramView(module)).report.verdicts
     assert "makes int16 of int8" in verdict.reasons[0].detail
 
 
@@ -226,7 +226,7 @@ def test_int16_with_a_zero_point_is_not_imported():
     for node in module.graph.nodes:
         if is_quantize(node) or is_dequantize(node):
             node.args = (*node.args[:2], 5, *node.args[3:])
-    (verdict,) = ethosu_partition(ProgramView(module), SPEC).report.verdicts
+    (verdict,) = EthosUDevice(SPEC).partition(ProgramView(module)).report.verdicts
     assert "zero point 5" in verdict.reasons[0].detail
 
 
@@ -293,7 +293,7 @@ def test_rounding_differs_where_the_grid_misses_a_step_only(function):
 
 @pytest.mark.parametrize("function", [torch.trunc, torch.frac, lambda x: x % 1.5, F.hardshrink])
 def test_other_steps_are_refused_with_a_reason(function):
-    report = ethosu_partition(ProgramView(quantized_with(function, EVERY)), SPEC).report
+    report = EthosUDevice(SPEC).partition(ProgramView(quantized_with(function, EVERY))).report
     details = [r.detail for v in report.verdicts for r in v.reasons]
     assert details and any("straight lines" in d for d in details)
 
@@ -407,7 +407,7 @@ def test_products_of_int16_matrices_stay_on_the_host_unless_they_are_int8():
     inputs = (torch.randn(2, 8, 16), torch.randn(2, 16, 8))
 
     def report(quantizer):
-        return ethosu_partition(ProgramView(quantized(model, inputs, quantizer)), SPEC).report
+        return EthosUDevice(SPEC).partition(ProgramView(quantized(model, inputs, quantizer))).report
 
     refused = [v for v in report(EthosUQuantizer(SPEC, **WIDE)).verdicts if not v.delegated]
     assert [v.operator for v in refused] == ["bmm.default"]

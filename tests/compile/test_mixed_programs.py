@@ -11,6 +11,7 @@ import copy
 import functools
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,8 @@ from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
 from micronpu.partition.outline import outline
+from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronCompileOptions
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec
-from micronpu.targets.neutron.verdicts import neutron_partition
 
 
 def on_the_host(x: torch.Tensor) -> torch.Tensor:
@@ -202,7 +202,7 @@ def compiled(
 
 def groups_of(program: micronpu.CompiledProgram):
     view = ProgramView(program.quantized)
-    return view, neutron_partition(view, NeutronTargetSpec("imxrt700"), NeutronCompileOptions()).groups
+    return view, NeutronDevice(NeutronCompileOptions()).partition(view).partitions
 
 
 def expected(program: micronpu.CompiledProgram, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -353,9 +353,14 @@ def test_a_partition_that_waits_for_itself_is_an_error():
     """Both partitions of a program with the host between, forced into one call: found, not followed for ever."""
     program = compiled(HostBetween)
     _, (first, second) = groups_of(program)
-    joined = type(first)(first.nodes + second.nodes, first.inputs + second.inputs, first.outputs + second.outputs)
+    joined = replace(
+        first,
+        nodes=first.nodes + second.nodes,
+        inputs=first.inputs + second.inputs,
+        outputs=first.outputs + second.outputs,
+    )
     with pytest.raises(InternalError, match=r"A partition waits for its own result `quantize"):
-        outline(program.quantized, [joined], [nn.Identity()])  # type: ignore[list-item, arg-type]
+        outline(program.quantized, [joined], [("call", nn.Identity())])
 
 
 # --- determinism --------------------------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.partition import COMPUTES, IMPORTED, Partitioning
+from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rules import RULES, check_node
 from micronpu.targets.neutron.rules.registry import SUPPORTED_RULE
-from micronpu.targets.neutron.verdicts import neutron_partition
 
 TARGET = NeutronTargetSpec("imxrt700")
 
@@ -40,7 +40,7 @@ TARGET = NeutronTargetSpec("imxrt700")
 def partitioned(model: nn.Module, *inputs: torch.Tensor, **options) -> Partitioning:
     """The partitioning of a model's quantized program, checked to be sound."""
     view = ProgramView(quantized(model, inputs))
-    made = neutron_partition(view, TARGET, NeutronCompileOptions(**options))
+    made = NeutronDevice(NeutronCompileOptions(**options)).partition(view)
     assert_sound(view, made)
     return made
 
@@ -55,9 +55,9 @@ def assert_sound(view: ProgramView, made: Partitioning) -> None:
     assert [n for n in operators if n in judged] == list(judged), "verdicts are not in execution order"
     for verdict in made.report.verdicts:
         assert bool(verdict.reasons) != verdict.delegated, verdict
-        homes = [i for i, g in enumerate(made.groups) if verdict.node in {n.name for n in g.nodes}]
+        homes = [i for i, g in enumerate(made.partitions) if verdict.node in {n.name for n in g.nodes}]
         assert homes == ([verdict.partition] if verdict.delegated else []), verdict
-    for group in made.groups:
+    for group in made.partitions:
         members, produced = set(group.nodes), {n for n in group.nodes if is_quantize(n)}
         assert any(is_compute(n) for n in members)
         assert all(is_quantize(n) or n.op == "placeholder" for n in group.inputs)
@@ -93,7 +93,9 @@ def _makes_a_constant(view: ProgramView, name: str) -> bool:
 
 def _assert_acyclic(view: ProgramView, made: Partitioning) -> None:
     """Contracts the partitions; quantizes and operators belong to one, what is between may be copied."""
-    home = {n: f"partition {i}" for i, g in enumerate(made.groups) for n in g.nodes if is_quantize(n) or is_compute(n)}
+    home = {
+        n: f"partition {i}" for i, g in enumerate(made.partitions) for n in g.nodes if is_quantize(n) or is_compute(n)
+    }
     sorter: TopologicalSorter = TopologicalSorter()
     for node in view.graph.nodes:
         if is_dequantize(node) or is_dequantize_channel(node):
@@ -169,16 +171,16 @@ def test_an_operator_on_other_numbers_than_floats():
 
 def test_a_program_without_quantization_stays_on_the_host():
     view = ProgramView(torch.export.export(Small(lambda s, x: F.relu(s.c(x)), c=conv()), (image(),)))
-    made = neutron_partition(view, TARGET, NeutronCompileOptions())
+    made = NeutronDevice(NeutronCompileOptions()).partition(view)
     assert_sound(view, made)
-    assert not made.groups and made.report.share == 0.0
+    assert not made.partitions and made.report.share == 0.0
     assert reason(made, "conv2d.default") == (IMPORTED, "its result is not quantized")
     assert "quantize the model" in made.report.host[0].reasons[0].hint
 
 
 def test_a_program_of_nothing():
     made = partitioned(Small(lambda s, x: x), image())
-    assert not made.groups and made.report.verdicts == () and made.report.share == 1.0
+    assert not made.partitions and made.report.verdicts == () and made.report.share == 1.0
 
 
 def test_a_float_result_that_the_host_reads():
@@ -187,7 +189,7 @@ def test_a_float_result_that_the_host_reads():
     erf, layer = find(module, "erf.default"), find(module, "conv2d.default")
     erf.replace_input_with(erf.args[0], layer)
     view = ProgramView(module)
-    made = neutron_partition(view, TARGET, NeutronCompileOptions())
+    made = NeutronDevice(NeutronCompileOptions()).partition(view)
     assert by_operator(made) == {"conv2d.default": [None], "erf.default": [None]}
     rule, detail = reason(made, "conv2d.default")
     assert rule == IMPORTED and ("`erf` reads the float result" in detail or "not quantized" in detail)
@@ -237,7 +239,7 @@ def test_no_value_leaves_a_partition_and_comes_back():
 
     made = partitioned(Small(forward, a=conv(), c=conv()), image())
     assert by_operator(made) == {"conv2d.default": [0, 0], "erf.default": [None], "add.Tensor": [1]}
-    first, second = made.groups
+    first, second = made.partitions
     assert len(first.outputs) == 2 and len(second.inputs) == 2
 
 
@@ -247,7 +249,7 @@ def test_branches_that_do_not_touch_are_one_call():
 
     made = partitioned(Small(forward, a=conv(), b=conv()), image(), image(1, 8, 4, 4))
     assert by_operator(made)["conv2d.default"] == [0, 0]
-    (group,) = made.groups
+    (group,) = made.partitions
     assert len(group.inputs) == len(group.outputs) == 2
 
 
@@ -258,7 +260,7 @@ def test_hosts_in_two_branches_need_two_partitions_only():
 
     made = partitioned(Small(forward, a=conv(), b=conv()), image())
     assert by_operator(made)["conv2d.default"] == [0, 0, 1, 1]
-    assert len(made.groups) == 2
+    assert len(made.partitions) == 2
 
 
 def test_a_dequantize_that_both_npu_and_host_read():
@@ -267,19 +269,19 @@ def test_a_dequantize_that_both_npu_and_host_read():
         return F.max_pool2d(y, 2), torch.erf(y)
 
     made = partitioned(Small(forward, a=conv()), image())
-    (group,) = made.groups
+    (group,) = made.partitions
     assert len(group.outputs) == 2
 
 
 def test_a_value_that_is_output_and_read_on():
     made = partitioned(Small(lambda s, x: (lambda y: (y, F.max_pool2d(y, 2)))(s.a(x)), a=conv()), image())
-    (group,) = made.groups
+    (group,) = made.partitions
     assert len(group.outputs) == 2
 
 
 def test_no_partition_of_moves_only():
     made = partitioned(Small(lambda s, x: torch.erf(x.permute(0, 2, 3, 1).reshape(1, -1))), image())
-    assert not made.groups
+    assert not made.partitions
     assert [r.rule for v in made.report.host[:2] for r in v.reasons] == [COMPUTES, COMPUTES]
 
 
@@ -313,10 +315,9 @@ def test_partitions_are_the_same_every_time():
 
     model, x = Small(forward, a=conv(), b=conv()), image()
     first, second = partitioned(model, x), partitioned(model, x)
-    assert [[n.name for n in g.nodes] for g in first.groups] == [[n.name for n in g.nodes] for g in second.groups]
-    assert [[n.name for n in (*g.inputs, *g.outputs)] for g in first.groups] == [
-        [n.name for n in (*g.inputs, *g.outputs)] for g in second.groups
-    ]
+    for one, other in zip(first.partitions, second.partitions, strict=True):
+        for ours, theirs in ((one.nodes, other.nodes), (one.inputs, other.inputs), (one.outputs, other.outputs)):
+            assert [n.name for n in ours] == [n.name for n in theirs]
 
 
 RANDOM_STEPS = (

@@ -93,9 +93,10 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
         assert (y - wanted).abs().max() <= allowed
 
     device, view = device_for(row[1], options(row[1], row[3])), ProgramView(program.quantized)
-    partitioning, parts, _ = device.compile_all(view, device.partition(view))
+    decisions = device.decisions(view)
+    partitioning, parts = device.compile_all(decisions, decisions.partitioning())
     assert [p.payload for p in parts] == [p.payload for p in program.partitions]
-    for group, part in zip(partitioning.groups, parts, strict=True):
+    for group, part in zip(partitioning.partitions, parts, strict=True):
         graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
         integers = drawn(graph)
         before = interpret(graph, integers)

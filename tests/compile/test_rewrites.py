@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.rewriting import LATEST, PUBLISHED, neutron_choice, neutron_graph
 from torch import nn
 
 import micronpu
@@ -14,13 +15,9 @@ from micronpu.ops.elementwise import Mul
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
-from micronpu.targets.neutron.cures import cure, cure_graph
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rules import check_node
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-PUBLISHED = NeutronTargetSpec("imxrt700", "SDK_25_12")
-LATEST = NeutronTargetSpec("imxrt700")
 Q = QParams.per_tensor(0.1, -5)
 
 
@@ -43,11 +40,10 @@ CURABLE = [
 def test_rewrite_keeps_every_rule_and_the_result(row: tuple[Op, ...]) -> None:
     op, *shapes = row
     graph = graph_of(op, *shapes)  # type: ignore[arg-type]
-    assert check_node(graph.nodes[0], PUBLISHED)
-    cured = graph.clone()
-    cure_graph(cured, PUBLISHED)
+    assert check_node(graph.nodes[0], PUBLISHED.target)
+    cured = neutron_graph(graph, PUBLISHED)
     assert len(cured.nodes) > 1
-    assert [check_node(node, PUBLISHED) for node in cured.nodes] == [[]] * len(cured.nodes)
+    assert [check_node(node, PUBLISHED.target) for node in cured.nodes] == [[]] * len(cured.nodes)
     verify(cured)
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -63,8 +59,7 @@ def test_softmax_of_a_narrow_grid_keeps_its_sum(scale: float) -> None:
     builder = GraphBuilder()
     x = builder.input(TensorType((64, 10), DType.INT8, QParams.per_tensor(scale, 7)))
     graph = builder.finish(builder.emit(Softmax(), x))
-    cured = graph.clone()
-    cure_graph(cured, PUBLISHED)
+    cured = neutron_graph(graph, PUBLISHED)
     data = np.random.default_rng(0).integers(-128, 128, (64, 10)).astype(np.int8)
     exact, padded = (interpret(g, [data])[0].astype(int) + 128 for g in (graph, cured))
     logits = np.exp(scale * (data.astype(float) - 7))
@@ -78,8 +73,7 @@ def test_softmax_of_a_narrow_grid_keeps_its_sum(scale: float) -> None:
 @pytest.mark.parametrize("highest", [-128, -120, -100, -60, -48, 0, 127])
 def test_error_of_a_padded_softmax_is_what_the_rewrite_says(highest: int) -> None:
     graph = graph_of(Softmax(), (1, 10))
-    cured = graph.clone()
-    cure_graph(cured, PUBLISHED)
+    cured = neutron_graph(graph, PUBLISHED)
     x = np.full((1, 10), -128, np.int8)
     x[0, 3] = highest
     exact, padded = (interpret(g, [x])[0].astype(int)[0] for g in (graph, cured))
@@ -93,16 +87,15 @@ def test_error_of_a_padded_softmax_is_what_the_rewrite_says(highest: int) -> Non
 
 def test_nothing_is_rewritten_where_the_rules_hold() -> None:
     graph = graph_of(Softmax(), (4, 10))
-    assert cure(graph.nodes[0], LATEST) is None or not check_node(graph.nodes[0], LATEST)
-    cure_graph(graph, LATEST)
-    assert len(graph.nodes) == 1
+    assert not check_node(graph.nodes[0], LATEST.target)
+    assert len(neutron_graph(graph, LATEST).nodes) == 1
 
 
 def test_rewrite_that_costs_more_than_the_host_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(Softmax(), (4, 10))
-    assert cure(graph.nodes[0], PUBLISHED) is not None
-    monkeypatch.setattr("micronpu.targets.neutron.cures.host_cycles", lambda node: 1)
-    assert cure(graph.nodes[0], PUBLISHED) is None
+    assert neutron_choice(graph.nodes[0], PUBLISHED) is not None
+    monkeypatch.setattr("micronpu.targets.neutron.policy.host_cycles", lambda node: 1)
+    assert neutron_choice(graph.nodes[0], PUBLISHED) is None
 
 
 class Classifier(nn.Module):

@@ -14,12 +14,12 @@ from micronpu.frontend.program import overload_name
 from micronpu.ir.way import WAYS, Composition
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
-from micronpu.passes.rewrites import REWRITES
 from micronpu.quantize import transforms
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
+from micronpu.targets.neutron.rewrites import REWRITES
 
 
 class Attention(nn.Module):
@@ -143,7 +143,8 @@ def test_the_options_refuse_what_is_no_pass() -> None:
     names = ("gated_linear", "fold_pads", "activation_before_concat", "pad_channels")
     options = NeutronCompileOptions(disabled_passes=names)
     assert options.disabled_rewrites == ("gated_linear", "activation_before_concat")
-    assert options.disabled_graph_passes == ("fold_pads", "activation_before_concat", "pad_channels")
+    assert options.disabled_graph_passes == ("fold_pads", "activation_before_concat")
+    assert options.disabled_node_rewrites == ("pad_channels",)
 
 
 # ---------------------------------------------------------------- activation before concat

@@ -100,7 +100,7 @@ def test_stream_is_its_graph(build: Build, target: str, via: str, right: bool) -
     compiled = compile_graph(graph, EthosUCompileSpec(target, via=via))
     inputs = [RNG.integers(-128, 128, t.shape).astype(np.int8) for t in compiled.graph.inputs]
     if via == "tosa":
-        program = TosaProgram(bytes(compiled.form.model.data), Mode.REFERENCE, len(inputs), 1)
+        program = TosaProgram(bytes(compiled.model.data), Mode.REFERENCE, len(inputs), 1)
         (expected,) = program.call(*inputs)
     else:
         (expected,) = interpret(compiled.graph, inputs)

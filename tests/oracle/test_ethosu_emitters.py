@@ -34,7 +34,7 @@ def simulated(row: Case, target: str, payload: bytes) -> list[Array]:
 @pytest.mark.parametrize("row", [TABLE, NEAREST, SMALLEST], ids=lambda row: row.op.name)
 def test_stream_is_the_graph(row: Case) -> None:
     program = compile_graph(row.graph(), EthosUCompileSpec("ethos-u85-256"))
-    assert program.form.via == "tosa"
+    assert program.plan.format == "tosa"
     (expected,) = interpret(row.graph(), row.samples[2])
     (got,) = simulated(row, "ethos-u85-256", program.payload)
     np.testing.assert_array_equal(got.reshape(expected.shape), expected)

@@ -40,10 +40,10 @@ def compiled(row: Case, target: str, via: str) -> EthosUPartition | None:
 
 
 def oracle(program: EthosUPartition, inputs: Sequence[Array]) -> list[Array]:
-    if program.form.via == "litert":
+    if program.plan.format == "litert":
         return list(interpret(program.graph, inputs))
     reference = TosaProgram(
-        bytes(program.form.model.data), Mode.REFERENCE, len(program.graph.inputs), len(program.graph.outputs)
+        bytes(program.model.data), Mode.REFERENCE, len(program.graph.inputs), len(program.graph.outputs)
     )
     return reference.call(*inputs)
 

@@ -57,7 +57,7 @@ def test_payload_and_estimates(target: str) -> None:
     assert payload.scratch_size >= 16 * 16 * 3 + 16 * 16 * 8
     assert compiled.program.cycles > 0
     assert any(layer.macs == 16 * 16 * 8 * 27 for layer in compiled.program.layers)
-    assert {layer.source for layer in compiled.program.layers} <= set(range(len(compiled.form.model.nodes)))
+    assert {layer.source for layer in compiled.program.layers} <= set(range(len(compiled.model.nodes)))
 
 
 def test_same_graph_same_bytes() -> None:
@@ -168,5 +168,5 @@ def test_cycles_stand_at_the_operator_that_takes_them(via: str) -> None:
     graph.nodes.insert(0, Node(Slice((0, 1, 1, 0), (1, 16, 16, 3)), [wide], [x]))
     compiled = compile_graph(graph, EthosUCompileSpec("ethos-u85-256", via=via))
     (convolution,) = [i for i, node in enumerate(compiled.graph.nodes) if node.op.name == "conv2d"]
-    macs = {compiled.form.model.nodes[layer.source]: layer.macs for layer in compiled.program.layers if layer.macs}
+    macs = {compiled.model.nodes[layer.source]: layer.macs for layer in compiled.program.layers if layer.macs}
     assert macs == {convolution: 16 * 16 * 8 * 27}

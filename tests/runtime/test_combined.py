@@ -16,9 +16,9 @@ from torch.nn import functional as F
 import micronpu
 from micronpu.chips.core import Core, find_core
 from micronpu.errors import MicroNpuError
-from micronpu.passes.rewrites import REWRITES
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.registry import device_for
 
 TARGET = "imxrt700-neutron-cortexm"

@@ -128,9 +128,9 @@ def test_program_runs_its_tosa_graph(target: str):
     spec = EthosUCompileSpec(target, via="tosa")
     program = micronpu.compile(Net().eval(), data[0], target=target, calibration=data, options=spec)
     (partition,) = program.partitions
-    assert isinstance(partition, EthosUPartition) and partition.form.via == "tosa"
-    assert partition.form.model.data[4:8] == b"TOSA"
-    runner = TosaProgram(partition.form.model.data, Mode.REFERENCE, 1, 1)
+    assert isinstance(partition, EthosUPartition) and partition.plan.format == "tosa"
+    assert partition.model.data[4:8] == b"TOSA"
+    runner = TosaProgram(partition.model.data, Mode.REFERENCE, 1, 1)
     (given,) = (t.type for t in partition.graph.inputs)
     (result,) = (t.type for t in partition.graph.outputs)
     with HostProgram(program.buffer) as host:

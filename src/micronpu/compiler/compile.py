@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import EdgeProgramManager
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
-from micronpu.chips.core import Core
 from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import float_results, verified
@@ -23,11 +22,11 @@ from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError
 from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.program import ProgramView, integer_type, is_index, static_shape
-from micronpu.ops.movement import TO_CHANNELS_LAST
+from micronpu.frontend.program import ProgramView
+from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
-from micronpu.partition.outline import compute_contiguously, delegate, lower, outline
-from micronpu.partition.partition import Group, Partitioning
+from micronpu.partition.outline import border, compute_contiguously, delegate, lower, outline
+from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
@@ -37,7 +36,6 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quiet import quiet
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.runtime.digest import stamp
-from micronpu.targets.cortexm.costs import core_note
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 
@@ -133,10 +131,10 @@ def compile_model(
     )
     host = host_part(quantized, device, clock, borders)
     with clock.step("lower"), quiet(), out_variants(host.module):
-        program, core_notes = _lowered(host.module, examples, host.core, borders)
+        program = lower(host.module, examples, _finish(host, borders))
         kernel_notes = check_kernels(program, host.module, allow_missing_kernels)
         buffer = stamp(bytes(program.buffer))
-    notes = (*host.report.notes, *core_notes, *kernel_notes, *_border_notes(borders))
+    notes = (*host.report.notes, *kernel_notes, *_border_notes(borders))
     report = replace(host.report, notes=notes, program_bytes=len(buffer))
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
     program_made = CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
@@ -152,17 +150,20 @@ class HostPart:
     """A quantized program in which the NPU's parts are calls of finished payloads, not lowered yet.
 
     Attributes:
-        core: computes in int8 what the calls leave; None where nothing does.
+        module: calls ``delegate_0`` and so on for the NPU, and ``core_0`` and so on for what a core computes in int8.
         report: what runs where and why.
-        partitions: what is called, in the order of the partitions.
+        partitions: what the NPU computes, in the order of the calls.
         reads: for each of them, the nodes of the quantized module whose integers it takes.
+        core_graphs: what the core computes in int8, in the order of the calls.
+        finish: what the kernels of the core want done after ExecuTorch's lowering; None without them.
     """
 
     module: GraphModule
-    core: Core | None
     report: DelegationReport
     partitions: tuple[CompiledPartition, ...]
     reads: tuple[tuple[str, ...], ...] = ()
+    core_graphs: tuple[Graph, ...] = ()
+    finish: Callable[[EdgeProgramManager], None] | None = None
 
 
 def host_part(
@@ -177,22 +178,30 @@ def host_part(
     separate_clamps(quantized, device.excludes)
     view = ProgramView(quantized)
     with clock.step("partition"):
-        partitioning = device.partition(view)
+        decisions = device.decisions(view)
+        partitioning = decisions.partitioning()
     with clock.step("compile") as progress, quiet():
-        partitioning, compiled, leftovers = device.compile_all(view, partitioning, progress)
+        partitioning, compiled = device.compile_all(decisions, partitioning, progress)
         if borders is not None and compiled:
             named = {**compiled[0].named_data, BORDERS_KEY: NamedData(pack_borders(borders.inputs, borders.outputs))}
             compiled = [replace(compiled[0], named_data=named), *compiled[1:]]
         specs = device.specs()
-        calls = [
-            delegate(device.backend, part, specs, *_border(group, view))
-            for part, group in zip(compiled, partitioning.groups, strict=True)
+        calls: list[tuple[str, nn.Module]] = [
+            (f"delegate_{i}", delegate(device.backend, part, specs, *border(partition, view)))
+            for i, (part, partition) in enumerate(zip(compiled, partitioning.partitions, strict=True))
         ]
-        module = outline(quantized, partitioning.groups, calls, images=view.images)
-    found = _with_leftovers(partitioning, leftovers).report
+        core = device.beside if partitioning.core else None
+        graphs = tuple(partition.graph for partition in partitioning.core)
+        if core is not None:
+            calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
+        module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
+        compute_contiguously(module)
+        if core is not None:
+            core.adapt(module)
+    notes = (*partitioning.report.notes, *device.notes(compiled), *([core.note(graphs)] if core is not None else []))
     report = replace(
-        found,
-        notes=(*found.notes, *device.notes(compiled)),
+        partitioning.report,
+        notes=notes,
         latency=device.latency(compiled),
         operations=tuple(
             Operation.of(i, node, part.costs.get(index))
@@ -200,11 +209,8 @@ def host_part(
             for index, node in enumerate(part.graph.nodes)
         ),
     )
-    core = device.core if leftovers is not None and leftovers.groups else None
-    if core is None:
-        compute_contiguously(module)
-    reads = tuple(tuple(n.name for n in group.inputs) for group in partitioning.groups)
-    return HostPart(module, core, report, tuple(compiled), reads)
+    reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
+    return HostPart(module, report, tuple(compiled), reads, graphs, core.finish if core is not None else None)
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
@@ -215,34 +221,15 @@ def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
     return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
 
 
-def _with_leftovers(partitioning: Partitioning, leftovers: Partitioning | None) -> Partitioning:
-    """The partitioning whose verdicts say what the core computes in int8."""
-    if leftovers is None:
-        return partitioning
-    from micronpu.targets.cortexm.partition import with_core
-
-    return with_core(partitioning, leftovers)
-
-
-def _lowered(
-    module: GraphModule, examples: tuple[torch.Tensor, ...], core: Core | None, borders: IntegerBorders | None
-) -> tuple[ExecutorchProgramManager, tuple[str, ...]]:
-    """The host part, lowered for the core where one computes in int8, and what the report says about that."""
-    if core is None:
-        return lower(module, examples, lambda edge: _record(edge, borders)), ()
-    from micronpu.targets.cortexm.lower import (  # the operators of CMSIS-NN take a second to import
-        on_core,
-        plan_scratch,
-    )
-
-    module, graphs = on_core(module, core)
-    note = core_note((node for graph in graphs for node in graph.nodes), core)
+def _finish(host: HostPart, borders: IntegerBorders | None) -> Callable[[EdgeProgramManager], None]:
+    """What is done to the host part between ExecuTorch's lowering to edge operators and the end."""
 
     def finish(edge: EdgeProgramManager) -> None:
-        plan_scratch(edge)
+        if host.finish is not None:
+            host.finish(edge)
         _record(edge, borders)
 
-    return lower(module, examples, finish), (note,)
+    return finish
 
 
 def _record(edge: EdgeProgramManager, borders: IntegerBorders | None) -> None:
@@ -252,21 +239,6 @@ def _record(edge: EdgeProgramManager, borders: IntegerBorders | None) -> None:
     """
     if borders is not None:
         edge._named_data_store.add_named_data(BORDERS_KEY, pack_borders(borders.inputs, borders.outputs))
-
-
-def _border(group: Group, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors with the types of a group's inputs and outputs."""
-
-    def empty(node: Node, channels_last: bool) -> torch.Tensor:
-        shape = static_shape(node)
-        assert shape is not None
-        if node in view.images:
-            shape, channels_last = tuple(shape[i] for i in TO_CHANNELS_LAST), False
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else integer_type(node)).to(memory_format=layout)
-
-    inputs = [empty(n, view.enters_channels_last(n)) for n in group.inputs]
-    return inputs, [empty(n, view.leaves_channels_last(n)) for n in group.outputs]
 
 
 def check_model(
@@ -294,9 +266,7 @@ def check_model(
         model, examples, quantizer, calibration=[examples] if calibration is None else calibration, clock=clock
     )
     separate_clamps(quantized, device.excludes)
-    view = ProgramView(quantized)
-    partitioning = device.partition(view)
-    return _with_leftovers(partitioning, device.leftovers(view, partitioning))
+    return device.partition(ProgramView(quantized))
 
 
 def _quantizer(

@@ -23,8 +23,10 @@ from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.partition import Group, partition
+from micronpu.partition.partition import Decisions, Partition
+from micronpu.partition.policy import Policy
 from micronpu.passes import run_passes
+from micronpu.passes.choose import Choice
 from micronpu.report.verdict import Verdict
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.optimised import optimised
@@ -90,23 +92,23 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
         )
     view = ProgramView(module)
     border = _border(view)
-    if len(parts) > 1 or len(border.groups) > 1 or len(border.groups[0].inputs) != len(parts[0].program.inputs):
+    if len(parts) > 1 or len(border.partitions) > 1 or len(border.partitions[0].inputs) != len(parts[0].program.inputs):
         raise UnsupportedError(
             f"The program calls the NPU {len(parts)} times, with other operators between or beside, which one operator "
             "`ethos-u` cannot do.",
             hint="`program.report`, which says why the rest is not on the NPU; the plain .tflite and "
             "Vela's own command",
         )
-    (part,), (group,) = parts, border.groups
-    names = [border.inputs[node] for node in group.inputs]
-    outputs = [f"output_{border.outputs.index(node)}" for node in group.outputs]
+    (part,), (partition,) = parts, border.partitions
+    names = [border.inputs[node] for node in partition.inputs]
+    outputs = [f"output_{border.outputs.index(node)}" for node in partition.outputs]
     model, allocation = optimised(
         part.program,
         list(zip(names, part.graph.inputs, strict=True)),
         list(zip(outputs, part.graph.outputs, strict=True)),
     )
     told = [f"output_{i}" for i in range(len(border.outputs))]
-    return described(model, names, told, [group.outputs.index(n) for n in border.outputs], [allocation])
+    return described(model, names, told, [partition.outputs.index(n) for n in border.outputs], [allocation])
 
 
 @dataclass(frozen=True)
@@ -114,19 +116,20 @@ class _Border:
     """What is inside of an integer network, and what crosses its border.
 
     Attributes:
-        groups: all operators; one group, unless parts of the network have nothing to do with each other.
+        partitions: all operators; one, unless parts of the network have nothing to do with each other.
         inputs: name of the program's input by the integer node that stands for it.
         outputs: integer nodes in the order of the program's outputs.
     """
 
-    groups: tuple[Group, ...]
+    partitions: tuple[Partition, ...]
     inside: frozenset[Node]
     inputs: dict[Node, str]
     outputs: tuple[Node, ...]
 
 
 def _border(view: ProgramView) -> _Border:
-    partitioning = partition(view, "LiteRT", lambda node: [], allow_no_op_partitions=True, allow_empty=True)
+    every = Policy(name="LiteRT", decide=lambda node: Choice((node,)), allow_no_op_partitions=True, allow_empty=True)
+    partitioning = Decisions(view, every).partitioning()
     left = [v for v in partitioning.report.verdicts if not v.delegated]
     if left:
         raise UnsupportedError(
@@ -134,9 +137,9 @@ def _border(view: ProgramView) -> _Border:
             hint="quantize the operator, leave it to the application, or save a .pte, whose host part "
             "computes in float",
         )
-    inside = frozenset(node for group in partitioning.groups for node in group.nodes)
-    read = dict.fromkeys(n for group in partitioning.groups for n in group.inputs if n not in inside)
-    return _Border(partitioning.groups, inside, _inputs(view, read), tuple(_outputs(view, inside)))
+    inside = frozenset(node for partition in partitioning.partitions for node in partition.nodes)
+    read = dict.fromkeys(n for partition in partitioning.partitions for n in partition.inputs if n not in inside)
+    return _Border(partitioning.partitions, inside, _inputs(view, read), tuple(_outputs(view, inside)))
 
 
 def _objection(verdict: Verdict) -> str:

@@ -8,7 +8,8 @@ graph is what stands between a quantize and the dequantizes behind it, and an op
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -373,58 +374,114 @@ def _first_of_tuple(node: Node) -> Node:
     return source
 
 
-def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], outputs: list[Node]) -> Graph:
-    """One graph for a group of nodes.
+@dataclass(frozen=True)
+class Piece:
+    """A graph of some nodes of a program, imported alone; `assemble` joins several.
+
+    Attributes:
+        nodes: in execution order.
+        values: the tensor of each integer node of the program that the piece reads or makes, operands first.
+    """
+
+    nodes: tuple[GraphNode, ...]
+    values: Mapping[Node, Tensor]
+
+
+def import_piece(view: ProgramView, nodes: Iterable[Node]) -> Piece:
+    """What nodes of a program compute, from integers to integers.
 
     Args:
-        nodes: the group, in execution order.
-        inputs: integer nodes that the group reads, in the order that the graph's inputs shall have.
-        outputs: quantize nodes of the group whose integers are read outside.
+        nodes: in execution order; the quantizes among them stand for the operators behind them.
+
+    Raises:
+        UnsupportedError: a node cannot be imported.
+    """
+    importer = Importer(view)
+    for node in nodes:
+        importer.add(node)
+    return Piece(tuple(importer.builder.graph.nodes), importer.values)
+
+
+Instead = Mapping[GraphNode, Sequence[GraphNode]]
+"""Nodes that compute the result of a node of a piece in its stead."""
+
+
+def assemble(
+    view: ProgramView,
+    pieces: Sequence[Piece],
+    inputs: Sequence[Node],
+    outputs: Sequence[Node],
+    images: Collection[Node] = (),
+    instead: Instead | None = None,
+) -> Graph:
+    """One graph of pieces, which stay as they are.
+
+    Args:
+        pieces: in the order of the program.
+        inputs: integer nodes that the pieces read, in the order that the graph's inputs shall have.
+        outputs: quantize nodes of the pieces whose integers are read outside.
+        images: integer nodes that are handed over as [N, H, W, C].
+        instead: what stands in the place of nodes of the pieces.
 
     Returns:
         The graph.  A tensor at its border that the program keeps channels-last in memory has that shape, so that the
         bytes of the program are the bytes of the graph.
 
     Raises:
-        UnsupportedError: a node cannot be imported.
+        UnsupportedError: a value is read with other parameters than it was made with.
     """
-    importer = Importer(view)
-    builder = importer.builder
-    chosen = list(nodes)
-    wanted = set(inputs)
-    types: dict[Node, TensorType] = {}
-    for node in chosen:
-        source = node.args[0] if node.args else None
-        if is_dequantize(node) and isinstance(source, Node) and source in wanted:
-            edge, shape = importer._edge(node), static_shape(node)
-            if shape is None:
-                raise UnsupportedError(f"The shape of `{node.name}` is only known at run time.")
-            types.setdefault(source, TensorType(shape, edge.dtype, edge.qparams))
+    builder = GraphBuilder()
+    values: dict[Node, Tensor] = {}
     for node in inputs:
-        if node not in types and is_index(node):
-            types[node] = _index_type(node)
-        if node not in types:
+        type = next((p.values[node].type for p in pieces if node in p.values), None)
+        if type is None:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        importer.values[node] = _input(builder, types[node], node in view.images or view.enters_channels_last(node))
-    for node in chosen:
-        importer.add(node)
-    missing = [n.name for n in outputs if n not in importer.values]
+        values[node] = _input(builder, type, node in images or view.enters_channels_last(node))
+    moved: dict[Tensor, Tensor] = {}
+    originals: dict[GraphNode, GraphNode] = {}
+
+    def copied(node: GraphNode) -> GraphNode:
+        return GraphNode(node.op, [moved.get(t, t) for t in node.inputs], list(node.outputs), node.origin)
+
+    for piece in pieces:
+        made = {t for n in piece.nodes for t in n.outputs}
+        for node, tensor in piece.values.items():
+            known = values.setdefault(node, moved.get(tensor, tensor))
+            if known.type != tensor.type:
+                raise UnsupportedError(
+                    f"`{node.name}` is made as {known.type} and read as {tensor.type}.",
+                    hint="a dequantize with the scale and the zero point of the quantize before it",
+                )
+            if known is tensor and tensor not in made and not tensor.is_constant:
+                raise InternalError(f"The group reads `{node.name}` from outside, which is not among its inputs.")
+            moved.setdefault(tensor, known)
+        originals |= {copied(node): node for node in piece.nodes}
+    missing = [n.name for n in outputs if n not in values]
     if missing:
         raise InternalError(f"The group does not compute its outputs {missing}.")
+    entering, builder.graph.nodes = builder.graph.nodes, []
     results = [
-        builder.emit(Transpose(TO_CHANNELS_LAST), importer.values[n], origin=origin_of(n))
-        if n in view.images or view.leaves_channels_last(n)
-        else importer.values[n]
+        builder.emit(Transpose(TO_CHANNELS_LAST), values[n], origin=origin_of(n))
+        if n in images or view.leaves_channels_last(n)
+        else values[n]
         for n in outputs
     ]
     graph = builder.finish(*results)
-    taken, left = ([n not in view.images for n in border] for border in (inputs, outputs))
+    graph.nodes = [*entering, *originals, *graph.nodes]
+    taken, left = ([n not in images for n in border] for border in (inputs, outputs))
     graph.channels_last_inputs = {i for i, n in enumerate(inputs) if taken[i] and view.enters_channels_last(n)}
     graph.channels_last_outputs = {i for i, n in enumerate(outputs) if left[i] and view.leaves_channels_last(n)}
-    graph.nodes = _in_order_of_need(graph)
-    if len(graph.inputs) != len(inputs):
-        raise InternalError("The group reads a value from outside that is not among its inputs.")
-    return graph
+    graph.nodes = [
+        made
+        for node in _in_order_of_need(graph)
+        for made in (map(copied, instead[originals[node]]) if instead and originals.get(node) in instead else (node,))
+    ]
+    return graph.clone()
+
+
+def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], outputs: list[Node]) -> Graph:
+    """One graph for nodes of a program; see `import_piece` and `assemble`."""
+    return assemble(view, [import_piece(view, nodes)], inputs, outputs)
 
 
 def _in_order_of_need(graph: Graph) -> list[GraphNode]:

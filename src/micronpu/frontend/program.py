@@ -174,14 +174,6 @@ def is_channels_last(node: Node) -> bool:
     )
 
 
-_IMAGE = "micronpu_image"
-
-
-def mark_image(node: Node) -> None:
-    """Makes every view of the program count a value among its images."""
-    node.meta[_IMAGE] = True
-
-
 def enters_channels_last(node: Node) -> bool:
     """Whether a partition is given ``node`` in channels-last order.
 
@@ -271,12 +263,7 @@ class Edge:
 
 
 class ProgramView:
-    """A program's graph together with the constants that it reads.
-
-    Attributes:
-        images: integer nodes whose [N, C, H, W] the finished program holds as a contiguous [N, H, W, C].  Whoever
-            computes and reads them must know: they stand between partitions that are compiled together.
-    """
+    """A program's graph together with the constants that it reads."""
 
     def __init__(self, program: ExportedProgram | GraphModule) -> None:
         self.program = program
@@ -284,7 +271,6 @@ class ProgramView:
         self._constants: dict[Node, torch.Tensor] = {}
         self._edges: dict[Node, Edge | None] = {}
         self.inputs: list[Node] = []
-        self.images = {n for n in self.graph.nodes if n.meta.get(_IMAGE)}
         self._keeps_order = isinstance(program, ExportedProgram)
         if isinstance(program, ExportedProgram):
             self._read_exported(program)

@@ -1,24 +1,27 @@
-"""What every NPU family does for the two entries: quantizer, verdicts, payloads."""
+"""What every family does for the two entries: quantizer, verdicts, payloads, and the core's part."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from micronpu.chips.core import Core
 from micronpu.errors import UnsupportedError
-from micronpu.frontend.importer import import_nodes
-from micronpu.ir.graph import Graph
-from micronpu.partition.partition import Partitioning
+from micronpu.ir.graph import Graph, Node
+from micronpu.partition.partition import Decisions, Partition, Partitioning
+from micronpu.partition.policy import Policy
+from micronpu.passes.choose import Choice, rewritten
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
     from executorch.exir.backend.compile_spec_schema import CompileSpec
-    from torch.fx import Node
+    from torch.fx import GraphModule
+    from torch.fx import Node as FxNode
 
     from micronpu.frontend.program import ProgramView
     from micronpu.quantize.config import Activations
@@ -71,18 +74,58 @@ class CompiledPartition:
     costs: Mapping[int, Cost] = field(default_factory=dict)
 
 
+class CorePart(ABC):
+    """What a core computes in int8 of what the NPU leaves over.
+
+    Attributes:
+        core: which one.
+    """
+
+    core: Core
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """What the core takes."""
+
+    @abstractmethod
+    def module(self, graph: Graph) -> GraphModule:
+        """Calls of the core's kernels that compute the graph of a partition."""
+
+    @abstractmethod
+    def adapt(self, module: GraphModule) -> None:
+        """Changes the host part round the calls of kernels, in place, before ExecuTorch lowers it."""
+
+    @abstractmethod
+    def finish(self, edge: EdgeProgramManager) -> None:
+        """Changes the host part after ExecuTorch's lowering to edge operators."""
+
+    @abstractmethod
+    def note(self, graphs: Iterable[Graph]) -> str:
+        """What the report says about the core's part."""
+
+
 class Device(ABC):
-    """An NPU, or a core alone, with its options.
+    """A family with its options, ready to partition and compile: an NPU, or a core alone.
 
     Attributes:
         target: name in reports.
         backend: name by which the runtime looks up the delegate; "" for a core alone, which has none.
-        core: computes in int8 what the NPU does not take; None where portable kernels do in float.
+        beside: computes in int8 what the NPU does not take; None where portable kernels do in float.
     """
 
     target: str
     backend: str = ""
-    core: Core | None = None
+    beside: CorePart | None = None
+
+    @property
+    def core(self) -> Core | None:
+        """The core that computes in int8 what the NPU does not take."""
+        return self.beside.core if self.beside is not None else None
+
+    @property
+    def refuses_late(self) -> bool:
+        """Whether the compiler may refuse a partition whose operators it takes one by one."""
+        return False
 
     @abstractmethod
     def quantizer(
@@ -96,68 +139,73 @@ class Device(ABC):
         """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
 
     @abstractmethod
-    def partition(
-        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
-    ) -> Partitioning:
-        """Partitions and verdicts of a quantized program.
-
-        Args:
-            shared: dequantizes that no partition may read, because something else reads them as well.
-            refused: by name of the node, why the compiler could not take it when it was tried.
-        """
+    def policy(self) -> Policy | None:
+        """What the NPU takes; None where there is none."""
 
     @abstractmethod
-    def compile(self, graph: Graph) -> CompiledPartition:
-        """One partition, from the imported graph, which is changed in place."""
+    def compile(self, partition: Partition) -> CompiledPartition:
+        """Writes the payload of a partition, whose graph stays as it is.
 
-    def excludes(self, node: Node) -> bool:
+        Raises:
+            RefusedError: the compiler refuses it after all.
+        """
+
+    def probe(self, partition: Partition) -> CompiledPartition:
+        """As `compile`, for a partition whose payload nobody wants: no files about it are written."""
+        return self.compile(partition)
+
+    @abstractmethod
+    def compile_program(self, graph: Graph) -> CompiledPartition:
+        """Chooses for and compiles an imported graph, all of which is for the NPU; it is changed in place."""
+
+    def excludes(self, node: FxNode) -> bool:
         """Whether the user wants a node of the program to stay on the host."""
         return False
 
-    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
-        """What the compiler would refuse of these partitions, by name of the node; its rules are the whole truth unless
-        a device says otherwise."""
-        return {}
+    def decisions(self, view: ProgramView) -> Decisions:
+        """Every decision about a quantized program, for the NPU and the core together."""
+        beside = self.beside.policy() if self.beside is not None else None
+        return Decisions(view, self.policy(), beside, self.target)
+
+    def partition(self, view: ProgramView) -> Partitioning:
+        """Partitions and verdicts of a quantized program."""
+        return self.decisions(view).partitioning()
 
     def compile_all(
         self,
-        view: ProgramView,
+        decisions: Decisions,
         partitioning: Partitioning,
         progress: Callable[[float], None] | None = None,
-    ) -> tuple[Partitioning, list[CompiledPartition], Partitioning | None]:
+        compile: Callable[[Partition], CompiledPartition] | None = None,
+    ) -> tuple[Partitioning, list[CompiledPartition]]:
         """Compiles every partition; where the compiler refuses an operator after all, it leaves the partition.
 
+        A partition that such a refusal leaves as it is stays compiled.
+
         Args:
+            partitioning: the decisions' own.
             progress: called with the part that is done, 0 to 1.
+            compile: what makes a part; `Device.compile` unless given.
 
         Returns:
-            The partitioning that was compiled, its partitions, and its `leftovers`.
+            The partitioning that was compiled, and its partitions.
         """
-        refused: dict[str, Reason] = {}
+        done: dict[object, CompiledPartition] = {}
         while True:
-            leftovers = self.leftovers(view, partitioning)
-            _agree_on_images(view, partitioning, leftovers)
             parts: list[CompiledPartition] = []
             try:
-                for group in partitioning.groups:
-                    graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-                    parts.append(self.compile(graph))
+                for partition in partitioning.partitions:
+                    key = _border(partition)
+                    if key not in done:
+                        done[key] = (compile or self.compile)(partition)
+                    parts.append(done[key])
                     if progress is not None:
-                        progress(len(parts) / len(partitioning.groups))
-                return partitioning, parts, leftovers
+                        progress(len(parts) / len(partitioning.partitions))
+                return partitioning, parts
             except RefusedError as error:
-                if error.reasons.keys() <= refused.keys():
+                if not decisions.refuse(error.reasons):
                     raise
-                refused |= error.reasons
-                partitioning = self.partition(view, refused=refused)
-
-    def leftovers(self, view: ProgramView, partitioning: Partitioning) -> Partitioning | None:
-        """What the core computes in int8 beside the NPU's partitions; None without such a core."""
-        if self.core is None:
-            return None
-        from micronpu.targets.cortexm.partition import core_partition
-
-        return core_partition(view, self.core, partitioning.groups)
+                partitioning = decisions.partitioning()
 
     @abstractmethod
     def specs(self) -> list[CompileSpec]:
@@ -172,10 +220,17 @@ class Device(ABC):
         """What the report says about the finished parts and the tools that made them."""
 
 
-def _agree_on_images(view: ProgramView, partitioning: Partitioning, leftovers: Partitioning | None) -> None:
-    """Decides what the NPU and the core hand each other as [N, H, W, C]."""
-    if leftovers is None:
-        return
-    from micronpu.targets.cortexm.layout import agree_on_images
+def _border(partition: Partition) -> object:
+    """What a payload depends on: the nodes, and how they are called."""
+    return partition.nodes, partition.inputs, partition.outputs, partition.images
 
-    agree_on_images(view, (*partitioning.groups, *leftovers.groups))
+
+def finished(graph: Graph, policy: Policy) -> Graph:
+    """An imported graph, all of which is for the NPU, with what the policy chooses for its operators; in place."""
+
+    def decide(node: Node) -> Choice | None:
+        answer = policy.decide(node)
+        return answer if isinstance(answer, Choice) else None
+
+    rewritten(graph, decide)
+    return policy.finish(graph)

@@ -28,14 +28,13 @@ from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.verdict import Reason
 
 _ALIGNMENT = 16  # bytes; what a device reads in place
 
 
 def preprocess(edge_program: ExportedProgram, device: Device) -> PreprocessResult:
     """The payload of a partition, with a debug handle per NPU operation."""
-    compiled = device.compile(import_program(ProgramView(edge_program)))
+    compiled = device.compile_program(import_program(ProgramView(edge_program)))
     mapping = DelegateMappingBuilder(generated_identifiers=False)
     for identifier, handles in compiled.debug_handles.items():
         if handles:
@@ -94,7 +93,7 @@ class DevicePartitioner(Partitioner):
             decompose_leftovers(ep, self._kept)
             return [], None
         partitioning = self._partitioning(ep)
-        delegated = {n.name for g in partitioning.groups for n in g.nodes}
+        delegated = {n.name for g in partitioning.partitions for n in g.nodes}
         kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
         # ExecuTorch asks again when the program is decomposed; what is known by then is kept.
         self._not_kept |= dict.fromkeys(
@@ -113,7 +112,7 @@ class DevicePartitioner(Partitioner):
         self.report = replace(report, notes=(*report.notes, *self._not_kept))
         self._not_kept = {}
         tags: dict[str, DelegationSpec] = {}
-        for number, group in enumerate(partitioning.groups):
+        for number, group in enumerate(partitioning.partitions):
             tag = f"{self.device.backend}_{number}"
             tags[tag] = self.delegation_spec
             for node in group.nodes:
@@ -135,7 +134,7 @@ class DevicePartitioner(Partitioner):
         _order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
         changed._graph_module = split_dequantizes(module).graph_module
-        for group in self._partitioning(changed).groups:
+        for group in self._partitioning(changed).partitions:
             for node in group.nodes:
                 if node.target is torch.ops.aten.reshape.default:
                     node.target = torch.ops.aten._reshape_copy.default
@@ -147,18 +146,18 @@ class DevicePartitioner(Partitioner):
 
     def _settled(self, program: ExportedProgram) -> Partitioning:
         """Partitions that can be cut out and compiled."""
-        view = ProgramView(program)
-        # ExecuTorch allows a partitioner no change of the graph, so what shares a dequantize has to stay on the host.
-        shared: set[Node] = set()
-        refused: dict[str, Reason] = {}
+        decisions = self.device.decisions(ProgramView(program))
         while True:
-            partitioning = self.device.partition(view, shared, refused)
-            torn = _torn_dequantizes(partitioning)
-            found = {} if torn else self.device.refusals(view, partitioning)
-            if not torn and found.keys() <= refused.keys():
-                return partitioning
-            shared |= torn
-            refused |= found
+            partitioning = decisions.partitioning()
+            # ExecuTorch allows a partitioner no change of the graph: what shares a dequantize has to stay on the host.
+            if decisions.keep_whole(_torn_dequantizes(partitioning)):
+                continue
+            if self.device.refuses_late:
+                settled, _ = self.device.compile_all(decisions, partitioning, compile=self.device.probe)
+                if settled is not partitioning and decisions.keep_whole(_torn_dequantizes(settled)):
+                    continue
+                partitioning = settled
+            return partitioning
 
 
 @functools.lru_cache(maxsize=1)
@@ -211,7 +210,7 @@ def _order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
     """Dequantizes in a partition that something outside of it reads as well."""
     torn: set[Node] = set()
-    for group in partitioning.groups:
+    for group in partitioning.partitions:
         members = set(group.nodes)
         torn |= {n for n in group.nodes if is_dequantize(n) and any(user not in members for user in n.users)}
     return torn

@@ -1,4 +1,4 @@
-"""The order in which ExecuTorch has the nodes of a program once it has cut partitions out of it.
+"""The orders of a program's nodes once partitions are cut out of it: ExecuTorch's, and that of `outline`.
 
 The arguments of a delegate call are in the order in which the nodes of the partition read them.  ExecuTorch sorts the
 whole program anew, breadth first, whenever it has made a call of a partition, so that the arguments of the second
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Protocol
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
+from micronpu.errors import InternalError
 from micronpu.frontend.program import is_dequantize
 
 
@@ -94,6 +96,43 @@ class ProgramOrder:
                 missing[reader] -= 1
                 if not missing[reader]:
                     queue.append(reader)
+
+
+class Call(Protocol):
+    """What stands for its nodes: the border of a partition."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[Node, ...]: ...
+
+
+def outlined_order(graph: Graph, calls: Sequence[Call]) -> list[Node]:
+    """The nodes that the outputs of a program need, in the order of need; calls are represented by their outputs.
+
+    Raises:
+        InternalError: a call waits for its own result.
+    """
+    home = {output: call for call in calls for output in call.outputs}
+    order: dict[Node, None] = dict.fromkeys(n for n in graph.nodes if n.op == "placeholder")
+    (result,) = (n for n in graph.nodes if n.op == "output")
+    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(result.all_input_nodes)]
+    waiting: set[Node] = set()
+    while stack:
+        node, ready = stack.pop()
+        if node in order:
+            continue
+        if ready:
+            order[node] = None
+            continue
+        if node in waiting:
+            raise InternalError(f"A partition waits for its own result `{node.name}`.")
+        waiting.add(node)
+        sources = home[node].inputs if node in home else node.all_input_nodes
+        stack.append((node, True))
+        stack.extend((n, False) for n in reversed(sources))
+    return list(order)
 
 
 def _parts(node: Node) -> list[Hashable]:

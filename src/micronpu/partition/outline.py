@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -29,21 +29,24 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.container import digest
-from micronpu.errors import InternalError
 from micronpu.frontend.program import (
+    ProgramView,
     arguments,
+    integer_type,
     is_compute,
     is_dequantize,
+    is_index,
     is_quantize,
     leaves_channels_last,
-    mark_image,
     static_shape,
     value_of,
 )
+from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
-from micronpu.partition.partition import Group
+from micronpu.partition.order import Call, outlined_order
+from micronpu.partition.partition import Partition
 
 _CLONE = torch.ops.aten.clone.default
 _EDGE = EdgeCompileConfig(_check_ir_validity=False)
@@ -86,60 +89,43 @@ def delegate(
     return module
 
 
-def outline(
-    module: GraphModule,
-    groups: Sequence[Group],
-    calls: Sequence[nn.Module],
-    name: str = "delegate",
-    images: Collection[Node] = (),
-) -> GraphModule:
-    """A new module in which each group is one call; weights that only groups read are not in it.
+def border(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Tensors with the types of a partition's inputs and outputs."""
+
+    def empty(node: Node, channels_last: bool) -> torch.Tensor:
+        shape = static_shape(node)
+        assert shape is not None
+        if node in partition.images:
+            shape, channels_last = tuple(shape[i] for i in TO_CHANNELS_LAST), False
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        return torch.zeros(shape, dtype=torch.int32 if is_index(node) else integer_type(node)).to(memory_format=layout)
+
+    inputs = [empty(n, view.enters_channels_last(n)) for n in partition.inputs]
+    return inputs, [empty(n, view.leaves_channels_last(n)) for n in partition.outputs]
+
+
+def outline(module: GraphModule, parts: Sequence[Call], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
+    """A new module in which each partition is one call; weights that only partitions read are not in it.
 
     Args:
-        calls: what computes each group: integers in, a tuple of integers out.
-        name: of the calls, up to a number; different from that of calls which are in the module already.
-        images: see `ProgramView`.
+        parts: the borders of the partitions.
+        calls: name of each call, and what computes it: integers in, a tuple of integers out.
     """
     graph = Graph()
     root = nn.Module()
     copies: dict[Node, Node] = {}
-    home = {output: (number, index) for number, g in enumerate(groups) for index, output in enumerate(g.outputs)}
+    home = {output: (number, index) for number, p in enumerate(parts) for index, output in enumerate(p.outputs)}
     called: dict[int, Node] = {}
-
-    def sources(node: Node) -> Sequence[Node]:
-        return groups[home[node][0]].inputs if node in home else node.all_input_nodes
-
-    def copy(node: Node) -> Node:
+    for node in outlined_order(module.graph, parts):
         if node not in home:
-            return graph.node_copy(node, copies.__getitem__)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            continue
         number, index = home[node]
         if number not in called:
-            call = graph.call_module(f"{name}_{number}", tuple(copies[n] for n in groups[number].inputs))
-            called[number] = call
-        result = graph.call_function(operator.getitem, (called[number], index))
-        result.meta["val"] = _integers(node)
-        return result
-
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            copies[node] = graph.node_copy(node)
+            called[number] = graph.call_module(calls[number][0], tuple(copies[n] for n in parts[number].inputs))
+        copies[node] = graph.call_function(operator.getitem, (called[number], index))
+        copies[node].meta["val"] = _integers(node)
     (output,) = (n for n in module.graph.nodes if n.op == "output")
-    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(output.all_input_nodes)]
-    waiting: set[Node] = set()
-    while stack:
-        node, ready = stack.pop()
-        if node in copies:
-            continue
-        if ready:
-            copies[node] = copy(node)
-            if node in images:
-                mark_image(copies[node])
-        else:
-            if node in waiting:
-                raise InternalError(f"A partition waits for its own result `{node.name}`.")
-            waiting.add(node)
-            stack.append((node, True))
-            stack.extend((n, False) for n in reversed(sources(node)))
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
     graph.set_codegen(module.graph._codegen)
     for node in graph.nodes:
@@ -147,8 +133,8 @@ def outline(
             _share(module, root, str(node.target))
         elif node.op == "call_module" and node not in called.values():
             root.add_module(str(node.target), module.get_submodule(str(node.target)))
-    for number, call in enumerate(calls):
-        root.add_module(f"{name}_{number}", call)
+    for name, call in calls:
+        root.add_module(name, call)
     return GraphModule(root, graph)
 
 

@@ -1,30 +1,26 @@
-"""Verdict and partition for every operator of a quantized program.
+"""Verdict and partition for every operator of a quantized program, decided once.
 
 The unit of the decision is an operator with the quantization round it: the dequantizes that feed it, a clamp that it
-takes into itself, and the quantizes of its result.  The same importer that later builds the graph says whether a unit
-can be imported, and the target's rules look at the operators that come of it, so that a verdict and the compilation
-cannot disagree.
+takes into itself, and the quantizes of its result.  Each unit is imported once.  What is imported is what the NPU's
+rules look at, what is rewritten where they refuse it, and what the graph of its partition is made of, so that the
+report says what the payload holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import Node as FxNode
 
 from micronpu.errors import UnsupportedError
-from micronpu.frontend.importer import Importer, clamp_behind, import_of
+from micronpu.frontend.importer import Piece, assemble, import_of
 from micronpu.frontend.program import (
     ProgramView,
     is_compute,
     is_dequantize,
-    is_dequantize_channel,
-    is_float_cast,
-    is_getitem,
-    is_index,
-    is_quantize,
     origin_of,
     overload_name,
     static_shape,
@@ -32,166 +28,277 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
-from micronpu.ir.op import Op
 from micronpu.ir.way import WAYS, Composition
-from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.partition.grouping import group
-from micronpu.partition.order import ProgramOrder
+from micronpu.partition.images import agree_on_images
+from micronpu.partition.order import ProgramOrder, outlined_order
+from micronpu.partition.policy import Policy
+from micronpu.partition.units import IMPORTED, IMPORTED_SENTENCE, Unit, feeds_only_constants, find_units, reason_at
+from micronpu.passes.choose import Choice
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason, Verdict
 
-Check = Callable[[GraphNode], list[Reason]]
-Exclude = Callable[[FxNode], Reason | None]
-FindCure = Callable[[GraphNode], str | None]
-"""Name of a rewrite that makes an operator fit for the target, or None."""
-
-IMPORTED = "is_imported"
-IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
 COMPUTES = "computes"
 COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
 
 
-@dataclass
-class Unit:
-    """An operator with the quantization round it.
+@dataclass(eq=False)
+class Decision:
+    """What becomes of a unit on an NPU or a core.
 
     Attributes:
-        head: the operator; None for a dequantize that meets a quantize.
-        body: operator, fused clamp and unpacking, in execution order.
-        quantizes: quantize nodes of the result.
-        reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
-        dequantizes: nodes between ``reads`` and ``body``.
-        constants: dequantizes and transposes of constants.
+        reasons: why it is not taken, empty where it is.
+        macs: multiply-accumulate operations.
+        operations: number of operations before the passes, but for those that leave nothing to run or return an
+            operand as it is.
+        computes: whether one of them does more than to move values.
+        choices: what computes each node of the imported unit.
     """
 
-    head: FxNode | None
-    body: list[FxNode]
-    quantizes: list[FxNode]
-    reads: list[FxNode] = field(default_factory=list)
-    dequantizes: list[FxNode] = field(default_factory=list)
-    constants: list[FxNode] = field(default_factory=list)
+    unit: Unit
     reasons: list[Reason] = field(default_factory=list)
     macs: int = 0
-    operations: int = 0  # NPU operations, before the passes, but for those that return an operand as it is
-    computes: bool = True  # whether one of them does more than to move values
-    rewrites: dict[str, None] = field(default_factory=dict)  # names in order, of those that make it fit
+    operations: int = 0
+    computes: bool = True
+    choices: dict[GraphNode, Choice] = field(default_factory=dict)
 
     @property
-    def anchor(self) -> FxNode:
-        return self.body[0] if self.body else self.quantizes[0]
+    def rewrites(self) -> tuple[str, ...]:
+        """Names of the rewrites without which it would not be taken."""
+        return tuple(dict.fromkeys(name for choice in self.choices.values() for name in choice.rewrites))
 
     @property
     def moves_only(self) -> bool:
-        entry = ATEN_IMPORTS.get(overload_name(self.head)) if self.head is not None else None
-        return self.head is None or not self.computes or (entry is not None and entry.moves_only)
+        """Whether it computes nothing."""
+        return self.unit.moves_only or not self.computes
 
 
-@dataclass(frozen=True)
-class Group:
-    """A partition: units and its border.
+@dataclass(eq=False)
+class Partition:
+    """What one call computes: nodes, border, and the graph that was chosen for them.
 
     Attributes:
         nodes: every node that belongs to it, in execution order.
         inputs: integer nodes read from outside, in the order in which ExecuTorch makes arguments of them: as they are
             first read.
         outputs: quantize nodes whose integers are read outside.
+        decisions: on its units, in the order of the program.
+        policy: of the NPU or the core that computes it.
+        images: values at its border whose [N, C, H, W] it is given, or gives, as a contiguous [N, H, W, C].
     """
 
     nodes: tuple[FxNode, ...]
     inputs: tuple[FxNode, ...]
     outputs: tuple[FxNode, ...]
+    decisions: tuple[Decision, ...]
+    policy: Policy
+    images: frozenset[FxNode] = frozenset()
+
+    @functools.cached_property
+    def chosen(self) -> Graph:
+        """The imported graph with the rewrites that were chosen."""
+        units = [d.unit for d in self.decisions]
+        pieces = [u.imported for u in units if isinstance(u.imported, Piece)]
+        instead = {n: c.nodes for d in self.decisions for n, c in d.choices.items() if c.rewrites}
+        return assemble(units[0].view, pieces, self.inputs, self.outputs, self.images, instead)
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The chosen graph in its final form; what compilation writes."""
+        return self.policy.finish(self.chosen.clone())
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The estimate of each operator that was rewritten, by name of the program's node."""
+        return {
+            d.unit.anchor.name: sum(c.cost for c in d.choices.values() if c.rewrites)
+            for d in self.decisions
+            if d.rewrites
+        }
+
+    def hand_over(self, images: Collection[FxNode]) -> bool:
+        """Makes those of its border that are among ``images`` its images; returns whether that changed anything."""
+        own = frozenset(n for n in (*self.inputs, *self.outputs) if n in images)
+        if own == self.images:
+            return False
+        self.images = own
+        for name in ("chosen", "graph"):
+            self.__dict__.pop(name, None)
+        return True
 
 
 @dataclass(frozen=True)
 class Partitioning:
-    """All partitions of a program and the report on every operator."""
+    """All partitions of a program and the report on every operator.
 
-    groups: tuple[Group, ...]
+    Attributes:
+        partitions: of the NPU.
+        core: what the core beside it computes in int8.
+    """
+
+    partitions: tuple[Partition, ...]
     report: DelegationReport
+    core: tuple[Partition, ...] = ()
 
 
-def partition(
-    view: ProgramView,
-    target: str,
-    check: Check,
-    exclude: Exclude | None = None,
-    *,
-    cure: FindCure | None = None,
-    allow_no_op_partitions: bool = False,
-    allow_empty: bool = False,
-    shared: Collection[FxNode] = (),
-    refused: Mapping[str, Reason] | None = None,
-    free: tuple[type[Op], ...] = (),
-) -> Partitioning:
-    """Decides for every operator and groups what is supported.
+class Decisions:
+    """Every decision about one program, each taken once.
 
     Args:
         view: the quantized program.
-        target: name for the report.
-        check: the target's rules for one operator of the graph.
-        exclude: a reason why the user does not want a node delegated, or None.
-        cure: finds a rewrite for an operator that breaks a rule.
-        allow_no_op_partitions: also make partitions that only move values.
-        allow_empty: also make partitions with nothing to run at all.
-        shared: dequantizes that no partition may read, because something else reads them as well.
-        refused: by name of the node, why the compiler could not take it when it was tried.
-        free: operators that leave nothing to run, such as a reshape where that moves no byte.
+        npu: what the NPU takes; None where there is none.
+        beside: what the core takes of what the NPU leaves; None where nothing does in int8.
     """
-    units, unit_of = _units(view)
 
-    def excluded(node: FxNode) -> Reason | None:
-        known = _torn(node, shared) or (refused or {}).get(node.name)
-        return known or (exclude(node) if exclude is not None else None)
+    def __init__(self, view: ProgramView, npu: Policy | None, beside: Policy | None = None, name: str = "") -> None:
+        self.view = view
+        self._npu, self._beside = npu, beside
+        self._name = name or (npu.name if npu is not None else "")
+        self._units, self._unit_of = find_units(view)
+        self._refused: dict[str, Reason] = {}
+        self._shared: set[FxNode] = set()
+        self._known: dict[Policy, dict[Unit, Decision]] = {}
 
-    for unit in units:
-        _judge(view, unit, check, excluded, cure, free)
-    vertices = _vertices(view, units, unit_of)
-    chosen = group([v.sources for v in vertices], [v.unit is not None and not v.unit.reasons for v in vertices])
-    groups: list[Group] = []
-    number_of: dict[int, int] = {}
-    order = ProgramOrder(view.graph.nodes)
-    for members in chosen:
-        joined = [u for v in members if (u := vertices[v].unit) is not None]
-        empty = not allow_empty and not any(u.operations for u in joined)
-        if empty or (not allow_no_op_partitions and all(u.moves_only for u in joined)):
-            for unit in joined:
-                unit.reasons.append(
-                    _reason(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
-                )
-            continue
-        for unit in joined:
-            number_of[id(unit)] = len(groups)
-        if groups:
-            order.cut(groups[-1].nodes, groups[-1].inputs, groups[-1].outputs)
-        groups.append(_make_group(joined, order))
-    verdicts = []
-    seen: set[int] = set()
-    for node in view.compute_nodes():
-        owner = unit_of.get(node)
-        if owner is None:
-            if not _feeds_only_constants(view, node):
-                verdicts.append(_float_verdict(node))
-        elif owner.head is node:
-            seen.add(id(owner))
-            verdict = _verdict(node, number_of.get(id(owner)), tuple(owner.reasons), owner.macs)
-            verdicts.append(replace(verdict, rewrites=tuple(owner.rewrites) if verdict.delegated else ()))
-        elif is_compute(node):
-            verdicts.append(_verdict(node, number_of.get(id(owner)), tuple(owner.reasons)))
-    return Partitioning(tuple(groups), DelegationReport(target, tuple(verdicts)))
+    def refuse(self, reasons: Mapping[str, Reason]) -> bool:
+        """Keeps operators off the NPU that its compiler could not take when it was tried; the others stay decided.
+
+        Args:
+            reasons: by name of the node.
+
+        Returns:
+            Whether any of it is new.
+        """
+        new = reasons.keys() - self._refused.keys()
+        self._refused |= reasons
+        return bool(new)
+
+    def keep_whole(self, shared: Collection[FxNode]) -> bool:
+        """Keeps readers of dequantizes off the NPU that something else reads as well; returns whether any is new."""
+        new = set(shared) - self._shared
+        self._shared |= new
+        return bool(new)
+
+    def partitioning(self) -> Partitioning:
+        """The partitions that follow from what is known by now, and the report."""
+        npu = self._npu
+        delegated = [] if npu is None else self._partitions(npu, self.view.graph.nodes, self._units)
+        number = {d.unit: i for i, p in enumerate(delegated) for d in p.decisions}
+        core: list[Partition] = []
+        if self._beside is not None:
+            left = [u for u in self._units if u not in number]
+            core = self._partitions(self._beside, outlined_order(self.view.graph, delegated), left, delegated)
+            agree_on_images((*delegated, *core))
+        on_core = {d.unit for p in core for d in p.decisions}
+        verdicts = self._verdicts(number, on_core)
+        notes = npu.notes if npu is not None else ()
+        return Partitioning(
+            tuple(delegated), DelegationReport(self._name, verdicts, notes, has_npu=npu is not None), tuple(core)
+        )
+
+    # -- one unit
+
+    def _decision(self, policy: Policy, unit: Unit) -> Decision:
+        known = self._known.setdefault(policy, {})
+        if unit not in known:
+            known[unit] = _decide(policy, unit)
+        decision = known[unit]
+        if policy is self._npu and not decision.reasons:
+            # A fused clamp can be refused as well as the operator that takes it.
+            nodes = (*unit.body, *unit.quantizes)
+            decision.reasons += [r for n in nodes if (r := _torn(n, self._shared) or self._refused.get(n.name))]
+        return decision
+
+    # -- all of them
+
+    def _partitions(
+        self, policy: Policy, nodes: Iterable[FxNode], units: Sequence[Unit], calls: Sequence[Partition] = ()
+    ) -> list[Partition]:
+        """Groups what is taken.
+
+        Args:
+            nodes: of the program, in execution order.
+            calls: partitions that stand for their nodes, whose outputs alone are among ``nodes``.
+        """
+        chosen = list(nodes)
+        decided = [self._decision(policy, u) for u in units]
+        taken = [d for d in decided if not d.reasons]
+        vertices = _vertices(chosen, taken, calls)
+        groups = group([v.sources for v in vertices], [v.decision is not None for v in vertices])
+        order = ProgramOrder(chosen)
+        made: list[Partition] = []
+        for members in groups:
+            joined = [d for v in members if (d := vertices[v].decision) is not None]
+            empty = not policy.allow_empty and not any(d.operations for d in joined)
+            if empty or (not policy.allow_no_op_partitions and all(d.moves_only for d in joined)):
+                continue
+            if made and not calls:
+                order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
+            made.append(_partition(joined, order, policy))
+        return made
+
+    def _verdicts(self, number: Mapping[Unit, int], on_core: Collection[Unit]) -> tuple[Verdict, ...]:
+        verdicts = []
+        for node in self.view.compute_nodes():
+            unit = self._unit_of.get(node)
+            if unit is None:
+                if not feeds_only_constants(self.view, node):
+                    verdicts.append(_float_verdict(node))
+            elif unit.head is node or is_compute(node):
+                verdicts.append(self._verdict(node, unit, number.get(unit), unit in on_core))
+        return tuple(verdicts)
+
+    def _verdict(self, node: FxNode, unit: Unit, number: int | None, on_core: bool) -> Verdict:
+        first = next(d for p in (self._npu, self._beside) if p is not None for d in (self._decision(p, unit),))
+        made = _verdict(node, number, macs=first.macs if unit.head is node else 0)
+        if number is not None:
+            return replace(made, rewrites=first.rewrites if unit.head is node else ())
+        reasons = dict.fromkeys(() if self._npu is None else self._reasons(self._npu, unit))
+        if on_core and self._beside is not None:
+            return replace(made, reasons=tuple(reasons), core=self._beside.name)
+        if self._beside is not None:
+            reasons |= dict.fromkeys(self._reasons(self._beside, unit))
+        return replace(made, reasons=tuple(reasons))
+
+    def _reasons(self, policy: Policy, unit: Unit) -> list[Reason]:
+        """Why a policy leaves a unit; one that it would take has company that only moves values."""
+        found = self._decision(policy, unit).reasons
+        return found or [
+            reason_at(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
+        ]
 
 
-def _reason(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
-    origin = origin_of(node)
-    return Reason(rule, sentence, detail, node.name, origin.source, hint)
+def _decide(policy: Policy, unit: Unit) -> Decision:
+    """Asks the policy about everything that a unit is made of."""
+    decision = Decision(unit)
+    decision.reasons += [r for n in (*unit.body, *unit.quantizes) if (r := policy.exclude(n)) is not None]
+    if decision.reasons:
+        return decision
+    imported = unit.imported
+    if isinstance(imported, Reason):
+        decision.reasons.append(imported)
+        return decision
+    working = [n for n in imported.nodes if returned_operand(n) is None]
+    decision.operations = sum(not isinstance(n.op, policy.free) for n in working)
+    decision.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
+    if not decision.computes and len(working) < len(imported.nodes):
+        decision.operations = 0  # what is left are changes of layout for an operator that does nothing
+    for node in imported.nodes:
+        decision.macs += node.op.macs(node.output.type, *node.input_types)
+        answer = policy.decide(node)
+        if isinstance(answer, Choice):
+            decision.choices[node] = answer
+        else:
+            decision.reasons += [r for r in answer if r not in decision.reasons]
+    return decision
 
 
 def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:
     torn = next((n for n in node.all_input_nodes if n in shared), None)
     if torn is None:
         return None
-    return _reason(
+    return reason_at(
         node,
         "dequantize_is_its_own",
         "The operands of an operator are dequantized for it alone.",
@@ -215,7 +322,7 @@ def _float_verdict(node: FxNode) -> Verdict:
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
-    reason = _reason(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
+    reason = reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
     return _verdict(node, None, (reason,))
 
 
@@ -227,166 +334,61 @@ def _hint_without_table(overload: str) -> str:
     return "a target with tables, see docs/support-table.md, or leave it to the core as it is"
 
 
-def _verdict(node: FxNode, partition: int | None, reasons: tuple[Reason, ...], macs: int = 0) -> Verdict:
+def _verdict(node: FxNode, partition: int | None, reasons: tuple[Reason, ...] = (), macs: int = 0) -> Verdict:
     name = overload_name(node) or str(node.target)
     return Verdict(name, origin_of(node), partition, reasons, macs, static_shape(node) or ())
 
 
-def _feeds_only_constants(view: ProgramView, node: FxNode) -> bool:
-    """Whether the node is part of making weights (a transpose of them), which is compile-time work."""
-    sources = [a for a in node.all_input_nodes]
-    return bool(sources) and all(
-        view.constant(s) is not None
-        or ((is_dequantize(s) or is_dequantize_channel(s)) and _feeds_only_constants(view, s))
-        for s in sources
-    )
-
-
-def _units(view: ProgramView) -> tuple[list[Unit], dict[FxNode, Unit]]:
-    units: list[Unit] = []
-    unit_of: dict[FxNode, Unit] = {}
-    for node in view.graph.nodes:
-        if not is_quantize(node):
-            continue
-        source = node.args[0]
-        if not isinstance(source, FxNode):
-            continue
-        if source in unit_of and not is_dequantize(source):
-            unit_of[source].quantizes.append(node)
-            unit_of[node] = unit_of[source]
-            continue
-        unit = _unit(view, source, node)
-        if unit is None:
-            continue
-        units.append(unit)
-        for member in (*unit.body, *unit.quantizes):
-            unit_of[member] = unit
-    return units, unit_of
-
-
-def _unit(view: ProgramView, source: FxNode, quantize: FxNode) -> Unit | None:
-    if is_dequantize(source):
-        if view.constant(source.args[0]) is not None:
-            return None
-        unit = Unit(None, [], [quantize])
-        _add_operand(view, unit, source)
-        return unit
-    body = [source]
-    if is_getitem(source) or is_float_cast(source):
-        producer = source.args[0]
-        assert isinstance(producer, FxNode)
-        body.insert(0, producer)
-    if not is_compute(body[0]):
-        return None
-    previous = body[0].args[0] if body[0].args else None
-    if isinstance(previous, FxNode) and clamp_behind(previous) is body[0]:
-        body.insert(0, previous)
-    unit = Unit(body[0], body, [quantize])
-    for operand in body[0].all_input_nodes:
-        _add_operand(view, unit, operand)
-    return unit
-
-
-def _add_operand(view: ProgramView, unit: Unit, operand: FxNode) -> None:
-    """Files an operand: a dequantized activation, or whatever makes a constant."""
-    if view.constant(operand) is not None:
-        return
-    if is_dequantize(operand) or is_dequantize_channel(operand) or _feeds_only_constants(view, operand):
-        source = operand.args[0]
-        assert isinstance(source, FxNode)
-        if is_dequantize(operand) and view.constant(source) is None:
-            unit.dequantizes.append(operand)
-            if source not in unit.reads:
-                unit.reads.append(source)
-        else:
-            unit.constants.append(operand)
-            _add_operand(view, unit, source)
-    elif is_index(operand):
-        unit.reads.append(operand)
-
-
-def _judge(
-    view: ProgramView, unit: Unit, check: Check, exclude: Exclude, cure: FindCure | None, free: tuple[type[Op], ...]
-) -> None:
-    """Fills in the unit's reasons and MACs."""
-    # A fused clamp can be unwanted as well as the operator that takes it.
-    unit.reasons += [reason for n in (*unit.body, *unit.quantizes) if (reason := exclude(n)) is not None]
-    if unit.reasons:
-        return
-    for node in unit.body:
-        outside = [u for u in node.users if u not in unit.body and u not in unit.quantizes]
-        if outside:
-            detail = f"`{outside[0].name}` reads the float result of `{node.name}`"
-            unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, detail, "quantize that operator too"))
-            return
-    importer = Importer(view)
-    try:
-        for quantize in unit.quantizes:
-            importer.add(quantize)
-    except UnsupportedError as error:
-        unit.reasons.append(_reason(unit.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint))
-        return
-    graph: Graph = importer.builder.graph
-    working = [n for n in graph.nodes if returned_operand(n) is None]
-    unit.operations = sum(not isinstance(n.op, free) for n in working)
-    unit.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
-    if not unit.computes and len(working) < len(graph.nodes):
-        unit.operations = 0  # what is left are changes of layout for an operator that does nothing
-    for operation in graph.nodes:
-        unit.macs += operation.op.macs(operation.output.type, *operation.input_types)
-        reasons = check(operation)
-        name = cure(operation) if reasons and cure is not None else None
-        if name is not None:
-            unit.rewrites[name] = None
-        else:
-            unit.reasons += [r for r in reasons if r not in unit.reasons]
-
-
 @dataclass
 class _Vertex:
-    unit: Unit | None
+    decision: Decision | None
     sources: list[int]
 
 
-def _vertices(view: ProgramView, units: list[Unit], unit_of: dict[FxNode, Unit]) -> list[_Vertex]:
-    """Units that the target can run, and the nodes of the host, in execution order with what each waits for.
+def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequence[Partition]) -> list[_Vertex]:
+    """What is taken, and the nodes of the host, in execution order with what each waits for.
 
     A unit stands where its first quantize stands: its operands are computed by then and nobody reads it earlier.
-    What is not for the target stands node by node, since the host may read and write floats in the middle of a unit.
+    What is not taken stands node by node, since the host may read and write floats in the middle of a unit.
     Dequantizes are transparent: whoever reads one waits for the integers behind it, since every reader may have a
     dequantize of its own.
     """
-    home = {node: unit for node, unit in unit_of.items() if not unit.reasons}
-    first = {id(u): u.quantizes[0] for u in units if not u.reasons}
+    home = {n: d for d in taken for n in (*d.unit.body, *d.unit.quantizes)}
+    called = {output: p.inputs for p in calls for output in p.outputs}
+    place: dict[Decision, int] = {}
     index: dict[FxNode, int] = {}
     vertices: list[_Vertex] = []
-    for node in view.graph.nodes:
-        unit = home.get(node)
-        if unit is not None and node is not first[id(unit)]:
-            if first[id(unit)] in index:
-                index[node] = index[first[id(unit)]]
+    for node in nodes:
+        decision = home.get(node)
+        if decision is not None and (decision in place or node not in decision.unit.quantizes):
+            if decision in place:
+                index[node] = place[decision]
             continue
-        if unit is None and is_dequantize(node):
-            if node.args[0] in index:
-                index[node] = index[node.args[0]]
+        if decision is None and is_dequantize(node):
+            source = node.args[0]
+            if isinstance(source, FxNode) and source in index:
+                index[node] = index[source]
             continue
-        sources = unit.reads if unit is not None else node.all_input_nodes
-        vertices.append(_Vertex(unit, list(dict.fromkeys(index[s] for s in sources if s in index))))
+        sources = decision.unit.reads if decision is not None else called.get(node, node.all_input_nodes)
+        vertices.append(_Vertex(decision, list(dict.fromkeys(index[s] for s in sources if s in index))))
         index[node] = len(vertices) - 1
+        if decision is not None:
+            place[decision] = index[node]
     return vertices
 
 
-def _make_group(units: list[Unit], order: ProgramOrder) -> Group:
-    members = {n for u in units for n in (*u.body, *u.quantizes, *u.dequantizes, *u.constants)}
+def _partition(decisions: Sequence[Decision], order: ProgramOrder, policy: Policy) -> Partition:
+    units = [d.unit for d in decisions]
+    members = {n for u in units for n in u.nodes}
     nodes = sorted(members, key=order.positions(members).__getitem__)
     produced = {q for u in units for q in u.quantizes}
     external = {s for u in units for s in u.reads} - produced
     inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)
     inside = {d for u in units for d in u.dequantizes}
     outputs = [q for q in nodes if q in produced and _read_outside(q, members, inside)]
-    return Group(tuple(nodes), tuple(inputs), tuple(outputs))
+    return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(decisions), policy)
 
 
 def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:
-    """Whether anything but the group reads the integers, directly or through a dequantize that both use."""
+    """Whether anything but the partition reads the integers, directly or through a dequantize that both use."""
     return any(user not in inside or any(reader not in members for reader in user.users) for user in quantize.users)

@@ -20,7 +20,6 @@ from micronpu.passes.layout import (
 )
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
-from micronpu.passes.rewrites import REWRITES
 from micronpu.passes.tosa import FoldLowestPads
 from micronpu.passes.windows import MergePicks, SplitAveragePools
 
@@ -100,9 +99,8 @@ def _until_stable(graph: Graph, steps: Sequence[Pass], after: Callable[[Pass, Gr
 
 
 def switchable_passes() -> tuple[str, ...]:
-    """Names of the passes and of the rewrites of single operators that may be left out."""
-    passes = tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
-    return (*passes, *(rewrite.name for rewrite in REWRITES))
+    """Names of the passes that may be left out."""
+    return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
 
 
 def check_disabled(disabled: Sequence[str], others: Collection[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -17,17 +18,30 @@ from micronpu.ops.slicing import Slice
 
 
 class Rewrite(ABC):
-    """Replaces one node by several; its doc-string shows both and says what it costs."""
+    """Replaces one node by several; its doc-string shows both and says what it costs.
+
+    Attributes:
+        name: by which users know it and leave it out.
+        max_steps: by how many steps of the result's grid it may change a value; 0 for an exact one, None where that
+            depends on the values, as the doc-string says.
+    """
 
     name: ClassVar[str]
+    max_steps: ClassVar[int | None] = 0
 
     @abstractmethod
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
-        """Nodes that compute the node's result in its stead, or None where the rewrite has nothing to offer.
+    def apply(self, node: Node) -> list[Node] | None:
+        """Nodes that compute the node's result in its stead, or None where the rewrite has nothing to offer."""
+
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
+        """Everything that could stand in the node's place, for a rewrite that knows several.
 
         Args:
-            lanes: number of which the chip wants multiples.
+            before: the transpose that the node, and nothing else, reads; an offer may read its operand instead.
         """
+        nodes = self.apply(node)
+        if nodes:
+            yield nodes
 
 
 class Chain:

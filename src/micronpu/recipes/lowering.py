@@ -67,7 +67,7 @@ class OutliningPartitioner(Partitioner):
             host = host_part(module, self.device, borders=self.borders)
             self.partitions = host.partitions
             self.report = None if _is_behind_an_npu(module) else host.report
-            return torch.export.export(_on_core(host.module, host.core), examples)
+            return torch.export.export(host.module, examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """None: what is left is for the host."""
@@ -92,14 +92,6 @@ class CorePartitioner(OutliningPartitioner):
 def core_of(partitioner: Partitioner) -> Core | None:
     """The core that a partitioner writes kernels for; None for none, and for a partitioner that is not one of these."""
     return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
-
-
-def _on_core(module: GraphModule, core: Core | None) -> GraphModule:
-    if core is None:
-        return module
-    from micronpu.targets.cortexm.lower import on_core
-
-    return on_core(module, core)[0]
 
 
 def plan_scratch(edge: EdgeProgramManager) -> list[Any]:

@@ -21,10 +21,12 @@ class Options:
 
     Attributes:
         of_this_machine: fields that change nothing about the program and have no business in a file that others get.
+        only_where_given: fields that a list of compile specs leaves out where they hold their default.
         maker: how a user makes a list of compile specs, for hints.
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ()
+    only_where_given: ClassVar[tuple[str, ...]] = ()
     maker: ClassVar[str]
 
     def program_values(self) -> dict[str, Any]:
@@ -41,6 +43,9 @@ class Options:
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
         values = self.program_values() if for_program else asdict(self)
+        for name in self.only_where_given:
+            if not values[name]:
+                del values[name]
         return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
 
     @classmethod

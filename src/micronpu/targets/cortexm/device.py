@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch.fx import Node
-
-from micronpu.chips.core import Core, find_core
+from micronpu.chips.core import find_core
 from micronpu.errors import InternalError
-from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.partition import Partitioning
-from micronpu.report.verdict import Reason
+from micronpu.partition.partition import Partition
+from micronpu.partition.policy import Policy
 from micronpu.targets.cortexm.options import CortexMOptions
-from micronpu.targets.cortexm.partition import core_partition
+from micronpu.targets.cortexm.part import CortexMPart
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -33,12 +29,10 @@ class CortexMDevice(Device):
         target: name in reports; the core's unless given.
     """
 
-    core: Core
-
     def __init__(self, options: CortexMOptions, target: str = "") -> None:
         self.options = options
         self.target = target or options.core
-        self.core = find_core(options.core)
+        self.beside = CortexMPart(find_core(options.core))
 
     def quantizer(
         self,
@@ -52,16 +46,14 @@ class CortexMDevice(Device):
 
         return CortexMQuantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
 
-    def partition(
-        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
-    ) -> Partitioning:
-        found = core_partition(view, self.core).report
-        title = self.core.title
-        verdicts = tuple(replace(v, partition=None, core=title) if v.delegated else v for v in found.verdicts)
-        return Partitioning((), replace(found, target=self.target, verdicts=verdicts, has_npu=False))
+    def policy(self) -> Policy | None:
+        return None
 
-    def compile(self, graph: Graph) -> CompiledPartition:
+    def compile(self, partition: Partition) -> CompiledPartition:
         raise InternalError(f"{self.target} delegates nothing, but a partition was to be compiled for it.")
+
+    def compile_program(self, graph: Graph) -> CompiledPartition:
+        raise InternalError(f"{self.target} delegates nothing, but a program was to be compiled for it.")
 
     def specs(self) -> list[CompileSpec]:
         return []

@@ -1,4 +1,4 @@
-"""The host part of a program, with everything that a Cortex-M core computes in int8 as calls of CMSIS-NN's kernels."""
+"""Memory for the kernels of a Cortex-M core, in the host part of a program."""
 
 from __future__ import annotations
 
@@ -13,48 +13,18 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.chips.core import Core
-from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, arguments
-from micronpu.ir.graph import Graph
-from micronpu.partition.outline import compute_contiguously, outline
-from micronpu.targets.cortexm.emit import emit
-from micronpu.targets.cortexm.legalize import legalize
-from micronpu.targets.cortexm.partition import core_partition
+from micronpu.frontend.program import arguments
 
 _NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
 _TYPES = (torch.int8, torch.int16)
 
 
-def on_core(module: GraphModule, core: Core) -> tuple[GraphModule, tuple[Graph, ...]]:
-    """Puts int8 kernels in the place of the quantized operators that a core computes.
-
-    Args:
-        module: a quantized module, or what `micronpu.partition.outline` left of it.
-
-    Returns:
-        The module with the kernels, and the graphs that they compute, which define the numbers.
-    """
-    view = ProgramView(module)
-    groups = core_partition(view, core).groups
-    graphs, calls = [], []
-    for group in groups:
-        graph = legalize(import_nodes(view, group.nodes, list(group.inputs), list(group.outputs)))
-        graphs.append(graph)
-        calls.append(emit(graph, core))
-    outlined = outline(module, groups, calls, "core", view.images)
-    compute_contiguously(outlined)
-    if not _calls_a_delegate(module):
-        _quantize_by_kernels_of_the_core(outlined)
-    return outlined, tuple(graphs)
-
-
-def _calls_a_delegate(module: GraphModule) -> bool:
+def calls_a_delegate(module: GraphModule) -> bool:
     inside = any(isinstance(m, LoweredBackendModule) for m in module.modules())
     return inside or any(n.target is executorch_call_delegate for n in module.graph.nodes)
 
 
-def _quantize_by_kernels_of_the_core(module: GraphModule) -> None:
+def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
     """Firmware for a core alone links one library of kernels: its own quantize and dequantize give the same bits.
 
     quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)

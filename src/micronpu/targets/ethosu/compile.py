@@ -1,4 +1,4 @@
-"""One partition: graph to payload, by the way that costs the fewest cycles."""
+"""One partition: graph to payload, by the plan that costs the fewest cycles."""
 
 from __future__ import annotations
 
@@ -16,36 +16,19 @@ from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, NamedData, RefusedError
+from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished
 from micronpu.partition.intermediates import Intermediates
-from micronpu.passes import run_passes
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
-from micronpu.targets.ethosu.cures import FlattenSlices, cure_graph
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.patches import StridesIntoChannels
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE, judge_of
-from micronpu.targets.ethosu.strategies import Outcome, choose, compiled
-from micronpu.targets.ethosu.streams import SoundStreams
+from micronpu.targets.ethosu.plans import Plan, best_plan, compiled
+from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
 KEY = "micronpu_graph_"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """A graph in a format that Vela takes, and what Vela makes of it.
-
-    Attributes:
-        via: "litert" or "tosa".
-        model: the flatbuffer; for each of its operators the node of the graph.
-    """
-
-    via: str
-    model: LiteRtModel | TosaModel
-    program: VelaProgram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,75 +36,79 @@ class EthosUPartition(CompiledPartition):
     """A partition for Ethos-U after compilation.
 
     Attributes:
-        form: what was chosen.  The host runs its model, and its operators are the identifiers of the debug handles.
-        choice: how it was compiled, and what that costs.
-        others: what the other ways would have cost.
-        forms: name of a form of operators, see `micronpu.targets.ethosu.forms`, to how many have it.
+        model: the flatbuffer that Vela was given; for each of its operators the node of the graph.  The host runs it,
+            and its operators are the identifiers of the debug handles.
+        program: what Vela made of it, with its estimates.
+        plan: how it was compiled, and what that costs.
+        others: what the other plans would have cost.
+        rewrites: name of a rewrite that costs less, see `micronpu.targets.ethosu.rewrites`, to how many operators have
+            it.
     """
 
-    form: Form
-    choice: Outcome
-    others: tuple[Outcome, ...]
-    forms: Mapping[str, int]
-
-    @property
-    def program(self) -> VelaProgram:
-        """What Vela made of the chosen form, with its estimates."""
-        return self.form.program
+    model: LiteRtModel | TosaModel
+    program: VelaProgram
+    plan: Plan
+    others: tuple[Plan, ...]
+    rewrites: Mapping[str, int]
 
 
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
-    """Runs passes, emission, Vela and packing on an imported graph, which is changed in place.
+    """Chooses, finishes and compiles an imported graph, all of which is for the NPU; it is changed in place."""
+    before = graph.clone()
+    return write_partition(finished(graph, ethosu_policy(spec)), spec, before)
+
+
+def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None = None) -> EthosUPartition:
+    """Emission, Vela and packing of a partition's graph, which stays as it is, by the plan that costs the least.
+
+    Args:
+        before: the graph as it was before the passes, for people who want to look.
 
     Raises:
         RefusedError: Vela refuses the graph, whose operators it takes one by one.
         MemoryLimitError: it needs more SRAM than there is.
         FileError: an intermediate file cannot be written.
     """
-    name = graph.first_operator()
+    name = (before or graph).first_operator()
     files = Intermediates(spec.intermediates_dir, name)
-    files.write("graph_before.txt", lambda: f"{graph}\n")
-    cure_graph(graph, judge_of(spec))
-    run_passes(graph)
-    changed = [step.run(graph) for step in (SoundStreams(), FlattenSlices(), StridesIntoChannels())]
-    if any(changed):
-        graph.rename()
+    files.write("graph_before.txt", lambda: f"{before or graph}\n")
     try:
-        choice = choose(graph, spec, memory_limit=spec.max_sram_bytes or None, emitters=emitters_of(spec))
+        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None)
     except VelaError as error:
         raise _refused(graph, spec, error.what) from error
-    graph, via = choice.graph, choice.outcome.strategy.via
-    chosen = Form(via=via, model=choice.emitted, program=choice.program)
+    graph, model, program = best.graph, best.emitted, best.program
     files.write("graph_after.txt", lambda: f"{graph}\n")
-    files.write(f"model.{'tflite' if via == 'litert' else 'tosa'}", functools.partial(bytes, chosen.model.data))
-    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(chosen.model.nodes)}
-    external = _external(chosen.program, spec)
-    payload = pack(chosen.program, {block: key for block, (key, _) in external.items()})
+    suffix = "tflite" if best.plan.format == "litert" else "tosa"
+    files.write(f"model.{suffix}", functools.partial(bytes, model.data))
+    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(model.nodes)}
+    external = _external(program, spec)
+    payload = pack(program, {block: key for block, (key, _) in external.items()})
     named = dict(external.values())
     if spec.carry_graph or external:  # a host does not find what stands outside of the program
-        named[host_graph_key(payload)] = NamedData(_host_graph(graph, chosen.model))
+        named[host_graph_key(payload)] = NamedData(_host_graph(graph, model))
     files.write("payload.bin", lambda: payload)
-    files.write("report.json", lambda: _describe(chosen.program))
+    files.write("report.json", lambda: _describe(program))
     return EthosUPartition(
         payload=payload,
         graph=graph,
         debug_handles=handles,
         named_data=named,
         name=name,
-        form=chosen,
-        choice=choice.outcome,
-        others=tuple(o for o in choice.outcomes if o is not choice.outcome),
-        forms=choice.forms,
-        costs=costs_of(chosen.program, chosen.model.nodes, spec.accelerator),
+        model=model,
+        program=program,
+        plan=best.plan,
+        others=tuple(p for p in best.plans if p is not best.plan),
+        rewrites=best.rewrites,
+        costs=costs_of(program, model.nodes, spec.accelerator),
     )
 
 
 def _objections(graph: Graph, spec: EthosUCompileSpec) -> list[str]:
     """Why Vela refuses a graph in every format that it may be given; empty where it takes one."""
     found, emitters = [], emitters_of(spec)
-    for via in emitters if spec.via == "auto" else (spec.via,):
+    for format in emitters if spec.via == "auto" else (spec.via,):
         try:
-            compiled(graph, emitters[via](graph), spec)
+            compiled(graph, emitters[format](graph), spec)
             return []
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
             found.append(error.what)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch.fx import Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.chips.core import Core
-from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, Device, RefusedError
-from micronpu.partition.partition import Partitioning
-from micronpu.report.verdict import Reason
-from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph
+from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.partition import Partition
+from micronpu.partition.policy import Policy
+from micronpu.targets.cortexm.part import CortexMPart
+from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph, write_partition
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.vela import VelaProgram
-from micronpu.targets.ethosu.verdicts import ethosu_partition
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -52,7 +50,7 @@ class EthosUDevice(Device):
         self.spec = spec
         self.target = target or spec.target
         self.additional_checks = tuple(additional_checks)
-        self.core = core
+        self.beside = CortexMPart(core) if core is not None else None
 
     def quantizer(
         self,
@@ -66,23 +64,21 @@ class EthosUDevice(Device):
 
         return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
 
-    def partition(
-        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
-    ) -> Partitioning:
-        return ethosu_partition(view, self.spec, self.target, shared, refused, self.additional_checks)
+    def policy(self) -> Policy:
+        return ethosu_policy(self.spec, self.target, self.additional_checks)
 
-    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+    def compile(self, partition: Partition) -> EthosUPartition:
+        return write_partition(partition.graph, self.spec, partition.chosen)
+
+    @property
+    def refuses_late(self) -> bool:
         """Vela is the last judge: operators that it takes one by one can be too much together."""
-        found: dict[str, Reason] = {}
-        for group in partitioning.groups:
-            graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-            try:
-                compile_graph(graph, replace(self.spec, intermediates_dir="", carry_graph=False))
-            except RefusedError as error:
-                found |= error.reasons
-        return found
+        return True
 
-    def compile(self, graph: Graph) -> EthosUPartition:
+    def probe(self, partition: Partition) -> EthosUPartition:
+        return write_partition(partition.graph, replace(self.spec, intermediates_dir="", carry_graph=False))
+
+    def compile_program(self, graph: Graph) -> EthosUPartition:
         return compile_graph(graph, self.spec)
 
     def specs(self) -> list[CompileSpec]:
@@ -92,12 +88,12 @@ class EthosUDevice(Device):
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         if not own:
             return ()
-        arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.form.via] for p in own))
+        arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.plan.format] for p in own))
         notes = [
             "On this machine the simulator runs the very command stream that the device would run, which Vela made of "
             f"a graph with the arithmetic of {arithmetic}."
         ]
-        notes += dict.fromkeys(_choice(p) for p in own if p.others)
+        notes += dict.fromkeys(_plan(p) for p in own if p.others)
         cycles = sum(p.program.cycles for p in own)
         milliseconds = sum(p.program.milliseconds for p in own)
         notes.append(
@@ -108,18 +104,18 @@ class EthosUDevice(Device):
         return tuple(notes)
 
 
-def _choice(part: EthosUPartition) -> str:
-    """Which way was chosen, with which forms of operators, and what the others would have cost."""
+def _plan(part: EthosUPartition) -> str:
+    """Which plan was chosen, with which rewrites, and what the others would have cost."""
     cycles = part.program.cycles
     others = "; ".join(
-        f"{o.strategy.name} refused"
+        f"{o.name} refused"
         if o.cycles is None
-        else f"{o.strategy.name} {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
+        else f"{o.name} {o.cycles:,} ({(o.cycles - cycles) / max(cycles, 1):+.1%})"
         for o in part.others
     )
-    forms = ", ".join(f"{count} x {name}" for name, count in part.forms.items())
-    made = f" ({forms})" if forms else ""
-    return f"Partition `{part.name}`: {part.choice.strategy.name}{made}, {cycles:,} cycles. Other ways: {others}."
+    names = ", ".join(f"{count} x {name}" for name, count in part.rewrites.items())
+    made = f" ({names})" if names else ""
+    return f"Partition `{part.name}`: {part.plan.name}{made}, {cycles:,} cycles. Other ways: {others}."
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:

@@ -97,12 +97,17 @@ class EthosU(Family):
         return inspect(self.backend, payload)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
-        from micronpu.targets.ethosu.cures import CURES
-        from micronpu.targets.ethosu.forms import FORMS
+        from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_COST_LESS, TO_FIT, TO_SPARE
 
         return {
-            "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(CURES),
-            "Forms of an operator for an Ethos-U, the cheapest of which is taken": sentences(FORMS),
+            "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(TO_FIT),
+            "Rewrites of an operator that Vela has trouble with for an Ethos-U": sentences(TO_SPARE),
+            "Rewrites of an operator that cost less on an Ethos-U, where Vela's estimate says so": sentences(
+                TO_COST_LESS
+            ),
+            "Rewrites of an operator that Vela compiles wrongly for an Ethos-U, which cannot be left out": sentences(
+                TO_BE_SOUND
+            ),
         }
 
     def recipes(self) -> type[RecipeType]:

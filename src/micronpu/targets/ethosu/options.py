@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
+from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.accelerators import Accelerator, check_configuration, default_ini, find_accelerator
+from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.options import Options
+from micronpu.targets.switches import Switches, strings
 
 _VIA = ("auto", "litert", "tosa")
 
@@ -27,7 +29,7 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
 
 
 @dataclass(frozen=True)
-class EthosUCompileSpec(Options):
+class EthosUCompileSpec(Switches, Options):
     """What a user can choose about an Ethos-U compilation.
 
     Attributes:
@@ -46,12 +48,16 @@ class EthosUCompileSpec(Options):
             chip brings along the SRAM of its file.
         intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
             made if missing, "" for none.
+        disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
+            passes` lists them.
 
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini")
+    only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
     maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
 
     target: str
@@ -65,12 +71,13 @@ class EthosUCompileSpec(Options):
     external_weights: str = ""
     max_sram_bytes: int = 0
     intermediates_dir: str = ""
+    disabled_passes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         accelerator = find_accelerator(self.target)
-        if isinstance(self.extra_flags, str) or not isinstance(self.extra_flags, Sequence):
-            raise OptionError(f"`extra_flags` is {self.extra_flags!r}; it is a list of strings.")
-        object.__setattr__(self, "extra_flags", tuple(self.extra_flags))
+        for name in ("extra_flags", "disabled_passes"):
+            object.__setattr__(self, name, strings(name, getattr(self, name)))
+        self.check_switches()
         if self.via not in _VIA:
             raise OptionError(f"`via` is {self.via!r}.", hint=f"one of {', '.join(_VIA)}")
         for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):

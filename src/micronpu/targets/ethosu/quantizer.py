@@ -42,5 +42,11 @@ class EthosUQuantizer(StaticQuantizer):
             raise OptionError(
                 f"`compile_spec` is a {type(compile_spec).__name__}.", hint='EthosUCompileSpec("ethos-u55-128")'
             )
-        super().__init__(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        super().__init__(
+            per_channel=per_channel,
+            is_qat=is_qat,
+            disabled_rewrites=compile_spec.disabled_rewrites,
+            activations=activations,
+            io=io,
+        )
         self.compile_spec = compile_spec

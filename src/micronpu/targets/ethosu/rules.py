@@ -1,7 +1,7 @@
 """What an Ethos-U can do: Vela is the judge.
 
 Vela compiles one operator in about a millisecond, so instead of copying its list of limits every operator is shown to
-it, alone and in the form in which it would be emitted.  Equal operators are judged once.
+it, alone and as it would be emitted.  Equal operators are judged once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
-from micronpu.passes import run_passes
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.emitters import emitters_of
+from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.patches import StridesIntoChannels
-from micronpu.targets.ethosu.streams import SoundStreams
 from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
 
 CAPABILITIES = Capabilities(tables=True, activations=(DType.INT8, DType.INT16), index_types=(DType.INT32,))
@@ -30,8 +28,8 @@ HINT = "another Ethos-U, or another form of the model"
 
 _Key = tuple[object, ...]
 
-_FORMS = ("tosa", "litert")
-"""The preferred one first."""
+_FORMATS = ("tosa", "litert")
+"""Vela takes most operators in the first."""
 
 
 class Judge:
@@ -39,14 +37,14 @@ class Judge:
 
     def __init__(self, spec: EthosUCompileSpec) -> None:
         self.spec = spec
-        self.forms = _FORMS if spec.via == "auto" else (spec.via,)
+        self.formats = _FORMATS if spec.via == "auto" else (spec.via,)
         self._emitters = emitters_of(spec)
         self._objections: dict[_Key, dict[str, str]] = {}
 
     def __call__(self, node: Node) -> list[Reason]:
         """Why the operator cannot run, empty where it can."""
         objections = self._ask(node)
-        if len(objections) < len(self.forms):
+        if len(objections) < len(self.formats):
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
@@ -56,11 +54,11 @@ class Judge:
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
     def prefers(self, node: Node) -> bool:
-        """Whether the operator can run in the form that most operators have, beside which it can stand."""
-        return self.forms[0] not in self._ask(node)
+        """Whether the operator can run in the format that most operators have, beside which it can stand."""
+        return self.formats[0] not in self._ask(node)
 
     def _ask(self, node: Node) -> dict[str, str]:
-        """Vela's objections, by the form that it objects to."""
+        """Vela's objections, by the format that it objects to."""
         if isinstance(node.op, Transpose | Reshape) or returned_operand(node) is not None:
             return {}  # most of them vanish, and Vela moves what is left in some way
         key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
@@ -69,25 +67,23 @@ class Judge:
             if found and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
                 # In a network its operands mostly come channels last, and their transposes move behind it.
                 again = self._tried(_alone(node, channels_last=True))
-                found = {form: objection for form, objection in found.items() if form in again}
+                found = {f: objection for f, objection in found.items() if f in again}
             self._objections[key] = found
         return self._objections[key]
 
     def _tried(self, graph: Graph) -> dict[str, str]:
         try:
-            legal = run_passes(graph)
+            legal = legalize(graph, self.spec)
         except UnsupportedError as error:
-            return dict.fromkeys(self.forms, error.what)
-        for step in (SoundStreams(), StridesIntoChannels()):
-            step.run(legal)
+            return dict.fromkeys(self.formats, error.what)
         objections = {}
-        for form in self.forms:
+        for format in self.formats:
             try:
-                compile_flatbuffer(self._emitters[form](legal).data, self.spec)
+                compile_flatbuffer(self._emitters[format](legal).data, self.spec)
             except VelaError as error:
-                objections[form] = error.what
+                objections[format] = error.what
             except (InternalError, UnsupportedError) as error:
-                objections[form] = f"it cannot be emitted: {error.what}"
+                objections[format] = f"it cannot be emitted: {error.what}"
         return objections
 
 
@@ -100,7 +96,7 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
     """A graph of one operator.
 
     Args:
-        channels_last: images come as [N, H, W, C] and are transposed to the form that the operator reads.
+        channels_last: images come as [N, H, W, C] and are transposed to what the operator reads.
     """
     builder = GraphBuilder()
     operands = []

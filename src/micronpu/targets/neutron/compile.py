@@ -9,17 +9,16 @@ from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.errors import ConverterError, NothingLeftError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.partition.device import CompiledPartition, RefusedError
+from micronpu.partition.device import CompiledPartition, RefusedError, finished
 from micronpu.partition.intermediates import Intermediates
 from micronpu.partition.partition import COMPUTES, COMPUTES_SENTENCE
-from micronpu.passes import run_passes
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of
-from micronpu.targets.neutron.cures import cure_graph
 from micronpu.targets.neutron.intermediates import describe
 from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.sdk import select_converter
 
 
@@ -39,21 +38,33 @@ class NeutronPartition(CompiledPartition):
 def compile_graph(
     graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
 ) -> NeutronPartition:
-    """Runs passes, emission, converter and packing on an imported graph, which is changed in place.
+    """Chooses, finishes and writes an imported graph, all of which is for the NPU; it is changed in place."""
+    before = graph.clone()
+    return write_partition(finished(graph, neutron_policy(options)), options, converter, before)
+
+
+def write_partition(
+    graph: Graph,
+    options: NeutronCompileOptions,
+    converter: NeutronConverter | None = None,
+    before: Graph | None = None,
+) -> NeutronPartition:
+    """Emission, converter and packing of a partition's graph, which stays as it is.
 
     Args:
         converter: the one that the options choose, unless given.
+        before: the graph as it was before the passes, for people who want to look.
 
     Raises:
         RefusedError: the converter finds nothing to compute.
         ConverterError: the converter is missing or fails; see `micronpu.targets.neutron.sdk`.
         FileError: an intermediate file cannot be written.
     """
-    name, sources = graph.first_operator(), {n: node.origin.source for node in graph.nodes for n in node.origin.nodes}
+    graph = graph.clone()
+    name = (before or graph).first_operator()
+    sources = {n: node.origin.source for node in (before or graph).nodes for n in node.origin.nodes}
     files = Intermediates(options.intermediates_dir, name)
-    files.write("graph_before.txt", lambda: f"{graph}\n")
-    cure_graph(graph, options.target, options.disabled_passes)
-    run_passes(graph, disabled=options.disabled_graph_passes)
+    files.write("graph_before.txt", lambda: f"{before or graph}\n")
     if not options.use_neutron_for_format_conversion:
         take_border_transposes(graph)
         graph.rename()

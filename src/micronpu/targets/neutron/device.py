@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
 from micronpu.chips.core import Core
-from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.program import ProgramView, written_names
+from micronpu.frontend.program import written_names
 from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, Device, RefusedError
-from micronpu.partition.partition import Partitioning
+from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.partition import Partition
+from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
-from micronpu.report.verdict import Reason
-from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
+from micronpu.targets.cortexm.part import CortexMPart
+from micronpu.targets.neutron.compile import NeutronPartition, compile_graph, write_partition
 from micronpu.targets.neutron.costs import npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.sdk import select_converter
-from micronpu.targets.neutron.verdicts import neutron_partition
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -56,7 +56,7 @@ class NeutronDevice(Device):
         self.options = options
         self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation
-        self.core = core
+        self.beside = CortexMPart(core) if core is not None else None
 
     def quantizer(
         self,
@@ -77,31 +77,26 @@ class NeutronDevice(Device):
             io=io,
         )
 
-    def partition(
-        self, view: ProgramView, shared: Collection[Node] = (), refused: Mapping[str, Reason] | None = None
-    ) -> Partitioning:
-        return neutron_partition(
-            view, self.options.target, self.options, self.target, self.delegation, shared, refused, self.core
-        )
+    def policy(self) -> Policy:
+        return neutron_policy(self.options, self.target, self.delegation, self.core)
 
     def excludes(self, node: Node) -> bool:
         excluded = self.options.operators_not_to_delegate
         return bool(excluded) and self.options.excluded(written_names(node)) is not None
 
-    def refusals(self, view: ProgramView, partitioning: Partitioning) -> dict[str, Reason]:
+    @property
+    def refuses_late(self) -> bool:
         """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""
-        found: dict[str, Reason] = {}
-        if select_converter(self.options.converter, self.options.target).name == "reference":
-            return found
-        for group in partitioning.groups:
-            graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
-            try:
-                compile_graph(graph, replace(self.options, intermediates_dir="", dump_kernel_selection_code=False))
-            except RefusedError as error:
-                found |= error.reasons
-        return found
+        return select_converter(self.options.converter, self.options.target).name != "reference"
 
-    def compile(self, graph: Graph) -> NeutronPartition:
+    def compile(self, partition: Partition) -> NeutronPartition:
+        return write_partition(partition.graph, self.options, before=partition.chosen)
+
+    def probe(self, partition: Partition) -> NeutronPartition:
+        without_files = replace(self.options, intermediates_dir="", dump_kernel_selection_code=False)
+        return write_partition(partition.graph, without_files, before=partition.chosen)
+
+    def compile_program(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)
 
     def specs(self) -> list[CompileSpec]:

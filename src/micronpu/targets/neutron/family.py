@@ -47,7 +47,7 @@ class Neutron(Family):
         return inspect(self.backend, payload)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
-        from micronpu.passes.rewrites import REWRITES
+        from micronpu.targets.neutron.rewrites import REWRITES
 
         return {"Rewrites of an operator that a rule of Neutron refuses": sentences(REWRITES)}
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
 from micronpu.ir.names import named, operator_name
-from micronpu.passes import pipeline
+from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
+from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 from micronpu.targets.options import Options
+from micronpu.targets.switches import Switches, strings
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -45,7 +47,7 @@ class CustomDelegationOptions:
 
 
 @dataclass(frozen=True)
-class NeutronCompileOptions(Options):
+class NeutronCompileOptions(Switches, Options):
     """What a user can choose about a Neutron compilation.
 
     Attributes:
@@ -74,6 +76,7 @@ class NeutronCompileOptions(Options):
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "converter_timeout")
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
     maker: ClassVar[str] = "generate_neutron_compile_spec"
 
     config: str = "imxrt700"
@@ -92,7 +95,7 @@ class NeutronCompileOptions(Options):
 
     def __post_init__(self) -> None:
         for name in ("extra_flags", "operators_not_to_delegate", "disabled_passes"):
-            object.__setattr__(self, name, _strings(name, getattr(self, name)))
+            object.__setattr__(self, name, strings(name, getattr(self, name)))
         for name in _FLAGS:
             _check_flag(name, getattr(self, name))
         self.target  # noqa: B018  (refuses what is wrong with the chip or the flavor)
@@ -103,24 +106,13 @@ class NeutronCompileOptions(Options):
         where = "operators_not_to_delegate"
         excluded = tuple(f"aten.{operator_name(o, where)}" for o in self.operators_not_to_delegate)
         object.__setattr__(self, "operators_not_to_delegate", excluded)
-        if set(self.disabled_passes).difference(pipeline.switchable_passes()):
-            pipeline.check_disabled(self.disabled_passes, _float_rewrites())
+        self.check_switches()
         check_intermediates(self.intermediates_dir)
         self.converter_options  # noqa: B018  (refuses here what the converter would refuse after the work is done)
 
     def excluded(self, overloads: Iterable[str]) -> str | None:
         """The name in `operators_not_to_delegate` that one of these overloads goes by, or None."""
         return named(overloads, [o.removeprefix("aten.") for o in self.operators_not_to_delegate])
-
-    @property
-    def disabled_graph_passes(self) -> tuple[str, ...]:
-        """Those of the disabled passes that work on the graph, rewrites of single operators included."""
-        return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
-
-    @property
-    def disabled_rewrites(self) -> tuple[str, ...]:
-        """Those of the disabled passes that work on the float program, for the quantizer."""
-        return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
 
     @property
     def converter_options(self) -> ConverterOptions:
@@ -143,19 +135,6 @@ class NeutronCompileOptions(Options):
     def program_values(self) -> dict[str, Any]:
         # A chip of one's own goes by its name, not by where its file is on this machine.
         return super().program_values() | {"config": self.target.chip.name}
-
-
-def _float_rewrites() -> dict[str, str]:
-    # They live in modules that import torch, which a look at the options shall not wait for.
-    from micronpu.quantize.switches import float_rewrites
-
-    return float_rewrites()
-
-
-def _strings(name: str, given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(g, str) for g in given):
-        raise OptionError(f"`{name}` is {given!r}; it is a list of strings.")
-    return tuple(given)
 
 
 def _check_flag(name: str, given: Any) -> None:
@@ -184,7 +163,7 @@ def generate_neutron_compile_spec(
     return NeutronCompileOptions(
         config=config,
         extra_flags=tuple(flags),
-        operators_not_to_delegate=_strings("operators_not_to_delegate", operators_not_to_delegate or ()),
+        operators_not_to_delegate=strings("operators_not_to_delegate", operators_not_to_delegate or ()),
         use_neutron_for_format_conversion=use_neutron_for_format_conversion,
         fetch_constants_to_sram=fetch_constants_to_sram,
         dump_kernel_selection_code=dump_kernel_selection_code,
@@ -194,7 +173,7 @@ def generate_neutron_compile_spec(
         converter_flavor=converter_flavor,
         converter_timeout=converter_timeout,
         sdk_version=sdk_version,
-        disabled_passes=_strings("disabled_passes", disabled_passes),
+        disabled_passes=strings("disabled_passes", disabled_passes),
     ).to_specs()
 
 

@@ -1,4 +1,4 @@
-"""Other forms of operators for Ethos-U: every offer computes the same integers."""
+"""Rewrites that cost less on Ethos-U: every offer computes the same integers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
-from micronpu.targets.ethosu.forms import (
-    FORMS,
+from micronpu.passes.rewrite import Rewrite
+from micronpu.targets.ethosu.rewrites import REWRITES
+from micronpu.targets.ethosu.rewrites_cheaper import (
     ChannelsIntoKernel,
-    DenseDepthwise,
+    DiagonalConvolution,
     FlatPixels,
-    Form,
     MeanAsPool,
     PixelsIntoChannels,
     PlanesIntoConvolution,
@@ -84,12 +84,12 @@ def pool(high: int, wide: int) -> Graph:
     return builder.finish(builder.emit(AvgPool2d((high, wide)), picture(builder, 1, high, wide, 24)))
 
 
-def offers(form: Form, graph: Graph) -> list[Graph]:
-    """The graph with its last node in every form that is offered."""
+def offers(rewrite: Rewrite, graph: Graph) -> list[Graph]:
+    """The graph with everything that is offered for its last node."""
     node = graph.nodes[-1]
     before = next((n for n in graph.nodes[:-1] if isinstance(n.op, Transpose)), None)
     found = []
-    for nodes in form.offers(node, before):
+    for nodes in rewrite.offers(node, before):
         kept: list[Node] = [*graph.nodes[:-1], *nodes]
         changed = Graph(list(graph.inputs), list(graph.outputs), kept)
         changed.remove_dead()
@@ -98,7 +98,7 @@ def offers(form: Form, graph: Graph) -> list[Graph]:
 
 
 SYMMETRIC = Padding2d(1, 1, 1, 1)
-CASES: list[tuple[Form, Callable[[], Graph], int]] = [
+CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 1),
     (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_FIRST, 1, 8, 10, 3), 1),
     (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 2),
@@ -127,25 +127,25 @@ CASES: list[tuple[Form, Callable[[], Graph], int]] = [
     (FlatPixels(), lambda: convolution((7, 7, 24), (5, 1, 1)), 1),
     (FlatPixels(), lambda: convolution((8, 8, 24), (5, 1, 1)), 0),
     (FlatPixels(), lambda: convolution((7, 7, 24), (5, 3, 3)), 0),
-    (DenseDepthwise(), lambda: depthwise(8, "channel", 1), 1),
-    (DenseDepthwise(), lambda: depthwise(5, "tensor", 2), 1),
-    (DenseDepthwise(), lambda: depthwise(24, "channel", 1), 0),
+    (DiagonalConvolution(), lambda: depthwise(8, "channel", 1), 1),
+    (DiagonalConvolution(), lambda: depthwise(5, "tensor", 2), 1),
+    (DiagonalConvolution(), lambda: depthwise(24, "channel", 1), 0),
     (PoolAsColumn(), lambda: pool(4, 4), 2),
     (PoolAsColumn(), lambda: pool(24, 5), 2),
     (PoolAsColumn(), lambda: pool(17, 17), 0),
 ]
 
 
-@pytest.mark.parametrize(("form", "make", "count"), CASES)
-def test_every_offer_computes_the_same(form: Form, make: Callable[[], Graph], count: int) -> None:
+@pytest.mark.parametrize(("rewrite", "make", "count"), CASES)
+def test_every_offer_computes_the_same(rewrite: Rewrite, make: Callable[[], Graph], count: int) -> None:
     graph = make()
-    made = offers(form, make())
+    made = offers(rewrite, make())
     assert len(made) == count
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
     expected = interpret(graph, [x])[0]
     for other in made:
-        assert any(form.name in n.origin.passes for n in other.nodes)
+        assert any(rewrite.name in n.origin.passes for n in other.nodes)
         assert other.outputs[0].type == graph.outputs[0].type
         assert np.array_equal(interpret(other, [x])[0], expected)
 
@@ -166,5 +166,5 @@ def test_a_pool_is_the_mean_rounded_once(size: int, zero_point: int) -> None:
     assert np.abs(ours - twice).max() <= 1
 
 
-def test_names_of_forms_differ() -> None:
-    assert len({form.name for form in FORMS}) == len(FORMS)
+def test_names_of_rewrites_differ() -> None:
+    assert len({rewrite.name for rewrite in REWRITES}) == len(REWRITES)

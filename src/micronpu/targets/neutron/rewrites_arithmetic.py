@@ -18,6 +18,7 @@ from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
+from micronpu.targets.neutron.rules.published import LANES
 
 
 def copies(chain: Chain, x: Tensor, outer: int, count: int, inner: int) -> Tensor:
@@ -53,7 +54,7 @@ class ExpandOperand(Rewrite):
 
     name = "expand_operand"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         y = node.output
         if not isinstance(node.op, Binary) or all(t.shape == y.shape for t in node.inputs):
             return None
@@ -84,7 +85,7 @@ class ExpandByProduct(Rewrite):
 
     name = "expand_by_product"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         y = node.output
         smaller = [t for t in node.inputs if t.shape != y.shape and not t.is_constant]
         if not isinstance(node.op, Binary) or not smaller or (isinstance(node.op, Mul) and len(smaller) < 2):
@@ -113,7 +114,7 @@ class AddNegative(Rewrite):
 
     name = "add_negative"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, Sub):
             return None
         x, z = node.inputs
@@ -148,7 +149,7 @@ class ShiftAndBack(Rewrite):
 
     name = "shift_and_back"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, Clamp):
             return None
         x, y = node.inputs[0], node.output
@@ -173,7 +174,7 @@ class FillMatrices(Rewrite):
 
     name = "fill_matrices"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, BatchMatmul):
             return None
         y = node.output
@@ -181,7 +182,7 @@ class FillMatrices(Rewrite):
         operands = []
         for x in node.inputs:
             for axis in (1, 2):
-                missing = -x.shape[axis] % lanes
+                missing = -x.shape[axis] % LANES
                 x = chain.padded(x, axis, 0, missing) if missing else x
             operands.append(x)
         if all(a is b for a, b in zip(operands, node.inputs, strict=True)):

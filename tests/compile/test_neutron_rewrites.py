@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.rewriting import PUBLISHED, neutron_choice, neutron_graph, without
 from torch import nn
 
 import micronpu
@@ -26,14 +27,11 @@ from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
 from micronpu.passes import run_passes
-from micronpu.passes.rewrites import REWRITES
-from micronpu.targets.neutron.cures import cheapest, cure, cure_graph
 from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.policy import cheapest
+from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-PUBLISHED = NeutronTargetSpec("imxrt700", "SDK_25_12")
-LATEST = NeutronTargetSpec("imxrt700")
 OUT = QParams.per_tensor(0.11, 3)
 Shape = tuple[int, ...]
 
@@ -182,20 +180,19 @@ def data_for(graph: Graph, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("name", "graph"), CASES, ids=lambda v: v if isinstance(v, str) else str(v.nodes[0].op))
-def test_a_cure_keeps_every_rule_and_the_result(name: str, graph: Graph) -> None:
-    assert check_node(graph.nodes[0], PUBLISHED)
-    disabled = BETTER.get(name, ())
-    found = cure(graph.nodes[0], PUBLISHED, disabled)
-    assert found is not None and name in found.name.split(" + ")
-    cured = graph.clone()
-    cure_graph(cured, PUBLISHED, disabled)
-    verify(cured)
-    assert [check_node(node, PUBLISHED) for node in cured.nodes] == [[]] * len(cured.nodes)
-    finished = run_passes(cured.clone())
+def test_a_rewrite_keeps_every_rule_and_the_result(name: str, graph: Graph) -> None:
+    assert check_node(graph.nodes[0], PUBLISHED.target)
+    options = without(PUBLISHED, *BETTER.get(name, ()))
+    found = neutron_choice(graph.nodes[0], options)
+    assert found is not None and name in found.rewrites
+    fitting = neutron_graph(graph, options)
+    verify(fitting)
+    assert [check_node(node, PUBLISHED.target) for node in fitting.nodes] == [[]] * len(fitting.nodes)
+    finished = run_passes(fitting.clone())
     for seed in range(3):
         inputs = data_for(graph, seed)
         (expected,) = interpret(graph, inputs)
-        np.testing.assert_array_equal(expected, interpret(cured, inputs)[0])
+        np.testing.assert_array_equal(expected, interpret(fitting, inputs)[0])
         np.testing.assert_array_equal(expected, interpret(finished, inputs)[0])
 
 
@@ -204,14 +201,14 @@ def test_every_rewrite_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("name", "graph"), CASES, ids=lambda v: v if isinstance(v, str) else str(v.nodes[0].op))
-def test_a_cure_that_is_left_out_is_not_taken(name: str, graph: Graph) -> None:
-    found = cure(graph.nodes[0], PUBLISHED, (name,))
-    assert found is None or name not in found.name
+def test_a_rewrite_that_is_left_out_is_not_taken(name: str, graph: Graph) -> None:
+    found = neutron_choice(graph.nodes[0], without(PUBLISHED, name))
+    assert found is None or name not in found.rewrites
 
 
-def test_a_cure_that_costs_more_than_the_host_is_not_taken() -> None:
+def test_a_rewrite_that_costs_more_than_the_host_is_not_taken() -> None:
     graph = graph_of(ReflectPad((0, 0, 2), (0, 0, 3)), (1, 4, 9))
-    assert cure(graph.nodes[0], PUBLISHED) is None
+    assert neutron_choice(graph.nodes[0], PUBLISHED) is None
     assert cheapest(graph.nodes[0], PUBLISHED) is not None
 
 
@@ -219,14 +216,14 @@ def test_a_difference_that_rounds_otherwise_is_left_alone() -> None:
     """The multiplier of z is 2^10 times an odd number, so that an odd z lands half way between two integers."""
     for scales, expected in (((0.9, 0.7), True), ((1.0, 1.0 - 2.0**-21), False)):
         graph = graph_of(Sub(), (1, 8, 8, 8), (1, 8, 8, 8), scales=scales)
-        assert (cure(graph.nodes[0], PUBLISHED) is not None) == expected
+        assert (neutron_choice(graph.nodes[0], PUBLISHED) is not None) == expected
 
 
-def test_constants_that_a_cure_adds_count() -> None:
+def test_constants_that_a_rewrite_adds_count() -> None:
     """Ones for a product are cheap for a small tensor and dear for a large one."""
     small, large = (graph_of(Add(), (1, n, 32, 32), (1, n, 1, 1)).nodes[0] for n in (8, 64))
-    names = [found.name for node in (small, large) if (found := cure(node, PUBLISHED)) is not None]
-    assert names == ["expand_by_product", "expand_operand"]
+    names = [found.rewrites for node in (small, large) if (found := neutron_choice(node, PUBLISHED)) is not None]
+    assert names == [("expand_by_product",), ("expand_operand",)]
 
 
 class Transformerish(nn.Module):
@@ -252,8 +249,6 @@ def test_a_program_of_refused_operators_runs_whole() -> None:
     assert not program.report.host, program.report
     assert program.report.partitions == 1
     rewrites = {name for v in program.report.verdicts for name in v.rewrites}
-    assert {"flatten_rows", "mean_of_rows", "add_negative", "maximum_of_windows"} <= {
-        part for name in rewrites for part in name.split(" + ")
-    }
+    assert {"flatten_rows", "mean_of_rows", "add_negative", "maximum_of_windows"} <= rewrites
     newest = micronpu.compile(model, x, "imxrt700-neutron", calibration=batches)
     assert torch.equal(program.run(x), newest.run(x))

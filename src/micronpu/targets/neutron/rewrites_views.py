@@ -10,14 +10,14 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Reshape, Transpose
-from micronpu.ops.padding import ReflectPad
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
+from micronpu.targets.neutron.rules.published import LANES
 
-_MOST_PARTS = 64
+MOST_PARTS = 64
 _SWAP = Transpose((0, 2, 1))
 
 
@@ -29,7 +29,7 @@ class FlattenRows(Rewrite):
 
     name = "flatten_rows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         x, *constants = node.inputs
         if not isinstance(node.op, FullyConnected) or x.type.rank == 2:
             return None
@@ -47,7 +47,7 @@ class AddRow(Rewrite):
 
     name = "add_row"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, Softmax) or node.output.type.rank != 1:
             return None
         chain = Chain(self.name, node)
@@ -64,7 +64,7 @@ class HalveRows(Rewrite):
 
     name = "halve_rows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         y = node.output
         rows = y.type.size // y.type.channels
         if not isinstance(node.op, Softmax) or rows < 2:
@@ -85,7 +85,7 @@ class PadAsPicture(Rewrite):
 
     name = "pad_as_picture"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x = node.op, node.inputs[0]
         if not isinstance(op, Pad) or x.shape[:2] == (1, 1):
             return None
@@ -93,34 +93,6 @@ class PadAsPicture(Rewrite):
         for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
             if before or after:
                 x = chain.padded(x, axis, before, after, op.value)
-        return chain.result(x, node.output)
-
-
-class ReflectBySlices(Rewrite):
-    """A mirrored border as slices of single rows, joined.  Exact.
-
-    x[1,8,5,8] -> reflect_pad(h 2/1) -> y        x -> slice 2, slice 1, x, slice 3 -> concat -> y
-
-    Args:
-        most: rows of the border; wider ones stay.
-    """
-
-    name = "reflect_by_slices"
-
-    def __init__(self, most: float = _MOST_PARTS) -> None:
-        self._most = most
-
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
-        op, x = node.op, node.inputs[0]
-        if not isinstance(op, ReflectPad) or sum(op.before) + sum(op.after) > self._most:
-            return None
-        chain = Chain(self.name, node)
-        for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
-            size = x.shape[axis]
-            left = [chain.cut(x, axis, i, 1) for i in range(before, 0, -1)]
-            right = [chain.cut(x, axis, size - 2 - i, 1) for i in range(after)]
-            if left or right:
-                x = chain.add(Concat(axis), *left, x, *right)
         return chain.result(x, node.output)
 
 
@@ -132,7 +104,7 @@ class JoinRows(Rewrite):
 
     name = "join_rows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, y = node.op, node.output
         if not isinstance(op, Concat) or (y.type.rank == 2 and op.axis == 1):
             return None
@@ -155,11 +127,11 @@ class AddParts(Rewrite):
 
     name = "add_parts"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, y = node.op, node.output
         if (
             not isinstance(op, Concat)
-            or len(node.inputs) > _MOST_PARTS
+            or len(node.inputs) > MOST_PARTS
             or len({t.type.qparams for t in node.inputs}) > 1
         ):
             return None
@@ -185,7 +157,7 @@ class MeanOfRows(Rewrite):
 
     name = "mean_of_rows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         ends = run(op.axes) if isinstance(op, Mean) else None
         if ends is None or (x.type.rank == 4 and ends == (2, 3)):
@@ -208,7 +180,7 @@ class MaximumOfWindows(Rewrite):
 
     name = "maximum_of_windows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         ends = run(op.axes) if isinstance(op, (Amax, Amin)) else None
         if ends is None or x.type.qparams is None:
@@ -236,16 +208,16 @@ class PreluAsPicture(Rewrite):
 
     name = "prelu_as_picture"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, Prelu):
             return None
         (x, slope), y = node.inputs, node.output
         channels = y.type.channels
-        if y.type.rank == 4 and channels % lanes == 0:
+        if y.type.rank == 4 and channels % LANES == 0:
             return None
         chain = Chain(self.name, node)
-        wide = chain.widened(chain.reshape(x, 1, 1, math.prod(y.shape[:-1]), channels), lanes)
+        wide = chain.widened(chain.reshape(x, 1, 1, math.prod(y.shape[:-1]), channels), LANES)
         if slope.type.size > 1:
-            slope = chain.padded(slope, 0, 0, -channels % lanes)
+            slope = chain.padded(slope, 0, 0, -channels % LANES)
         z = chain.add(node.op, wide, slope, qparams=y.type.qparams)
         return chain.finish(Reshape(y.shape), chain.cut(z, 3, 0, channels), y)

@@ -1,4 +1,4 @@
-"""Convolutions with large strides, which Vela takes apart into one operation per few windows."""
+"""Rewrites of what Vela takes and had better not see: large strides, and slices of high rank.  All are exact."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.window import NO_PADDING
 from micronpu.ops.convolution import Conv2d
-from micronpu.ops.movement import Transpose
-from micronpu.passes.base import Pass
-from micronpu.passes.rewrite import Chain
+from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.slicing import Slice
+from micronpu.passes.rewrite import Chain, Rewrite, block
 
-_LARGEST_STRIDE = 3
+LARGEST_STRIDE = 3
 """What the hardware steps by itself, in each direction."""
 
 
-class StridesIntoChannels(Pass):
+class StridesIntoChannels(Rewrite):
     """A convolution with a large stride reads a block of pixels as the channels of one.
 
     x [N, H, W, C] -> conv2d{16x16, stride (16, 16)} -> y
@@ -30,17 +30,9 @@ class StridesIntoChannels(Pass):
 
     name = "strides_into_channels"
 
-    def run(self, graph: Graph) -> bool:
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            nodes += self._without_stride(node) or [node]
-        changed = len(nodes) > len(graph.nodes)
-        graph.nodes = nodes
-        return changed
-
-    def _without_stride(self, node: Node) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op = node.op
-        if not isinstance(op, Conv2d) or max(op.stride) <= _LARGEST_STRIDE or op.dilation != (1, 1):
+        if not isinstance(op, Conv2d) or max(op.stride) <= LARGEST_STRIDE or op.dilation != (1, 1):
             return None
         x, weight, bias = node.inputs
         if weight.data is None or weight.shape[3] != x.shape[3]:
@@ -78,3 +70,33 @@ def _in_blocks(weight: Tensor, kernel: list[int], stride: tuple[int, int]) -> Te
     data = full.reshape(outputs, high, down, wide, across, depth).transpose(0, 1, 3, 2, 4, 5)
     shape = (outputs, high, wide, down * across * depth)
     return Tensor(weight.name, weight.type.with_shape(shape), np.ascontiguousarray(data.reshape(shape)))
+
+
+DENSE_RANK = 4
+"""Axes of a tensor that Vela cuts without trouble."""
+
+
+class FlattenSlices(Rewrite):
+    """A slice of a tensor of rank 5 or 6 as slices of rank 3, one per axis that is cut.
+
+        x [1, 6, 8, 8, 4] -> slice(1:5 of axis 1) -> y
+        x -> reshape [1, 6, 256] -> slice(1:5 of axis 1) -> reshape [1, 4, 8, 8, 4] -> y
+
+    Vela 5.2 ends the process on some programs with slices of higher rank for U55 and U65, reshaped and joined again.
+    """
+
+    name = "flatten_slices"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op = node.op
+        if not isinstance(op, Slice) or node.inputs[0].type.rank <= DENSE_RANK:
+            return None
+        x, chain = node.inputs[0], Chain(self.name, node)
+        for axis, (begin, size) in enumerate(zip(op.begin, op.size, strict=True)):
+            if size == x.shape[axis]:
+                continue
+            flat = block(x.shape, axis)
+            cut = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            x = chain.add(Slice((0, begin, 0), (flat[0], size, flat[2])), chain.add(Reshape(flat), x))
+            x = chain.add(Reshape(cut), x)
+        return chain.result(x, node.output)

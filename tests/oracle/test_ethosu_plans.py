@@ -19,9 +19,9 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
-from micronpu.targets.ethosu import strategies
+from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.strategies import Bench, MemoryLimitError, choose, use_best_forms
+from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
@@ -65,10 +65,10 @@ def run_litert(model: LiteRtModel, x: np.ndarray) -> np.ndarray:
 def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
     graph, spec = network(), EthosUCompileSpec(target)
     plain = compile_flatbuffer(to_litert(graph).data, spec)
-    choice = choose(graph, spec)
-    assert choice.program.cycles == min(o.cycles for o in choice.outcomes if o.cycles is not None)
+    choice = best_plan(graph, spec)
+    assert choice.program.cycles == min(o.cycles for o in choice.plans if o.cycles is not None)
     assert choice.program.cycles <= plain.cycles
-    assert choice.outcome in choice.outcomes
+    assert choice.plan in choice.plans
     x = np.random.default_rng(2).integers(-128, 128, graph.inputs[0].shape).astype(np.int8)
     expected = interpret(graph, [x])[0]
     assert np.array_equal(interpret(choice.graph, [x])[0], expected)
@@ -77,8 +77,8 @@ def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
 
 def test_transpose_of_the_input_becomes_cheap_on_u85() -> None:
     graph, spec = network(96), EthosUCompileSpec("ethos-u85-256")
-    choice = choose(graph, spec)
-    assert choice.forms["planes_into_convolution"] == 1
+    choice = best_plan(graph, spec)
+    assert choice.rewrites["planes_into_convolution"] == 1
     assert not any(isinstance(n.op, Transpose) for n in choice.graph.nodes)
     assert any(isinstance(n.op, Transpose) for n in graph.nodes)  # the graph itself stays
     assert choice.program.cycles < 0.7 * compile_flatbuffer(to_litert(graph).data, spec).cycles
@@ -88,21 +88,21 @@ def test_equal_operators_are_measured_once() -> None:
     spec = EthosUCompileSpec("ethos-u85-256")
     bench = Bench(spec)
     graph = network()
-    use_best_forms(graph.clone(), bench)
+    use_cheapest(graph.clone(), bench)
     measured = dict(bench._cycles)
-    use_best_forms(network(), bench)
+    use_cheapest(network(), bench)
     assert bench._cycles == measured
 
 
 def test_memory_limit_takes_a_smaller_way_or_says_what_is_needed() -> None:
     graph, spec = network(96), EthosUCompileSpec("ethos-u55-128")
-    free = choose(graph, spec)
-    least = min(o.memory for o in free.outcomes)
-    tight = choose(graph, spec, memory_limit=free.outcome.memory - 1)
-    assert tight.outcome.fits and tight.outcome.memory < free.outcome.memory
+    free = best_plan(graph, spec)
+    least = min(o.memory for o in free.plans)
+    tight = best_plan(graph, spec, memory_limit=free.plan.memory - 1)
+    assert tight.plan.fits and tight.plan.memory < free.plan.memory
     assert tight.program.cycles >= free.program.cycles
     with pytest.raises(MemoryLimitError, match="bytes of SRAM") as caught:
-        choose(graph, spec, memory_limit=min(least, 4096))
+        best_plan(graph, spec, memory_limit=min(least, 4096))
     assert caught.value.hint
 
 
@@ -119,13 +119,13 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
         return emit
 
     emitters = {"litert": writes("litert", True), "tosa": writes("tosa", False)}
-    choice = choose(network(), EthosUCompileSpec("ethos-u85-256", via="litert"), emitters=emitters)
+    choice = best_plan(network(), EthosUCompileSpec("ethos-u85-256", via="litert"), emitters=emitters)
     assert set(tried) == {"litert"}
-    choice = choose(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
-    refused = [o for o in choice.outcomes if o.strategy.via == "tosa"]
+    choice = best_plan(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
+    refused = [o for o in choice.plans if o.format == "tosa"]
     assert [o.objection for o in refused] == ["no such form"]
     with pytest.raises(VelaError, match="no such form"):
-        choose(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
+        best_plan(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
 
 
 def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +133,10 @@ def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatc
     emitters = {"litert": to_litert, "tosa": to_tosa}
 
     def formats() -> set[str]:
-        return {outcome.strategy.via for outcome in choose(network(), spec, emitters=emitters).outcomes}
+        return {plan.format for plan in best_plan(network(), spec, emitters=emitters).plans}
 
     assert formats() == {"litert", "tosa"}
-    monkeypatch.setattr(strategies, "_LARGE_NODES", 0)
+    monkeypatch.setattr(plans, "_LARGE_NODES", 0)
     assert formats() == {"litert"}
 
 
@@ -148,10 +148,10 @@ def test_a_program_that_lacks_an_output_is_refused(monkeypatch: pytest.MonkeyPat
         program = compile_flatbuffer(model, spec)
         return program if model[4:8] == b"TFL3" else replace(program, outputs=())
 
-    monkeypatch.setattr(strategies, "compile_flatbuffer", forgetful)
-    choice = choose(graph, spec, emitters={"litert": to_litert, "tosa": to_tosa})
-    refused = [o for o in choice.outcomes if o.cycles is None]
-    assert choice.outcome.strategy.via == "litert" and refused
-    assert all(o.strategy.via == "tosa" and "outputs of [] bytes instead of [32]" in o.objection for o in refused)
+    monkeypatch.setattr(plans, "compile_flatbuffer", forgetful)
+    choice = best_plan(graph, spec, emitters={"litert": to_litert, "tosa": to_tosa})
+    refused = [o for o in choice.plans if o.cycles is None]
+    assert choice.plan.format == "litert" and refused
+    assert all(o.format == "tosa" and "outputs of [] bytes instead of [32]" in o.objection for o in refused)
     with pytest.raises(VelaError, match=r"Vela's program has outputs of \[\] bytes instead of \[32\]"):
-        choose(graph, replace(spec, via="tosa"), emitters={"tosa": to_tosa})
+        best_plan(graph, replace(spec, via="tosa"), emitters={"tosa": to_tosa})

@@ -15,9 +15,9 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Resh
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.passes.rewrite import Chain, Rewrite
-from micronpu.passes.rewrites_arithmetic import copies
+from micronpu.targets.neutron.rewrites_arithmetic import copies
 
-_MOST_PARTS = 64
+MOST_PARTS = 64
 
 
 class DenseKernel(Rewrite):
@@ -28,7 +28,7 @@ class DenseKernel(Rewrite):
 
     name = "dense_kernel"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op = node.op
         if not isinstance(op, (Conv2d, DepthwiseConv2d)) or max(op.dilation) == 1:
             return None
@@ -62,9 +62,9 @@ class SplitMultiplier(Rewrite):
 
     name = "split_multiplier"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         multiplier = _multiplier(node)
-        if not 1 < multiplier <= _MOST_PARTS:
+        if not 1 < multiplier <= MOST_PARTS:
             return None
         (x, weight, bias), y = node.inputs, node.output
         channels = x.type.channels
@@ -96,7 +96,7 @@ class DenseDepthwise(Rewrite):
 
     name = "dense_depthwise"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         multiplier, op = _multiplier(node), node.op
         if multiplier < 2:
             return None
@@ -125,7 +125,7 @@ class PadBeforePool(Rewrite):
 
     name = "pad_before_pool"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op = node.op
         if not isinstance(op, AvgPool2d) or not op.count_padding or not op.padding:
             return None
@@ -146,10 +146,10 @@ class PoolOneByOne(Rewrite):
 
     name = "pool_one_by_one"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         batch, height, width, channels = x.shape if isinstance(op, MaxPool2d) else (1, 0, 0, 0)
-        if not 1 < batch <= _MOST_PARTS:
+        if not 1 < batch <= MOST_PARTS:
             return None
         assert isinstance(op, MaxPool2d)
         chain = Chain(self.name, node)
@@ -169,7 +169,7 @@ class PickRows(Rewrite):
 
     name = "pick_rows"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         if not isinstance(op, MaxPool2d) or op.stride[0] < 3:
             return None
@@ -194,7 +194,7 @@ class RepeatElements(Rewrite):
 
     name = "repeat_elements"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         if not isinstance(op, ResizeNearest):
             return None

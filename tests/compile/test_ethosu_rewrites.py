@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.cases import Case, all_cases, case, i8, q, w8
+from tests.rewriting import rewrite_graph
 
 from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
 from micronpu.ir.types import DType, QParams, TensorType
@@ -19,9 +20,10 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.compile import compile_graph
-from micronpu.targets.ethosu.cures import CURES, FlattenSlices, cure_graph
+from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.patches import StridesIntoChannels
+from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.rewrites import TO_FIT
 from micronpu.targets.ethosu.rules import judge_of
 
 U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
@@ -31,20 +33,20 @@ OPERATORS = {
 }
 
 
-def test_every_cure_is_tested():
-    assert set(OPERATORS) == {rewrite.name for rewrite in CURES}
+def test_every_rewrite_is_tested():
+    assert set(OPERATORS) == {rewrite.name for rewrite in TO_FIT}
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_cure_computes_the_same(name: str):
+def test_a_rewrite_computes_the_same(name: str):
     """On every row of the operator, whether a chip needs it or not."""
-    (rewrite,) = (r for r in CURES if r.name == name)
+    (rewrite,) = (r for r in TO_FIT if r.name == name)
     changed = 0
     for row in all_cases():
         if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value != "int8":
             continue
         before, graph = row.graph(), row.graph()
-        nodes = rewrite.apply(graph.nodes[0], 1)
+        nodes = rewrite.apply(graph.nodes[0])
         if nodes is None:
             continue
         changed += 1
@@ -84,12 +86,11 @@ def test_both_sides_of_the_limit(name: str):
     assert judge.prefers(within.graph().nodes[0])
     assert judge(beyond.graph().nodes[0])
     assert judge_of(U85).prefers(beyond.graph().nodes[0])
-    unchanged, cured = within.graph(), beyond.graph()
-    cure_graph(unchanged, judge)
-    cure_graph(cured, judge)
+    decide = ethosu_policy(U55).decide
+    unchanged, fitting = rewrite_graph(within.graph(), decide), rewrite_graph(beyond.graph(), decide)
     assert len(unchanged.nodes) == 1
-    assert name in cured.nodes[0].origin.passes
-    assert not any(judge(node) for node in cured.nodes)
+    assert name in fitting.nodes[0].origin.passes
+    assert not any(judge(node) for node in fitting.nodes)
     reference = beyond.graph()
     compiled = compile_graph(beyond.graph(), U55)
     for sample in beyond.samples:
@@ -111,12 +112,17 @@ def test_a_bilinear_resize_stands_beside_a_table(factor: int):
 
 
 def test_other_resizes_are_left_alone():
-    rewrite = next(r for r in CURES if r.name == "multiply_bilinear")
+    rewrite = next(r for r in TO_FIT if r.name == "multiply_bilinear")
     for row in (bilinear(3), bilinear(8), bilinear(2, half=False)):
-        assert rewrite.apply(replace(row, name="other").graph().nodes[0], 1) is None
+        assert rewrite.apply(replace(row, name="other").graph().nodes[0]) is None
 
 
 # ---------------------------------------------------------------- slices of high rank
+
+
+def made_by(graph: Graph) -> set[str]:
+    """Names of what made the graph's nodes."""
+    return {name for node in graph.nodes for name in node.origin.passes}
 
 
 def pieces(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...], joined: tuple[int, ...]) -> Graph:
@@ -138,19 +144,18 @@ def test_slices_of_high_rank_become_flat(shape: tuple[int, ...], begin: tuple[in
     """The first of these has ended Vela 5.2's process for U55 as it is."""
     graph = pieces(shape, begin, size, (size[1] * size[0], int(np.prod(size[2:]))))
     before = graph.clone()
-    assert FlattenSlices().run(graph)
-    graph.rename()
+    assert "flatten_slices" in made_by(legalize(graph, U55))
     verify(graph, Stage.IMPORTED)
     assert all(node.inputs[0].type.rank <= 4 for node in graph.nodes if isinstance(node.op, Slice))
     x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
     np.testing.assert_array_equal(interpret(graph, [x])[0], interpret(before, [x])[0])
-    assert not FlattenSlices().run(graph)
+    assert "flatten_slices" not in made_by(legalize(before.clone(), replace(U55, disabled_passes=("flatten_slices",))))
     assert compile_graph(before, U55).payload
 
 
 def test_slices_of_images_stay():
     graph = pieces((1, 6, 8, 4), (0, 1, 0, 0), (1, 4, 8, 4), (4, 32))
-    assert not FlattenSlices().run(graph)
+    assert "flatten_slices" not in made_by(legalize(graph, U55))
 
 
 def strided(size: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: Padding2d) -> Graph:
@@ -180,8 +185,8 @@ def strided(size: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[i
 )
 def test_a_large_stride_becomes_channels(graph: Graph):
     before = graph.clone()
-    assert StridesIntoChannels().run(graph)
-    graph.rename()
+    graph = legalize(graph.clone(), U55)
+    assert "strides_into_channels" in made_by(graph)
     verify(graph, Stage.LITERT)
     (convolution,) = (n for n in graph.nodes if isinstance(n.op, Conv2d))
     assert convolution.op.stride == (1, 1)
@@ -196,7 +201,7 @@ def test_strides_of_the_hardware_and_groups_stay():
         strided((16, 24, 3), (4, 4), (3, 3), Padding2d()),
         strided((16, 24, 3), (2, 2), (2, 2), Padding2d()),
     ):
-        assert not StridesIntoChannels().run(graph)
+        assert "strides_into_channels" not in made_by(legalize(graph, U55))
 
 
 @pytest.mark.parametrize(("spec", "most"), [(U55, 700_000), (U85, 1_300_000)], ids=["u55", "u85"])

@@ -1,4 +1,4 @@
-"""Operators whose command streams compute something else than the graph says, in forms whose streams do not.
+"""Rewrites of operators whose command streams compute something else than the graph says.
 
 Found by running the streams of Vela 5.2 in models of U55 and U85, for every row of the operator tests.  Vela takes
 these operators without a word, so that no rule speaks against them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
@@ -17,9 +17,7 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.unary import Neg
-from micronpu.passes.base import Pass
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
-from micronpu.passes.rewrites_views import ReflectBySlices
 
 _LONGEST_WINDOW = 256
 
@@ -37,8 +35,9 @@ class LinearAsConvolution(Rewrite):
     """
 
     name = "linear_as_convolution"
+    max_steps = 1
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         if not isinstance(node.op, FullyConnected):
             return None
         x, weight, bias = node.inputs
@@ -65,7 +64,7 @@ class ExtremesAsPools(Rewrite):
 
     name = "extremes_as_pools"
 
-    def apply(self, node: Node, lanes: int) -> list[Node] | None:
+    def apply(self, node: Node) -> list[Node] | None:
         op, x, y = node.op, node.inputs[0], node.output
         if not isinstance(op, (Amax, Amin)) or x.type.qparams is None:
             return None
@@ -109,22 +108,3 @@ def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
         size = -(-size // window)
         x = chain.add(MaxPool2d((1, window), (1, 1)), chain.reshape(x, 1, outer * size, window, inner))
     return chain.reshape(x, *shape)
-
-
-# Vela's stream of LiteRT's MIRROR_PAD leaves most of the border out.
-_REWRITES: tuple[Rewrite, ...] = (LinearAsConvolution(), ExtremesAsPools(), ReflectBySlices(math.inf))
-
-
-class SoundStreams(Pass):
-    """Puts a form whose stream is right in the place of operators whose own is not; see the rewrites of the module."""
-
-    name = "sound_streams"
-
-    def run(self, graph: Graph) -> bool:
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            made = next((m for r in _REWRITES if (m := r.apply(node, 1)) is not None), [node])
-            nodes += made
-        changed = nodes != graph.nodes
-        graph.nodes = nodes
-        return changed

@@ -1,17 +1,16 @@
-"""Other forms of an operator that compute the same in fewer cycles of an Ethos-U.
+"""Rewrites of an operator that compute the same in fewer cycles of an Ethos-U.
 
 What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are
-taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A form moves elements
-between these axes, which costs nothing where it only reads the same bytes under another shape.  Whether a form pays is
-for `micronpu.targets.ethosu.strategies` to measure; nothing here knows an accelerator.
+taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A rewrite moves
+elements between these axes, which costs nothing where it only reads the same bytes under another shape.  Whether it
+pays is for `micronpu.targets.ethosu.plans` to measure; nothing here knows an accelerator.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
-from micronpu.passes.rewrite import Chain
+from micronpu.passes.rewrite import Chain, Rewrite
 
 _BLOCKS = (8, 16)
 """Pixels that a convolution takes from each plane at once to interleave them."""
@@ -32,21 +31,17 @@ _MOST_DEPTH = 64
 _TALLEST_POOL = 256
 
 
-class Form(ABC):
-    """Another way to compute one node; its doc-string shows both and says why they are equal."""
+class _Offers(Rewrite):
+    """A rewrite that knows several ways."""
 
-    name: ClassVar[str]
+    def apply(self, node: Node) -> list[Node] | None:
+        return next(self.offers(node), None)
 
     @abstractmethod
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
-        """Chains of nodes that compute the node's result in its stead.
-
-        Args:
-            before: the transpose that the node, and nothing else, reads; an offer may read its operand instead.
-        """
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]: ...
 
 
-class TransposeAsMatrix(Form):
+class TransposeAsMatrix(_Offers):
     """Planes and pixels as the two axes of a matrix.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
@@ -55,7 +50,7 @@ class TransposeAsMatrix(Form):
 
     name = "transpose_as_matrix"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         x = node.inputs[0]
         if not _is_layout(node, TO_CHANNELS_LAST) and not _is_layout(node, TO_CHANNELS_FIRST):
             return
@@ -64,7 +59,7 @@ class TransposeAsMatrix(Form):
         yield chain.result(chain.add(Transpose((1, 0)), chain.reshape(x, rows, columns)), node.output)
 
 
-class TransposeByConvolution(Form):
+class TransposeByConvolution(_Offers):
     """The layout transpose of a few planes as a convolution whose weights are ones and zeros.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
@@ -77,7 +72,7 @@ class TransposeByConvolution(Form):
 
     name = "transpose_by_convolution"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         if not _is_layout(node, TO_CHANNELS_LAST):
             return
         for pixels in _BLOCKS:
@@ -87,7 +82,7 @@ class TransposeByConvolution(Form):
                 yield chain.result(y, node.output)
 
 
-class PlanesIntoConvolution(Form):
+class PlanesIntoConvolution(_Offers):
     """A convolution with a stride that reads planes takes as many pixels as its stride for one with more channels.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> conv2d{3x3, stride (2, 2)} -> y
@@ -98,7 +93,7 @@ class PlanesIntoConvolution(Form):
 
     name = "planes_into_convolution"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         if before is None or not _is_layout(before, TO_CHANNELS_LAST) or not _is_plain(node):
             return
         x, depth = before.inputs[0], before.output.shape[3]
@@ -113,7 +108,7 @@ class PlanesIntoConvolution(Form):
                         yield result
 
 
-class PixelsIntoChannels(Form):
+class PixelsIntoChannels(_Offers):
     """Pixels that the stride of a convolution goes over together are channels of one.
 
     x [N, H, W, C] -> conv2d{3x3, stride (2, 2)} -> y
@@ -124,7 +119,7 @@ class PixelsIntoChannels(Form):
 
     name = "pixels_into_channels"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         if not _is_plain(node) or not isinstance(node.op, Conv2d):
             return
         x, group = node.inputs[0], node.op.stride[1]
@@ -136,7 +131,7 @@ class PixelsIntoChannels(Form):
             yield result
 
 
-class ChannelsIntoKernel(Form):
+class ChannelsIntoKernel(_Offers):
     """Channels as pixels that a wider kernel takes together.
 
     x [N, H, W, 32] -> conv2d{1x1} -> y
@@ -147,7 +142,7 @@ class ChannelsIntoKernel(Form):
 
     name = "channels_into_kernel"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         if not _is_plain(node) or not isinstance(node.op, Conv2d):
             return
         op, (x, weight, bias), y = node.op, node.inputs, node.output
@@ -172,7 +167,7 @@ class ChannelsIntoKernel(Form):
                 yield chain.result(result, y)
 
 
-class FlatPixels(Form):
+class FlatPixels(_Offers):
     """All pixels in one row for a convolution that sees one at a time.
 
     x [1, 7, 7, C] -> conv2d{1x1} -> y
@@ -181,7 +176,7 @@ class FlatPixels(Form):
 
     name = "flat_pixels"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         if not _is_plain(node) or not isinstance(node.op, Conv2d):
             return
         op, (x, weight, bias), y = node.op, node.inputs, node.output
@@ -192,16 +187,16 @@ class FlatPixels(Form):
         yield chain.result(chain.add(op, flat, weight, bias, qparams=y.type.qparams), y)
 
 
-class DenseDepthwise(Form):
+class DiagonalConvolution(_Offers):
     """A depthwise convolution of few channels as a convolution of all, whose weights between channels are zero.
 
     x [N, H, W, 8] -> depthwise_conv2d(w [1, 3, 3, 8]) -> y
     x -> conv2d(w' [8, 3, 3, 8], diagonal) -> y
     """
 
-    name = "dense_depthwise"
+    name = "diagonal_convolution"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         op, y = node.op, node.output
         if not isinstance(op, DepthwiseConv2d) or y.type.dtype is not DType.INT8:
             return
@@ -221,18 +216,19 @@ class DenseDepthwise(Form):
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
-class MeanAsPool(Form):
+class MeanAsPool(_Offers):
     """The mean over height and width as an average pool of one window.
 
     x [1, 7, 7, C] -> mean(axes 1, 2) -> y        x -> avg_pool2d{7x7} -> reshape -> y
 
-    The one form that is not exact: the pool rounds once, as the mean of real numbers does, where `mean` rounds twice,
+    Not exact: the pool rounds once, as the mean of real numbers does, where `mean` rounds twice,
     so that a result may be one step off, on the side of the real mean.  Both formats then compute the same.
     """
 
     name = "mean_as_pool"
+    max_steps = 1
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         op, x, y = node.op, node.inputs[0], node.output
         if not isinstance(op, Mean) or x.type.rank != 4 or x.type.dtype is not DType.INT8 or op.axes != (1, 2):
             return
@@ -241,7 +237,7 @@ class MeanAsPool(Form):
             yield chain.result(chain.add(AvgPool2d((x.shape[1], x.shape[2])), x), y)
 
 
-class PoolAsColumn(Form):
+class PoolAsColumn(_Offers):
     """All pixels in one column, or one row, for an average of them all.
 
     x [1, 8, 8, C] -> avg_pool2d{8x8} -> y        x -> reshape [1, 64, 1, C] -> avg_pool2d{64x1} -> y
@@ -249,7 +245,7 @@ class PoolAsColumn(Form):
 
     name = "pool_as_column"
 
-    def offers(self, node: Node, before: Node | None) -> Iterator[list[Node]]:
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         op, x, y = node.op, node.inputs[0], node.output
         if not isinstance(op, AvgPool2d) or op.padding or op.kernel != x.shape[1:3] or 1 in op.kernel:
             return
@@ -259,19 +255,6 @@ class PoolAsColumn(Form):
                 chain = Chain(self.name, node)
                 column = chain.reshape(x, x.shape[0], *kernel, x.type.channels)
                 yield chain.result(chain.add(AvgPool2d(kernel), column), y)
-
-
-FORMS: tuple[Form, ...] = (
-    TransposeAsMatrix(),
-    TransposeByConvolution(),
-    PlanesIntoConvolution(),
-    PixelsIntoChannels(),
-    ChannelsIntoKernel(),
-    FlatPixels(),
-    DenseDepthwise(),
-    MeanAsPool(),
-    PoolAsColumn(),
-)
 
 
 def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:

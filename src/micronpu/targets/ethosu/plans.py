@@ -1,33 +1,34 @@
-"""The ways to compile a partition, and the one that costs the fewest cycles.
+"""The plans to compile a partition, and the one that costs the fewest cycles.
 
-Vela's own estimate decides, as it does inside Vela.  First every kind of operator that has other forms is compiled
-alone in each of them, which takes about a millisecond; then the program as it is and the program of the best forms are
-compiled whole.  Forms that cost more there than they did alone are taken back.
+Vela's own estimate decides, as it does inside Vela.  First every kind of operator that can be rewritten is compiled
+alone in each way, which takes about a millisecond; then the program as it is and the program of the best rewrites are
+compiled whole.  Rewrites that cost more there than they did alone are taken back.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import TosaModel
+from micronpu.emit.litert import to_litert
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.verify import Stage, verify
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape, Transpose
+from micronpu.passes.choose import choose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
-from micronpu.targets.ethosu.forms import FORMS, Form
+from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 
 _LEAST_GAIN = 0.03
-"""Part of an operator's cycles that a form must save: what is measured alone differs a little in the program."""
+"""Part of an operator's cycles that a rewrite must save: what is measured alone differs a little in the program."""
 _MOST_CONSTANT_BYTES = 128 * 1024
 """Operators with more weights are bound by reading them, and take Vela long."""
 _NEAR, _DEDICATED = "Shared_Sram", "Dedicated_Sram"
@@ -35,85 +36,69 @@ _OPTIMIZE = ("scheduler", "optimize")
 _DISABLE = ("scheduler", "disable_feature")
 _LIMIT = ("scheduler", "arena_size_limit")
 _SMALL_NODES = 24
-"""Programs of so few operators are also compiled by the strategies that rarely pay."""
+"""Programs of so few operators are also compiled by the plans that rarely pay."""
 _LARGE_NODES = 300
 """Programs of more operators go to Vela in one format, and in the other where Vela refuses that: on U55 its time grows
 with the square of the program, and the two formats differ by what stands at the end of it."""
 
 
-Emitted = LiteRtModel | TosaModel
-"""A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
-
-
 @dataclass(frozen=True)
-class Strategy:
-    """A way to compile a partition.
+class Plan:
+    """A way to ask Vela, and what it costs.
 
     Attributes:
         name: what the report calls it.
-        via: format that Vela is given, "litert" or "tosa".
-        forms: whether operators are in the forms that cost the least.
+        format: that Vela is given, "litert" or "tosa".
+        rewrites: whether operators are rewritten to what costs the least.
         options: (section, key) and value of Vela's options.
-    """
-
-    name: str
-    via: str = "litert"
-    forms: bool = True
-    options: tuple[tuple[tuple[str, str], str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a strategy would cost.
-
-    Attributes:
-        strategy: which one.
-        cycles: Vela's estimate, or None where Vela refuses the program.
+        cycles: Vela's estimate, or None where Vela refuses the program or was not asked.
         memory: bytes of SRAM.
         fits: whether that is within the limit.
         objection: why Vela refuses, or "".
     """
 
-    strategy: Strategy
-    cycles: int | None
-    memory: int = 0
-    fits: bool = True
-    objection: str = ""
+    name: str
+    format: str = "litert"
+    rewrites: bool = True
+    options: tuple[tuple[tuple[str, str], str], ...] = ()
+    cycles: int | None = field(default=None, compare=False)
+    memory: int = field(default=0, compare=False)
+    fits: bool = field(default=True, compare=False)
+    objection: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The best way that was found.
+class Planned:
+    """The best plan that was found, carried out.
 
     Attributes:
-        graph: the legalised graph of that way.
+        graph: the legalised graph of that plan.
         emitted: the flatbuffer that Vela was given.
         program: what Vela made of it.
-        outcome: its cost.
-        outcomes: the costs of all that were tried, the chosen one included.
-        forms: name of a form to the number of operators that have it in the graph.
+        plan: the chosen one.
+        plans: all that were tried, the chosen one included.
+        rewrites: name of a rewrite to the number of operators that have it in the graph.
     """
 
     graph: Graph
     emitted: Emitted
     program: VelaProgram
-    outcome: Outcome
-    outcomes: tuple[Outcome, ...]
-    forms: dict[str, int]
+    plan: Plan
+    plans: tuple[Plan, ...]
+    rewrites: dict[str, int]
 
 
 class MemoryLimitError(UnsupportedError):
     """No way to compile the partition needs as little memory as there is."""
 
 
-Emit = Callable[[Graph], Emitted]
 Names = tuple[str, ...]
-_FORM_NAMES = frozenset(form.name for form in FORMS)
+_NAMES = frozenset(rewrite.name for rewrite in TO_COST_LESS)
 
 
 @dataclass(frozen=True)
 class Place:
-    """What around a node makes forms dearer than they are alone.
+    """What around a node makes rewrites dearer than they are alone.
 
     Attributes:
         read_by_sum: an addition reads the result, which Vela does together with the node unless a reshape is between.
@@ -143,7 +128,7 @@ def compiled(
 
 
 class Bench:
-    """Cycles of operators alone, each kind compiled once; the best form of each kind, found once."""
+    """Cycles of operators alone, each kind compiled once; the cheapest rewrite of each kind, found once."""
 
     def __init__(self, spec: EthosUCompileSpec, emit: Emit = to_litert) -> None:
         # Where the tensors of the border live in DRAM, Vela keeps those between operators in the SRAM.
@@ -152,7 +137,7 @@ class Bench:
         self._spec = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
         self._emit = emit
         self._cycles: dict[object, int | None] = {}
-        self._best: dict[object, tuple[Form, int] | None] = {}
+        self._best: dict[object, tuple[str, int] | None] = {}
 
     def cycles(self, nodes: Sequence[Node]) -> int | None:
         """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
@@ -166,41 +151,49 @@ class Bench:
         return self._cycles[key]
 
     def best(self, node: Node, before: Node | None, place: Place) -> list[Node] | None:
-        """The form of a node that costs the least, or None where that is its own.
+        """What costs the least in the place of a node, or None where that is the node itself.
 
         Args:
-            before: see `Form.offers`.
+            before: see `Rewrite.offers`.
         """
         if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
             return None
         own = [*([before] if before is not None else []), node]
         key = (tuple(_kind(n) for n in own), place)
         if key not in self._best:
-            self._best[key] = self._search(node, before, own, place)
+            self._best[key] = self._search(node, before, place)
         found = self._best[key]
-        return None if found is None else list(found[0].offers(node, before))[found[1]]
-
-    def _search(self, node: Node, before: Node | None, own: list[Node], place: Place) -> tuple[Form, int] | None:
-        offers = [(form, i, nodes) for form in FORMS for i, nodes in enumerate(form.offers(node, before))]
-        if place.read_by_sum:
-            offers = [o for o in offers if not isinstance(o[2][-1].op, Reshape)]
-        plain = self.cycles(own) if offers else None
-        if plain is None:
+        if found is None:
             return None
-        found, least = None, plain * (1 - _LEAST_GAIN)
-        for form, index, nodes in offers:
+        (rewrite,) = (r for r in TO_COST_LESS if r.name == found[0])
+        return list(rewrite.offers(node, before))[found[1]]
+
+    def _search(self, node: Node, before: Node | None, place: Place) -> tuple[str, int] | None:
+        """Name of the cheapest rewrite, and which of its offers."""
+
+        def estimate(nodes: Sequence[Node], instead: Node) -> int | None:
+            if nodes[-1] is not node and place.read_by_sum and isinstance(nodes[-1].op, Reshape):
+                return None
             reads_before = before is not None and nodes[0].inputs[0] is before.output
-            together = [before, *nodes] if before is not None and reads_before else nodes
-            cost = self.cycles(together)
-            if cost is not None and place.shares and isinstance(nodes[0].op, Reshape):
+            cost = self.cycles([before, *nodes] if before is not None and reads_before else nodes)
+            if cost is not None and nodes[-1] is not node and place.shares and isinstance(nodes[0].op, Reshape):
                 cost += self.cycles(nodes[:1]) or 0
-            if cost is not None and cost < least:
-                found, least = (form, index), cost
-        return found
+            return cost
+
+        found = choose(
+            node,
+            lambda n: True,
+            estimate,
+            TO_COST_LESS,
+            disabled=self._spec.disabled_node_rewrites,
+            least_gain=_LEAST_GAIN,
+            before=before,
+        )
+        return (found.rewrites[0], found.offer) if found is not None and found.rewrites else None
 
 
-def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dict[str, int]:
-    """Puts the operators of a legalised graph into their best forms; returns how many are in which.
+def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dict[str, int]:
+    """Rewrites the operators of a legalised graph to what costs the least; returns how many by which rewrite.
 
     Args:
         but: origins, as names of the program's nodes, of operators that stay as they are.
@@ -250,13 +243,13 @@ def use_best_forms(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> d
     return used
 
 
-def choose(
+def best_plan(
     graph: Graph,
     spec: EthosUCompileSpec,
     *,
     memory_limit: int | None = None,
     emitters: Mapping[str, Emit] | None = None,
-) -> Choice:
+) -> Planned:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
     That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
@@ -268,56 +261,56 @@ def choose(
         VelaError: Vela refuses every way.
         MemoryLimitError: no way fits the memory.
     """
-    known: Mapping[str, Emit] = emitters if emitters is not None else {"litert": to_litert}
-    formats = [via for via in known if spec.via in ("auto", via)]
+    emitters = emitters_of(spec) if emitters is None else emitters
+    formats = [f for f in emitters if spec.via in ("auto", f)]
     if not formats:
         raise InternalError(f"Nothing writes the format {spec.via!r}.")
     graphs, used = {False: graph}, dict[str, int]()
-    bench = Bench(spec, known[formats[0]])
-    formed = graph.clone()
-    used = use_best_forms(formed, bench)
+    bench = Bench(spec, emitters[formats[0]])
+    cheapest = graph.clone()
+    used = use_cheapest(cheapest, bench)
     if used:
-        graphs[True] = formed
-    found: list[tuple[Outcome, Emitted, VelaProgram]] = []
-    refused: list[Outcome] = []
+        graphs[True] = cheapest
+    found: list[tuple[Plan, Emitted, VelaProgram]] = []
+    refused: list[Plan] = []
     errors: list[VelaError] = []
 
-    def attempt(strategy: Strategy) -> None:
-        if any(strategy == outcome.strategy for outcome in (*(f[0] for f in found), *refused)):
+    def attempt(plan: Plan) -> None:
+        if plan in (*(f[0] for f in found), *refused):
             return
         try:
-            emitted = known[strategy.via](graphs[strategy.forms])
-            program = compiled(graphs[strategy.forms], emitted, spec, dict(strategy.options))
+            emitted = emitters[plan.format](graphs[plan.rewrites])
+            program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
         except UnsupportedError as error:
-            refused.append(Outcome(strategy, None, objection=error.what))
+            refused.append(replace(plan, objection=error.what))
             errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
             return
         memory = program.sram_bytes
         fits = memory_limit is None or memory <= memory_limit
-        found.append((Outcome(strategy, program.cycles, memory, fits), emitted, program))
+        found.append((replace(plan, cycles=program.cycles, memory=memory, fits=fits), emitted, program))
 
-    both = [Strategy(_name(formats[0], forms), formats[0], forms) for forms in sorted(graphs, reverse=True)]
-    for strategy in both:
-        attempt(strategy)
+    both = [Plan(_name(formats[0], r), formats[0], r) for r in sorted(graphs, reverse=True)]
+    for plan in both:
+        attempt(plan)
     if len(found) == 2 and (worse := _worse(graphs, found)):
         refined = graph.clone()
-        used_then = use_best_forms(refined, bench, worse)
+        used_then = use_cheapest(refined, bench, worse)
         if used_then:
             earlier = found.pop(0)
             graphs[True] = refined
             attempt(both[0])
             if found[-1][1] is not earlier[1] and found[-1][2].cycles > earlier[2].cycles:
-                found[-1], graphs[True] = earlier, formed
+                found[-1], graphs[True] = earlier, cheapest
             else:
                 used = used_then
-    for strategy in _strategies(formats, graphs, spec, len(graph.nodes)):
-        attempt(strategy)
-    if memory_limit is not None and found and not any(outcome.fits for outcome, _, _ in found):
-        for strategy in _smaller(formats[0], graphs, memory_limit):
-            attempt(strategy)
+    for plan in _further(formats, graphs, spec, len(graph.nodes)):
+        attempt(plan)
+    if memory_limit is not None and found and not any(entry[0].fits for entry in found):
+        for plan in _smaller(formats[0], graphs, memory_limit):
+            attempt(plan)
     if not found:
-        for via in formats[1:]:
-            attempt(Strategy(_name(via, False), via, False))
+        for format in formats[1:]:
+            attempt(Plan(_name(format, False), format, False))
     if not found:
         raise errors[0]
     fitting = [entry for entry in found if entry[0].fits]
@@ -329,60 +322,56 @@ def choose(
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
-    outcome, emitted, program = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
-    outcomes = (*(entry[0] for entry in found), *refused)
-    forms = used if outcome.strategy.forms else {}
-    return Choice(graphs[outcome.strategy.forms], emitted, program, outcome, outcomes, forms)
+    plan, emitted, program = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
+    plans = (*(entry[0] for entry in found), *refused)
+    return Planned(graphs[plan.rewrites], emitted, program, plan, plans, used if plan.rewrites else {})
 
 
-def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Outcome, Emitted, VelaProgram]]) -> set[Names]:
-    """Origins of operators in another form that cost more with it, the operators next to them included."""
+def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Plan, Emitted, VelaProgram]]) -> set[Names]:
+    """Origins of rewritten operators that cost more so, the operators next to them included."""
     costs: dict[bool, Counter[Names]] = {}
-    for outcome, emitted, program in found:
-        forms = outcome.strategy.forms
-        costs[forms] = Counter()
+    for plan, emitted, program in found:
+        costs[plan.rewrites] = Counter()
         for layer in program.layers:
             if 0 <= layer.source < len(emitted.nodes):
-                node = graphs[forms].nodes[emitted.nodes[layer.source]]
-                costs[forms][node.origin.nodes] += layer.cycles
+                node = graphs[plan.rewrites].nodes[emitted.nodes[layer.source]]
+                costs[plan.rewrites][node.origin.nodes] += layer.cycles
     graph = graphs[True]
     users, producers = graph.users(), graph.producers()
     near: dict[Names, set[Names]] = {}
     for node in graph.nodes:
-        if any(name in _FORM_NAMES for name in node.origin.passes):
+        if any(name in _NAMES for name in node.origin.passes):
             around = [producers[t] for t in node.inputs if t in producers]
             around += [u for t in node.outputs for u in users.get(t, [])]
             near.setdefault(node.origin.nodes, {node.origin.nodes}).update(n.origin.nodes for n in around)
     return {names for names, all_near in near.items() if sum(costs[True][n] - costs[False][n] for n in all_near) > 0}
 
 
-def _strategies(
-    formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUCompileSpec, size: int
-) -> Iterator[Strategy]:
+def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUCompileSpec, size: int) -> Iterator[Plan]:
     """What is tried beside the first format."""
     best = max(graphs)
-    for via in formats[1:] if size <= _LARGE_NODES else ():
-        yield Strategy(_name(via, best), via, best)
+    for format in formats[1:] if size <= _LARGE_NODES else ():
+        yield Plan(_name(format, best), format, best)
     if size > _SMALL_NODES:
         return
     name = _name(formats[0], best)
-    yield Strategy(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
+    yield Plan(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
     if (spec.memory_mode or "").startswith(_DEDICATED):
-        for forms in sorted(graphs, reverse=True):
+        for rewrites in sorted(graphs, reverse=True):
             option = ((_DISABLE, "Cascading"),)
-            yield Strategy(f"{_name(formats[0], forms)}, without cascades", formats[0], forms, option)
+            yield Plan(f"{_name(formats[0], rewrites)}, without cascades", formats[0], rewrites, option)
 
 
-def _smaller(via: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Strategy]:
+def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Plan]:
     """What may need less memory, at the price of cycles."""
-    for forms in sorted(graphs, reverse=True):
-        name = _name(via, forms)
-        yield Strategy(f"{name}, within {limit:,} bytes", via, forms, ((_LIMIT, str(limit)),))
-        yield Strategy(f"{name}, optimised for size", via, forms, ((_OPTIMIZE, "Size"),))
+    for rewrites in sorted(graphs, reverse=True):
+        name = _name(format, rewrites)
+        yield Plan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))
+        yield Plan(f"{name}, optimised for size", format, rewrites, ((_OPTIMIZE, "Size"),))
 
 
-def _name(via: str, forms: bool) -> str:
-    return f"{'LiteRT' if via == 'litert' else 'TOSA'}{' in other forms' if forms else ''}"
+def _name(format: str, rewrites: bool) -> str:
+    return f"{'LiteRT' if format == 'litert' else 'TOSA'}{' with rewrites' if rewrites else ''}"
 
 
 def _alone(nodes: Sequence[Node]) -> Graph:

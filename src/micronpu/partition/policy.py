@@ -1,0 +1,46 @@
+"""What an NPU, or the core beside it, takes of a program: the questions that partitioning asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.fx import Node as FxNode
+
+from micronpu.ir.graph import Graph, Node
+from micronpu.ir.op import Op
+from micronpu.passes import run_passes
+from micronpu.passes.choose import Choice
+from micronpu.report.verdict import Reason
+
+Decide = Callable[[Node], "Choice | list[Reason]"]
+
+
+def nothing(node: FxNode) -> Reason | None:
+    """Nobody objects to a node."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Policy:
+    """What an NPU or a core takes of a program.
+
+    Attributes:
+        name: of the target in reports.
+        decide: what shall compute an imported operator, or why nothing does.
+        exclude: a reason why the user does not want a node of the program there, or None.
+        finish: brings the graph of a partition, whose operators are chosen, to its final form; in place.
+        allow_no_op_partitions: also make partitions that only move values.
+        allow_empty: also make partitions with nothing to run at all.
+        free: operators that leave nothing to run, such as a reshape where that moves no byte.
+        notes: what the report says beside the verdicts.
+    """
+
+    name: str
+    decide: Decide
+    exclude: Callable[[FxNode], Reason | None] = nothing
+    finish: Callable[[Graph], Graph] = run_passes
+    allow_no_op_partitions: bool = False
+    allow_empty: bool = False
+    free: tuple[type[Op], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,158 @@
+"""The operators of a quantized program with the quantization round them, each imported at most once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from micronpu.errors import UnsupportedError
+from micronpu.frontend.importer import Piece, clamp_behind, import_piece
+from micronpu.frontend.program import (
+    ProgramView,
+    is_compute,
+    is_dequantize,
+    is_dequantize_channel,
+    is_float_cast,
+    is_getitem,
+    is_index,
+    is_quantize,
+    origin_of,
+    overload_name,
+)
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.report.verdict import Reason
+
+IMPORTED = "is_imported"
+IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
+
+
+@dataclass(eq=False)
+class Unit:
+    """An operator with the quantization round it.
+
+    Attributes:
+        view: the program.
+        head: the operator; None for a dequantize that meets a quantize.
+        body: operator, fused clamp and unpacking, in execution order.
+        quantizes: quantize nodes of the result.
+        reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
+        dequantizes: nodes between ``reads`` and ``body``.
+        constants: dequantizes and transposes of constants.
+    """
+
+    view: ProgramView
+    head: Node | None
+    body: list[Node]
+    quantizes: list[Node]
+    reads: list[Node] = field(default_factory=list)
+    dequantizes: list[Node] = field(default_factory=list)
+    constants: list[Node] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> Node:
+        return self.body[0] if self.body else self.quantizes[0]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that belongs to it."""
+        return (*self.body, *self.quantizes, *self.dequantizes, *self.constants)
+
+    @property
+    def moves_only(self) -> bool:
+        entry = ATEN_IMPORTS.get(overload_name(self.head)) if self.head is not None else None
+        return self.head is None or (entry is not None and entry.moves_only)
+
+    @functools.cached_property
+    def imported(self) -> Piece | Reason:
+        """What it computes, or why that cannot be expressed."""
+        for node in self.body:
+            outside = [u for u in node.users if u not in self.body and u not in self.quantizes]
+            if outside:
+                detail = f"`{outside[0].name}` reads the float result of `{node.name}`"
+                return reason_at(self.anchor, IMPORTED, IMPORTED_SENTENCE, detail, "quantize that operator too")
+        try:
+            return import_piece(self.view, self.quantizes)
+        except UnsupportedError as error:
+            return reason_at(self.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint)
+
+
+def reason_at(node: Node, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
+    """A reason that points at a node of the program."""
+    return Reason(rule, sentence, detail, node.name, origin_of(node).source, hint)
+
+
+def feeds_only_constants(view: ProgramView, node: Node) -> bool:
+    """Whether the node is part of making weights (a transpose of them), which is compile-time work."""
+    sources = [a for a in node.all_input_nodes]
+    return bool(sources) and all(
+        view.constant(s) is not None
+        or ((is_dequantize(s) or is_dequantize_channel(s)) and feeds_only_constants(view, s))
+        for s in sources
+    )
+
+
+def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
+    """The units in the order of the program, and the unit of each node of a body and of each quantize."""
+    units: list[Unit] = []
+    unit_of: dict[Node, Unit] = {}
+    for node in view.graph.nodes:
+        if not is_quantize(node):
+            continue
+        source = node.args[0]
+        if not isinstance(source, Node):
+            continue
+        if source in unit_of and not is_dequantize(source):
+            unit_of[source].quantizes.append(node)
+            unit_of[node] = unit_of[source]
+            continue
+        unit = _unit(view, source, node)
+        if unit is None:
+            continue
+        units.append(unit)
+        for member in (*unit.body, *unit.quantizes):
+            unit_of[member] = unit
+    return units, unit_of
+
+
+def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
+    if is_dequantize(source):
+        if view.constant(source.args[0]) is not None:
+            return None
+        unit = Unit(view, None, [], [quantize])
+        _add_operand(unit, source)
+        return unit
+    body = [source]
+    if is_getitem(source) or is_float_cast(source):
+        producer = source.args[0]
+        assert isinstance(producer, Node)
+        body.insert(0, producer)
+    if not is_compute(body[0]):
+        return None
+    previous = body[0].args[0] if body[0].args else None
+    if isinstance(previous, Node) and clamp_behind(previous) is body[0]:
+        body.insert(0, previous)
+    unit = Unit(view, body[0], body, [quantize])
+    for operand in body[0].all_input_nodes:
+        _add_operand(unit, operand)
+    return unit
+
+
+def _add_operand(unit: Unit, operand: Node) -> None:
+    """Files an operand: a dequantized activation, or whatever makes a constant."""
+    view = unit.view
+    if view.constant(operand) is not None:
+        return
+    if is_dequantize(operand) or is_dequantize_channel(operand) or feeds_only_constants(view, operand):
+        source = operand.args[0]
+        assert isinstance(source, Node)
+        if is_dequantize(operand) and view.constant(source) is None:
+            unit.dequantizes.append(operand)
+            if source not in unit.reads:
+                unit.reads.append(source)
+        else:
+            unit.constants.append(operand)
+            _add_operand(unit, source)
+    elif is_index(operand):
+        unit.reads.append(operand)

@@ -1,0 +1,48 @@
+"""A Cortex-M core beside an NPU: what it takes, and the calls of CMSIS-NN's kernels that compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from executorch.exir import EdgeProgramManager
+from torch.fx import GraphModule
+
+from micronpu.chips.core import Core
+from micronpu.ir.graph import Graph, Node
+from micronpu.partition.device import CorePart
+from micronpu.partition.policy import Policy
+from micronpu.passes.choose import Choice
+from micronpu.report.verdict import Reason
+from micronpu.targets.cortexm.costs import core_note
+from micronpu.targets.cortexm.emit import emit
+from micronpu.targets.cortexm.legalize import legalize
+from micronpu.targets.cortexm.lower import calls_a_delegate, plan_scratch, quantize_by_kernels_of_the_core
+from micronpu.targets.cortexm.rules import check_node
+
+
+class CortexMPart(CorePart):
+    """What a Cortex-M core computes in int8."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def policy(self) -> Policy:
+        def decide(node: Node) -> Choice | list[Reason]:
+            return check_node(node) or Choice((node,))
+
+        return Policy(
+            name=self.core.title, decide=decide, finish=legalize, allow_no_op_partitions=True, allow_empty=True
+        )
+
+    def module(self, graph: Graph) -> GraphModule:
+        return emit(graph, self.core)
+
+    def adapt(self, module: GraphModule) -> None:
+        if not calls_a_delegate(module):
+            quantize_by_kernels_of_the_core(module)
+
+    def finish(self, edge: EdgeProgramManager) -> None:
+        plan_scratch(edge)
+
+    def note(self, graphs: Iterable[Graph]) -> str:
+        return core_note((node for graph in graphs for node in graph.nodes), self.core)

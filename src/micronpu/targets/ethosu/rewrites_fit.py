@@ -1,0 +1,55 @@
+"""Rewrites of an operator that Vela refuses for an Ethos-U.  All are exact on the int8 grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from micronpu.ir.graph import Node
+from micronpu.ir.types import DType
+from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.pooling import MaxPool2d
+from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.resize_products import BilinearProducts
+from micronpu.ops.slicing import Slice
+from micronpu.passes.rewrite import Chain, Rewrite
+
+
+class MultiplyBilinear(Rewrite):
+    """A bilinear resize to 2 or 4 times the size as a depthwise convolution whose channels are phases of the result.
+
+    x -> resize_bilinear{2H, 2W} -> y        x -> resize_bilinear_products{2H, 2W} -> y
+    """
+
+    name = "multiply_bilinear"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, ResizeBilinear) or isinstance(op, BilinearProducts) or x.type.dtype is not DType.INT8:
+            return None
+        products = BilinearProducts(op.size, op.align_corners, op.half_pixel_centers)
+        if not products.factor(x.shape[1], x.shape[2]):
+            return None
+        return Chain(self.name, node).finish(products, x, y)
+
+
+class PickFromDepthwise(Rewrite):
+    """A depthwise convolution with large strides as one with stride 1, of whose results the wanted ones are picked.
+
+        x -> depthwise_conv2d{stride 4} -> y        x -> depthwise_conv2d{stride 1} -> max_pool2d{1x1, stride 4} -> y
+
+    Costs as many products as there are elements in a block of the strides for each that was needed.
+    """
+
+    name = "pick_from_depthwise"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, y = node.op, node.output
+        if not isinstance(op, DepthwiseConv2d) or op.stride == (1, 1):
+            return None
+        chain = Chain(self.name, node)
+        dense = chain.add(replace(op, stride=(1, 1)), *node.inputs, qparams=y.type.qparams)
+        # Windows that no step reaches stand behind the last one that is wanted.
+        size = [(n - 1) * s + 1 for n, s in zip(y.shape[1:3], op.stride, strict=True)]
+        if dense.shape[1:3] != tuple(size):
+            dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
+        return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)

@@ -1,0 +1,93 @@
+"""What a Neutron takes of a program: its rules, and the rewrites that make an operator keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node as FxNode
+
+from micronpu.chips.core import Core
+from micronpu.frontend.program import written_names
+from micronpu.ir.graph import Graph, Node
+from micronpu.partition.policy import Decide, Policy
+from micronpu.partition.units import reason_at
+from micronpu.passes import run_passes
+from micronpu.passes.choose import Choice, choose
+from micronpu.report.verdict import Reason
+from micronpu.targets.cortexm.costs import host_cycles, leftover_cycles
+from micronpu.targets.neutron.costs import operation_cycles
+from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.rewrites import REWRITES
+from micronpu.targets.neutron.rules import check_node
+
+_FLASH_BYTES_PER_CYCLE = 1  # an assumption of the order of an octal flash beside a core of 200 to 300 MHz
+
+
+def neutron_policy(
+    options: NeutronCompileOptions,
+    name: str = "",
+    delegation: CustomDelegationOptions | None = None,
+    core: Core | None = None,
+) -> Policy:
+    """What a Neutron takes; the report says what is assumed about it.
+
+    Args:
+        name: of the target in the report; made of the chip's unless given.
+        delegation: how bold to be; the default is defensive.
+        core: computes in int8 what the Neutron does not take; None where the host does in float.
+    """
+
+    def exclude(node: FxNode) -> Reason | None:
+        operator = options.excluded(written_names(node))
+        if operator is None:
+            return None
+        detail = f"aten.{operator} is in operators_not_to_delegate"
+        return reason_at(node, "is_wanted", "The user wants the operator on the NPU.", detail)
+
+    def finish(graph: Graph) -> Graph:
+        return run_passes(graph, disabled=options.disabled_graph_passes)
+
+    return Policy(
+        name=name or f"{options.target.chip.name}-neutron",
+        decide=decide_for(options, core),
+        exclude=exclude,
+        finish=finish,
+        allow_no_op_partitions=(delegation or CustomDelegationOptions()).allow_no_op_partitions,
+        notes=options.target.notes,
+    )
+
+
+def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Decide:
+    """The node itself where every rule holds; else the cheapest rewrites, where they cost less than the core."""
+    target = options.target
+
+    def decide(node: Node) -> Choice | list[Reason]:
+        reasons = check_node(node, target)
+        if not reasons:
+            return Choice((node,))
+        found = cheapest(node, options)
+        if found is None:
+            return reasons
+        cycles = host_cycles(node) if core is None else leftover_cycles(node, core)
+        return found if found.cost / target.npu.clock_mhz < cycles / target.core_clock_mhz else reasons
+
+    return decide
+
+
+def cheapest(node: Node, options: NeutronCompileOptions) -> Choice | None:
+    """What keeps every rule and costs the fewest cycles, those in which added constants come from flash included."""
+    target = options.target
+
+    def estimate(nodes: Sequence[Node], instead: Node) -> float:
+        known = {id(t.data) for t in instead.inputs}
+        return sum(operation_cycles(n, target.npu) + _added(n, known) for n in nodes)
+
+    return choose(
+        node, lambda n: not check_node(n, target), estimate, REWRITES, disabled=options.disabled_node_rewrites
+    )
+
+
+def _added(node: Node, known: set[int]) -> int:
+    """Cycles in which constants come from flash that were not there before."""
+    added = sum(t.type.bytes for t in node.inputs if t.is_constant and id(t.data) not in known)
+    return added // _FLASH_BYTES_PER_CYCLE

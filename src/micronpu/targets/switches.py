@@ -1,0 +1,66 @@
+"""Options by which passes and rewrites are left out, the same for all families."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from micronpu.errors import OptionError
+from micronpu.passes import pipeline
+from micronpu.passes.rewrite import Rewrite
+
+
+class Switches:
+    """Options with a field `disabled_passes`.
+
+    Attributes:
+        disabled_passes: names of passes and rewrites to leave out.
+        switchable_rewrites: of single operators of a graph, which the family knows and can do without.
+    """
+
+    disabled_passes: tuple[str, ...]
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = ()
+
+    @property
+    def disabled_graph_passes(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on a whole graph."""
+        return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
+
+    @property
+    def disabled_node_rewrites(self) -> tuple[str, ...]:
+        """Those of the disabled passes that rewrite one operator of a graph."""
+        known = {rewrite.name for rewrite in self.switchable_rewrites}
+        return tuple(name for name in self.disabled_passes if name in known)
+
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        """Those of the disabled passes that work on the float program, for the quantizer."""
+        return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
+
+    def check_switches(self) -> None:
+        """Refuses names of nothing that may be left out.
+
+        Raises:
+            OptionError: there is no such pass or rewrite, or it cannot be left out.
+        """
+        names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
+        if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
+            pipeline.check_disabled(self.disabled_passes, (*names, *_float_rewrites()))
+
+
+def strings(name: str, given: Any) -> tuple[str, ...]:
+    """The value of an option that is a list of strings.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(g, str) for g in given):
+        raise OptionError(f"`{name}` is {given!r}; it is a list of strings.")
+    return tuple(given)
+
+
+def _float_rewrites() -> dict[str, str]:
+    # They live in modules that import torch, which a look at the options shall not wait for.
+    from micronpu.quantize.switches import float_rewrites
+
+    return float_rewrites()

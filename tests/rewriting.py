@@ -1,0 +1,40 @@
+"""What the policies choose for graphs that tests make themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from micronpu.chips.core import Core
+from micronpu.ir.graph import Graph, Node
+from micronpu.partition.policy import Decide
+from micronpu.passes.choose import Choice, rewritten
+from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.policy import decide_for
+
+PUBLISHED = NeutronCompileOptions(config="imxrt700", converter_flavor="SDK_25_12")
+LATEST = NeutronCompileOptions(config="imxrt700")
+
+
+def without(options: NeutronCompileOptions, *names: str) -> NeutronCompileOptions:
+    """The options with rewrites left out."""
+    return replace(options, disabled_passes=names)
+
+
+def chosen(decide: Decide, node: Node) -> Choice | None:
+    """What computes the node instead; None where it stays, or is refused."""
+    answer = decide(node)
+    return answer if isinstance(answer, Choice) and answer.rewrites else None
+
+
+def neutron_choice(node: Node, options: NeutronCompileOptions, core: Core | None = None) -> Choice | None:
+    return chosen(decide_for(options, core), node)
+
+
+def rewrite_graph(graph: Graph, decide: Decide) -> Graph:
+    """The graph with what was chosen in the place of its nodes; it is changed in place."""
+    rewritten(graph, lambda node: chosen(decide, node))
+    return graph
+
+
+def neutron_graph(graph: Graph, options: NeutronCompileOptions) -> Graph:
+    return rewrite_graph(graph.clone(), decide_for(options))
