@@ -38,10 +38,10 @@ OLDER = "SDK_25_12"
 Partition = Callable[[], Partitioning]
 
 COLUMNS: dict[str, Partition] = {
-    "Neutron": lambda: device_for("imxrt700").partition(quantized("imxrt700")),
+    "Neutron": lambda: device_for("imxrt700-neutron").partition(quantized("imxrt700-neutron")),
     "Neutron to SDK 25.12": lambda: device_for(
-        "imxrt700", NeutronCompileOptions(config="imxrt700", converter_flavor=OLDER)
-    ).partition(quantized("imxrt700")),
+        "imxrt700-neutron", NeutronCompileOptions(config="imxrt700", converter_flavor=OLDER)
+    ).partition(quantized("imxrt700-neutron")),
     "Ethos-U55": lambda: device_for("ethos-u55-128").partition(quantized("ethos-u55-128")),
     "Ethos-U65": lambda: device_for("ethos-u65-256").partition(quantized("ethos-u55-128")),
     "Ethos-U85": lambda: device_for("ethos-u85-256").partition(quantized("ethos-u55-128")),

@@ -95,7 +95,7 @@ PART = 100
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(-(-len(overloads()) // PART)))
-@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "ethos-u85-256"])
+@pytest.mark.parametrize("target", ["imxrt700-neutron", "ethos-u55-128", "ethos-u85-256"])
 def test_what_is_inside_compiles_and_runs(target: str, part: int) -> None:
     """Compiled as one program, the rows that the partitions hold are in the payload and compute what they should.
 
