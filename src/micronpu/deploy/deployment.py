@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from micronpu.deploy.strip import strip
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.runtime.digest import Digest, state_of
+from micronpu.runtime.plan import check_plan
 
 SECTION = "network_model_sec"
 """Section of the program: the name that Arm's examples use."""
@@ -99,6 +101,7 @@ def deploy(
         raise PayloadError(
             f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
         )
+    check_plan(program, source, plan.name)
     board = board_of(plan, target)
     inputs, outputs = borders_of(plan, summary.named_data, known)
     for border in (*inputs, *outputs):
@@ -116,7 +119,7 @@ def deploy(
         section=section,
         program=device,
         sha256=hashlib.sha256(device).hexdigest(),
-        versions={"micronpu": __version__, **{tool: metadata.version(tool) for tool in _VERSIONED}},
+        versions=_versions(),
         plan=plan,
         pools=pools_of(plan),
         board=board,
@@ -137,6 +140,15 @@ def deploy(
     return Deployment(
         path, tuple(files), len(device), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
     )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the tools, as far as they are installed."""
+    found = {"micronpu": __version__}
+    for tool in _VERSIONED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[tool] = metadata.version(tool)
+    return found
 
 
 def _check(border: Border) -> None:
