@@ -37,12 +37,16 @@ class Step:
 class RandomNetwork(nn.Module):
     """The network of a seed.
 
+    Args:
+        length: number of steps; a shorter network of the same seed has the first of them.
+        wide: draw from `WIDE`, too: writes in place, shared layers, indices and more.
+
     Attributes:
         example: random inputs; some are channels last.
         names: what the steps are, in order.
     """
 
-    def __init__(self, seed: int, length: int = 8) -> None:
+    def __init__(self, seed: int, length: int = 8, wide: bool = False) -> None:
         super().__init__()
         self._random = random.Random(seed)
         torch.manual_seed(seed)
@@ -53,15 +57,22 @@ class RandomNetwork(nn.Module):
         self.layers = nn.ModuleList()
         self._steps: list[tuple[Step, int]] = []
         self.eval()
-        values = list(self.example)
+        values = [x.clone() for x in self.example]
+        makers = [*MAKERS, *WIDE] if wide else MAKERS
         attempts = 0
         while len(self._steps) < length and attempts < 20 * length:
             attempts += 1
-            step = self._random.choice(MAKERS)(self._random, values)
+            step = self._random.choice(makers)(self._random, values)
+            if wide and step is not None and step.module is not None and self.layers:
+                step = self._shared(step, values)
             if step is None:
                 continue
+            kept = [v.clone() for v in values]
             with torch.no_grad():
                 made = step(step.module.eval() if step.module is not None else None, values)
+            if wide and not all(_fits(t) for t in (*made, *values)):
+                values = kept  # which the step may have written into
+                continue
             if any(not 0 < t.numel() <= _MOST_ELEMENTS or t.dim() > 5 for t in made):
                 continue
             # Values that grow or vanish make every comparison say nothing.
@@ -69,11 +80,25 @@ class RandomNetwork(nn.Module):
                 continue
             self._steps.append((step, len(self.layers) if step.module is not None else -1))
             if step.module is not None:
-                self.layers.append(step.module)
+                self.layers.append(step.module)  # a shared layer is in the list twice
             values += made
         self._outputs = self._choose_outputs(len(values))
         self.names = [step.name for step, _ in self._steps]
         self.eval()
+
+    def _shared(self, step: Step, values: Sequence[Tensor]) -> Step:
+        """The step with a layer that was used before, now and then and where it fits."""
+        if self._random.random() < 0.7:
+            return step
+        layer = self._random.choice(list(self.layers))
+        if type(layer) is not type(step.module):
+            return step
+        try:
+            with torch.no_grad():
+                step.function(layer, *(values[i].clone() for i in step.reads))
+        except (RuntimeError, ValueError, AssertionError):
+            return step
+        return Step(f"shared_{step.name}", step.function, step.reads, layer)
 
     def _input_shapes(self) -> list[tuple[int, ...]]:
         pick = self._random.choice
@@ -123,6 +148,10 @@ class RandomNetwork(nn.Module):
             values += step(self.layers[layer] if layer >= 0 else None, values)
         results = tuple(self.get_buffer("table") if i < 0 else values[i] for i in self._outputs)
         return results[0] if len(results) == 1 else results
+
+
+def _fits(x: Tensor) -> bool:
+    return 0 < x.numel() <= _MOST_ELEMENTS and x.dim() <= 5 and bool(x.isfinite().all()) and float(x.abs().max()) < 50
 
 
 Maker = Callable[[random.Random, Sequence[Tensor]], Step | None]
@@ -439,3 +468,103 @@ def product(rng: random.Random, values: Sequence[Tensor]) -> Step | None:
 
 
 MAKERS += [binary, binary, binary, concat, product, conv2d, conv2d, conv2d, cut, move, move, unary, picture]
+
+
+# ---------------------------------------------------------------- what wide networks have besides
+
+_WRITES: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("relu_", lambda x: F.relu(x, inplace=True)), ("hardtanh_", lambda x: F.hardtanh(x, inplace=True)),
+    ("add_", lambda x: x.add_(0.25)), ("mul_", lambda x: x.mul_(0.5)), ("clamp_", lambda x: x.clamp_(-1.0, 1.0)),
+    ("leaky_relu_", lambda x: F.leaky_relu(x, 0.1, inplace=True)), ("silu_", lambda x: F.silu(x, inplace=True)),
+)  # fmt: skip
+
+_MORE: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("add_zero", lambda x: x + 0), ("mul_one", lambda x: x * 1.0), ("sign", torch.sign), ("round", torch.round),
+    ("floor", torch.floor), ("cos", torch.cos), ("atan", torch.atan), ("softsign", F.softsign), ("selu", F.selu),
+    ("celu", F.celu), ("hardshrink", F.hardshrink), ("softshrink", F.softshrink), ("log1p", lambda x: x.abs().log1p()),
+    ("sqrt", lambda x: (x.abs() + 0.1).sqrt()), ("positive", lambda x: (x > 0.1).float()),
+    ("choice", lambda x: torch.where(x > 0, x, 0.5 * x)), ("filled", lambda x: x.masked_fill(x > 0.5, 0.25)),
+    ("cube", lambda x: x**3 * 0.1), ("logsigmoid", F.logsigmoid), ("threshold", lambda x: F.threshold(x, 0.2, -0.3)),
+)  # fmt: skip
+
+
+def _wide(*ranks: int) -> Callable[[Callable[[random.Random, Tensor], Made]], Maker]:
+    """As `_of_rank`, for `WIDE`."""
+
+    def register(make: Callable[[random.Random, Tensor], Made]) -> Maker:
+        maker = _of_rank(*ranks)(make)
+        WIDE.append(MAKERS.pop())
+        return maker
+
+    return register
+
+
+WIDE: list[Maker] = []
+
+
+@_wide(1, 2, 3, 4, 5)
+def write(rng: random.Random, x: Tensor) -> Made:
+    """A write into a value, an input of the network included, that others may read before and after."""
+    return (*rng.choice(_WRITES), None)
+
+
+@_wide(1, 2, 3, 4, 5)
+def write_part(rng: random.Random, x: Tensor) -> Made:
+    """A write into a part of a copy."""
+    axis = rng.randrange(x.dim())
+    begin = rng.randrange(x.shape[axis])
+
+    def function(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.narrow(axis, begin, 1).mul_(0.5)
+        return y
+
+    return "write_part", function, None
+
+
+@_wide(1, 2, 3, 4, 5)
+def more(rng: random.Random, x: Tensor) -> Made:
+    return (*rng.choice(_MORE), None)
+
+
+@_wide(2, 3, 4, 5)
+def index(rng: random.Random, x: Tensor) -> Made:
+    axis = rng.randrange(x.dim())
+    function = rng.choice((torch.argmax, torch.argmin))
+    return "index", lambda x: function(x, axis, keepdim=True).float() * 0.1, None
+
+
+@_wide(2, 3, 4)
+def border(rng: random.Random, x: Tensor) -> Made:
+    mode = rng.choice(("reflect", "replicate", "circular"))
+    if x.shape[-1] < 3 or x.dim() < 2:
+        return _NOTHING
+    if x.dim() == 4:
+        return ("border", lambda x: F.pad(x, (1, 2, 1, 0), mode=mode), None) if x.shape[2] > 2 else _NOTHING
+    return "border", lambda x: F.pad(x, (1, 2), mode=mode), None
+
+
+@_wide(2, 3, 4)
+def running(rng: random.Random, x: Tensor) -> Made:
+    axis = rng.randrange(x.dim())
+    return "cumsum", lambda x: torch.cumsum(x, axis) / x.shape[axis], None
+
+
+@_wide(3)
+def masked(rng: random.Random, x: Tensor) -> Made:
+    def function(x: Tensor) -> Tensor:
+        y = x[:, None]
+        return F.scaled_dot_product_attention(y, y, y, is_causal=True)[:, 0]
+
+    return "causal_attention", function, None
+
+
+@_wide(2, 3, 4)
+def prelu(rng: random.Random, x: Tensor) -> Made:
+    return "prelu", _call, nn.PReLU(x.shape[1] if rng.random() < 0.5 else 1)
+
+
+@_wide(2, 3, 4)
+def batch_norm(rng: random.Random, x: Tensor) -> Made:
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[x.dim()]
+    return "batch_norm", _call, kind(x.shape[1])
