@@ -9,7 +9,6 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import to_tosa
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
@@ -19,6 +18,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
+from micronpu.passes.tosa import to_tosa
 from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest

@@ -7,10 +7,10 @@ import pytest
 from tests.cases import case, i8, q, w8
 
 from micronpu.emit.litert import to_litert
-from micronpu.emit.tosa import to_tosa
 from micronpu.ir.graph import Graph
 from micronpu.ops.convolution import Conv2d
 from micronpu.passes import run_passes
+from micronpu.passes.tosa import to_tosa
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.runtime.proof import Outcome, compare, random_integers
 from micronpu.targets.ethosu.options import EthosUCompileSpec

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.cases import Array, Case, all_cases, case, i8
 
-from micronpu.emit.tosa import to_tosa
 from micronpu.errors import UnsupportedError
 from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
+from micronpu.passes.tosa import to_tosa
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.options import EthosUCompileSpec

@@ -19,6 +19,7 @@ from micronpu.errors import OptionError
 from micronpu.neutron import NeutronCompileOptions
 from micronpu.recipes import CortexMRecipeType
 from micronpu.runtime import HostProgram
+from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, device_for, find_target
 
 ALONE = ("stm32f746", "rp2350", "nrf5340")
@@ -164,6 +165,19 @@ def chip_file(tmp_path, core: str) -> str:
 def test_a_chip_file_without_an_npu(tmp_path):
     assert find_target(chip_file(tmp_path, "cortex-m4")).silicon == "cortex-m4"
     assert device_for(chip_file(tmp_path, "cortex-m4")).target == "board-core"
+
+
+def test_passes_can_be_left_out():
+    without = ("sink_transposes", "merge_transposes", "lift_transposes", "gather_transposes")
+    program = compiled("cortex-m33", options=CortexMOptions(disabled_passes=without))
+    assert program.buffer != compiled("cortex-m33").buffer
+    assert (program.run(*INPUTS[1]) - MODEL(*INPUTS[1])).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_name_of_nothing_cannot_be_left_out(family):
+    with pytest.raises(OptionError, match=r"'no_such_thing'.*Try: .*fuse_activations.*gelu"):
+        family.options(**{family.silicon_field: family.usual, "disabled_passes": ("no_such_thing",)})
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from tests.cases import Case, case, i8, q, w8
 from torch import nn
 
 import micronpu
-from micronpu.emit.tosa import TosaEmitter, TosaTensor, to_tosa
+from micronpu.emit.tosa import TosaEmitter, TosaTensor
 from micronpu.errors import PayloadError
 from micronpu.ethosu import EthosUCompileSpec
 from micronpu.ir import interpret
@@ -19,6 +19,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.quantization import Requantize
+from micronpu.passes.tosa import to_tosa
 from micronpu.runtime import HostProgram
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
 from micronpu.runtime.pte import tosa_output_bytes

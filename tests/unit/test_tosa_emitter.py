@@ -11,7 +11,7 @@ from tosa.DType import DType as TosaDType
 from tosa.Op import Op as TosaOp
 from tosa.TosaGraph import TosaGraph
 
-from micronpu.emit.tosa import TosaEmitter, to_tosa
+from micronpu.emit.tosa import TosaEmitter
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
 from micronpu.ir.window import Activation, Padding2d
@@ -25,7 +25,7 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Mean
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import FoldLowestPads
+from micronpu.passes.tosa import FoldLowestPads, to_tosa
 
 NAMES = {value: name for name, value in vars(TosaOp).items() if not name.startswith("_")}
 

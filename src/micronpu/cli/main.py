@@ -353,7 +353,7 @@ def targets(
 def passes(debug: Debug = False) -> None:
     """List what changes a program on its way.
 
-    --disabled-passes, an option of Neutron targets, leaves out all but those that are for an Ethos-U."""
+    --disabled-passes leaves out any of them, but those that say otherwise."""
     from micronpu.cli.passes import catalogue
 
     out = console.output()

@@ -20,7 +20,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Size2d
 
-__all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator", "to_tosa"]
+__all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator"]
 
 MAX_RANK = 6
 """Axes that a tensor may have (the level 8K of the specification)."""
@@ -489,30 +489,3 @@ class TosaEmitter:
 def accumulator(dtype: str) -> str:
     """Type of the sums of products of activations with int8 weights."""
     return "INT48" if dtype == "INT16" else "INT32"
-
-
-def to_tosa(graph: Graph) -> TosaModel:
-    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
-
-    Raises:
-        UnsupportedError: an operator has no TOSA form.
-    """
-    from micronpu.passes.pipeline import LEGALIZE_TOSA
-
-    legal = graph.clone()
-    numbers = {node: index for index, node in enumerate(legal.nodes)}
-    for step in LEGALIZE_TOSA:
-        step.run(legal)
-    legal.remove_dead()
-    return TosaEmitter().write(legal, _original_nodes(legal, numbers))
-
-
-def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
-    """For every node its number before the passes; a node that they made has that of the first that reads it."""
-    users = graph.users()
-    found: list[int] = []
-    for node in reversed(graph.nodes):
-        if node not in numbers:
-            numbers[node] = min(numbers[reader] for reader in users[node.output])
-        found.append(numbers[node])
-    return found[::-1]

@@ -73,6 +73,10 @@ class CompiledPartition:
     name: str
     costs: Mapping[int, Cost] = field(default_factory=dict)
 
+    def firmware_files(self) -> Mapping[str, str]:
+        """What the firmware has to be built with for this partition, text by file name; nothing as a rule."""
+        return {}
+
 
 class CorePart(ABC):
     """What a core computes in int8 of what the NPU leaves over.

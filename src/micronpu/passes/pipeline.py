@@ -20,7 +20,6 @@ from micronpu.passes.layout import (
 )
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
-from micronpu.passes.tosa import FoldLowestPads
 from micronpu.passes.windows import MergePicks, SplitAveragePools
 
 # Run again and again until none of them changes anything.
@@ -47,9 +46,6 @@ FINISH: tuple[Pass, ...] = (HoistTransposes(),)
 
 # Run once, to what LiteRT can express.
 LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
-
-# Run once before TOSA is written: padding goes back into the operators, which TOSA has words for.
-LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
 
 LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE)
 

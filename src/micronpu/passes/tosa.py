@@ -1,14 +1,16 @@
-"""Passes to the forms that TOSA has words for, and LiteRT has not."""
+"""Passes to the forms that TOSA has words for, and LiteRT has not; a graph as a TOSA model."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from micronpu.emit.tosa import TosaEmitter, TosaModel
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.window import Padding2d
 from micronpu.ops.movement import Pad
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.passes.base import Pass, Walk
+from micronpu.passes.fusion import FoldPads
 
 
 class FoldLowestPads(Pass):
@@ -41,3 +43,32 @@ class FoldLowestPads(Pass):
         node.op, node.inputs = replace(op, padding=sides), [x]
         node.origin = node.origin.joined(before.origin).through(self.name)
         walk.changed = True
+
+
+LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
+"""Run once before TOSA is written: padding goes back into the operators, which TOSA has words for."""
+
+
+def to_tosa(graph: Graph) -> TosaModel:
+    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
+
+    Raises:
+        UnsupportedError: an operator has no TOSA form.
+    """
+    legal = graph.clone()
+    numbers = {node: index for index, node in enumerate(legal.nodes)}
+    for step in LEGALIZE_TOSA:
+        step.run(legal)
+    legal.remove_dead()
+    return TosaEmitter().write(legal, _original_nodes(legal, numbers))
+
+
+def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
+    """For every node its number before the passes; a node that they made has that of the first that reads it."""
+    users = graph.users()
+    found: list[int] = []
+    for node in reversed(graph.nodes):
+        if node not in numbers:
+            numbers[node] = min(numbers[reader] for reader in users[node.output])
+        found.append(numbers[node])
+    return found[::-1]

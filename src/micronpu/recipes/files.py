@@ -15,8 +15,6 @@ from executorch.export.stages import PipelineArtifact, Stage
 from micronpu.errors import OptionError
 from micronpu.files import check_folder, write_file
 from micronpu.recipes.lowering import OutliningPartitioner
-from micronpu.targets.neutron.compile import NeutronPartition
-from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
 
 REPORT = "report"
 OPERATORS = "host_operators.txt"
@@ -48,7 +46,7 @@ def check_files_dir(folder: Any) -> Path | None:
 
 
 def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> list[Path]:
-    """Writes the delegation report as JSON and HTML, and the kernel selection of every Neutron partition.
+    """Writes the delegation report as JSON and HTML, and what the firmware needs for each partition.
 
     Args:
         partitioners: of the recipe that the program was made with.
@@ -61,9 +59,8 @@ def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> lis
         partitioner.report.to_html(folder / f"{REPORT}.html")
         written.append(folder / f"{REPORT}.html")
         for part in partitioner.partitions:
-            if isinstance(part, NeutronPartition):
-                selection = part.artifacts.kernel_selection or selection_of_model(part.litert.data)
-                written.append(write_file(folder / f"{part.name}{SUFFIX}", selection.encode()))
+            for name, text in part.firmware_files().items():
+                written.append(write_file(folder / name, text.encode()))
     return written
 
 

@@ -32,7 +32,7 @@ class CortexMDevice(Device):
     def __init__(self, options: CortexMOptions, target: str = "") -> None:
         self.options = options
         self.target = target or options.core
-        self.beside = CortexMPart(find_core(options.core))
+        self.beside = CortexMPart(find_core(options.core), options.disabled_graph_passes)
 
     def quantizer(
         self,
@@ -44,7 +44,13 @@ class CortexMDevice(Device):
     ) -> CortexMQuantizer:
         from micronpu.targets.cortexm.quantizer import CortexMQuantizer
 
-        return CortexMQuantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        return CortexMQuantizer(
+            per_channel=per_channel,
+            is_qat=is_qat,
+            disabled_rewrites=self.options.disabled_rewrites,
+            activations=activations,
+            io=io,
+        )
 
     def policy(self) -> Policy | None:
         return None

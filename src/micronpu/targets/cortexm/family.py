@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.chips import Chip
 from micronpu.chips.core import CORES, Core, find_core
-from micronpu.targets.family import Family
+from micronpu.targets.family import Family, sentences
 
 if TYPE_CHECKING:
     from executorch.export import RecipeType
@@ -52,6 +52,11 @@ class CortexM(Family):
         from micronpu.targets.cortexm.device import CortexMDevice
 
         return CortexMDevice(options, name)
+
+    def rewrites(self) -> dict[str, dict[str, str]]:
+        from micronpu.targets.cortexm.legalize import CoreForms
+
+        return {"Rewrites to what CMSIS-NN has kernels for, which cannot be left out": sentences((CoreForms(),))}
 
     def recipes(self) -> type[RecipeType]:
         from micronpu.targets.cortexm.recipes import CortexMRecipeType

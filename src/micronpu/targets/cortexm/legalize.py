@@ -9,6 +9,7 @@ sum), and a difference (a tie of the second operand is rounded the other way).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +34,13 @@ from micronpu.passes.fusion import FoldPads
 from micronpu.targets.cortexm.table import is_table
 
 
-def legalize(graph: Graph) -> Graph:
-    """Simplifies an imported graph and brings it to the forms of the core, in place; returns it."""
-    run_passes(graph)
+def legalize(graph: Graph, disabled: Sequence[str] = ()) -> Graph:
+    """Simplifies an imported graph and brings it to the forms of the core, in place; returns it.
+
+    Args:
+        disabled: names of passes to leave out; what the kernels need cannot be left out.
+    """
+    run_passes(graph, disabled=disabled)
     FoldPads().run(graph)  # what LiteRT has no word for, CMSIS-NN takes along where both sides are padded alike
     graph.remove_dead()
     CoreForms().run(graph)

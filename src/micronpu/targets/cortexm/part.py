@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from executorch.exir import EdgeProgramManager
 from torch.fx import GraphModule
@@ -21,17 +21,27 @@ from micronpu.targets.cortexm.rules import check_node
 
 
 class CortexMPart(CorePart):
-    """What a Cortex-M core computes in int8."""
+    """What a Cortex-M core computes in int8.
 
-    def __init__(self, core: Core) -> None:
+    Args:
+        core: which one.
+        disabled: names of passes over the graph to leave out.
+    """
+
+    def __init__(self, core: Core, disabled: Sequence[str] = ()) -> None:
         self.core = core
+        self._disabled = tuple(disabled)
 
     def policy(self) -> Policy:
         def decide(node: Node) -> Choice | list[Reason]:
             return check_node(node) or Choice((node,))
 
         return Policy(
-            name=self.core.title, decide=decide, finish=legalize, allow_no_op_partitions=True, allow_empty=True
+            name=self.core.title,
+            decide=decide,
+            finish=lambda graph: legalize(graph, self._disabled),
+            allow_no_op_partitions=True,
+            allow_empty=True,
         )
 
     def module(self, graph: Graph) -> GraphModule:

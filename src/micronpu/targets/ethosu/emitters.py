@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import TosaModel, to_tosa
+from micronpu.emit.tosa import TosaModel
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.types import DType
@@ -19,6 +19,7 @@ from micronpu.ops.indices import GatherRows
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.table import LookupTable
+from micronpu.passes.tosa import to_tosa
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 Emitted = LiteRtModel | TosaModel

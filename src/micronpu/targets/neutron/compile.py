@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSlot, pack
@@ -33,6 +34,10 @@ class NeutronPartition(CompiledPartition):
 
     litert: LiteRtModel
     artifacts: NeutronArtifacts
+
+    def firmware_files(self) -> Mapping[str, str]:
+        """The C file with the kernels that the partition needs."""
+        return {f"{self.name}{SUFFIX}": self.artifacts.kernel_selection or selection_of_model(self.litert.data)}
 
 
 def compile_graph(
@@ -87,10 +92,7 @@ def write_partition(
     files.write("payload.bin", lambda: payload)
     files.write("converter.log", lambda: artifacts.log)
     files.write("report.json", lambda: describe(chosen.name, artifacts, options, len(payload)))
-    if options.dump_kernel_selection_code:
-        selection = artifacts.kernel_selection or selection_of_model(litert.data)
-        files.write_anyway(f"{name}{SUFFIX}", selection)
-    return NeutronPartition(
+    made = NeutronPartition(
         payload=payload,
         graph=graph,
         debug_handles=handles,
@@ -99,6 +101,10 @@ def write_partition(
         artifacts=artifacts,
         costs=costs_of(graph, options.target.npu),
     )
+    if options.dump_kernel_selection_code:
+        for file, text in made.firmware_files().items():
+            files.write_anyway(file, text)
+    return made
 
 
 def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:

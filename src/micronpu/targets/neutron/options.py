@@ -68,8 +68,8 @@ class NeutronCompileOptions(Switches, Options):
         converter_flavor: rule set of the converter version; see `NeutronTargetSpec`.
         converter_timeout: seconds after which the vendor's converter is ended.
         sdk_version: version that the vendor's SDK must have, because the firmware of the device has it; "" for any.
-        disabled_passes: names of passes to leave out, on the graph or on the float program; `micronpu passes` lists
-            them.
+        disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
+            passes` lists them.
 
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.
