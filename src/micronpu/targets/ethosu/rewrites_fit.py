@@ -9,9 +9,9 @@ from micronpu.ir.types import DType
 from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeBilinear
-from micronpu.ops.resize_products import BilinearProducts
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.targets.ethosu.resize_products import BilinearProducts
 
 
 class MultiplyBilinear(Rewrite):

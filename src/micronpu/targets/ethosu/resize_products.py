@@ -1,4 +1,4 @@
-"""The bilinear filter by products with constants, for chips that cannot resize by it."""
+"""The bilinear filter by products with constants, for those Ethos-U that cannot resize by it."""
 
 from __future__ import annotations
 
