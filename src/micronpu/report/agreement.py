@@ -14,7 +14,7 @@ class Agreement:
         elements: of all results together.
         equal: share of the elements that are the same, 0 to 1.
         largest: largest difference, in steps of the result's grid, or in 1/127 of the largest value where it has none.
-        bound: the largest that there may be: what quantization costs on these inputs, and three steps.
+        bound: the largest that there may be: twice what quantization costs on these inputs, and four steps.
         reason: why nothing was compared; "" where something was.
     """
 
