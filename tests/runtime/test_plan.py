@@ -195,6 +195,10 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
     "scale of zero": (lambda p: setattr(p.value("quantize_per_tensor", 1).val, "double_val", 0.0), "has the scale 0"),
     "scale that is none": (argument("dequantize_per_tensor", 1, "nan"), "has the scale nan"),
     "range beyond the type": (argument("quantize_per_tensor", 3, Int(-129)), "the range -129 to 127 of int8"),
+    "another shape": (
+        setting(lambda p: p.value("quantize_per_tensor", 6).val, sizes=[1, 3, 2, 1]),
+        r"makes \[1, 3, 2, 1\] of",
+    ),
     "range backwards": (argument("dequantize_per_tensor", 3, Int(128)), "the range 128 to 127 of int8"),
     "type that the tensor has not": (argument("quantize_per_tensor", 5, Int(0)), "are int8, but said to be uint8"),
     "axis that is not there": (argument("quantize_per_channel", 3, Int(9)), "has the axis 9 of 4"),

@@ -100,7 +100,8 @@ def _border(method: MethodSummary) -> tuple[Tensor, ...]:
 
 
 def _delegate(backend: str, blob: bytes) -> Delegate:
-    family = next((f for f in FAMILIES.values() if f.backend == backend), None)
+    # A core has no delegate: its name for one is empty, as that of a damaged program may be.
+    family = next((f for f in FAMILIES.values() if f.backend == backend), None) if backend else None
     if family is None:
         return Delegate(backend, len(blob), kind="of a backend that micronpu does not know")
     try:

@@ -104,9 +104,22 @@ def emit_binary(node: AtenNode, op: Op, x: Tensor, z: Tensor, qparams: QParams |
     return node.emit(Reshape(shape), node.emit(op, a, b, qparams=qparams))
 
 
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+
 def _check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
-    """LiteRT's addition cannot raise a sum by more than its own left shift."""
+    """LiteRT's addition cannot raise a sum by more than its own left shift, which it applies to the scale in float32.
+
+    Beyond either limit its kernel ends the process.
+    """
     shift = _ADD_SHIFT[x.type.dtype]
+    largest = max(2.0 * max(x.type.scale, z.type.scale), (1 << shift) * node.output.scale[0])
+    if largest > _LARGEST_FLOAT:
+        raise UnsupportedError(
+            f"The operands and the result of `{node.overload}` have scales of {x.type.scale:g}, {z.type.scale:g} and "
+            f"{node.output.scale[0]:g}; 2**{shift} times the last, or twice one of the others, is no float32 any more.",
+            hint="values that an NPU can tell apart, such as a mask of -100 where there is one of -1e38",
+        )
     if 2.0 * max(x.type.scale, z.type.scale) >= (1 << shift) * node.output.scale[0]:
         raise UnsupportedError(
             f"The result of `{node.overload}` has a scale of {node.output.scale[0]:g}, more than 2**{shift - 1} "

@@ -6,7 +6,6 @@ behind the list.  The kernels of `cortex_m::*` are ours and look for themselves.
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -92,11 +91,22 @@ VIEW = "executorch_prim::et_view.default"
 """It gives its result the memory of its input."""
 
 
-@functools.cache
+_known: dict[str, Signature] = {}
+
+
 def signature_of(operator: str) -> Signature | None:
     """What a kernel such as "aten::add.out" takes; None where nobody has said, as for kernels of the user's library."""
     if operator.startswith(_PRIMITIVE_SPACE):
         return _PRIMITIVES.get(operator.removeprefix(_PRIMITIVE_SPACE), _numbers(3))
+    if operator not in _known:
+        found = _from_torch(operator)
+        if found is None:  # asked again: the library that says it may be imported by then
+            return None
+        _known[operator] = found
+    return _known[operator]
+
+
+def _from_torch(operator: str) -> Signature | None:
     import torch
 
     space, _, rest = operator.partition("::")

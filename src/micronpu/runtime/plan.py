@@ -96,7 +96,7 @@ class _Plan:
 
     def check(self) -> None:
         """Everything, in the order in which the runtime reads it."""
-        for field, what in ((2, "values"), (5, "instructions"), (8, "memory sizes")):
+        for field, what in ((2, "values"), (3, "inputs"), (4, "outputs"), (5, "instructions"), (8, "memory sizes")):
             _need(self._plan.offset(field), f"it has no {what}")
         self._values = [self._value(number, table) for number, table in enumerate(self._plan.vector(2).tables())]
         self._check_lists()
@@ -343,6 +343,7 @@ def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None
     def check(named: dict[str, _Value], where: str) -> None:
         tensor, floats = named[quantized].content, named["out" if quantized == "input" else "input"].content
         _check_grid(named, tensor.dtype, where)
+        _check_shapes(named, where)
         _need(floats.dtype == "float32", f"{where} has {floats.dtype} where float32 is expected")
         scale, zero = named["scale"].content, named["zero_point"].content
         _need(math.isfinite(scale) and scale > 0, f"{where} has the scale {scale}")
@@ -355,6 +356,7 @@ def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], Non
     def check(named: dict[str, _Value], where: str) -> None:
         tensor = named[quantized].content
         _check_grid(named, tensor.dtype, where)
+        _check_shapes(named, where)
         rank, axis = len(tensor.shape), named["axis"].content
         _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
         channels = tensor.shape[axis]
@@ -366,6 +368,11 @@ def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], Non
             _need(fits, f"{where} has {value.content.elements} {value.content.dtype} `{name}` for {channels} channels")
 
     return check
+
+
+def _check_shapes(named: dict[str, _Value], where: str) -> None:
+    given, made = named["input"].content.shape, named["out"].content.shape
+    _need(given == made, f"{where} makes {list(made)} of {list(given)}")
 
 
 def _check_grid(named: dict[str, _Value], dtype: str, where: str) -> None:

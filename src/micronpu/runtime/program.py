@@ -148,8 +148,8 @@ class HostProgram:
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
             return
+        self._plugin: Plugin = load_plugin()  # first: it brings the schemas of the kernels
         check_plan(self._data, self._name, method)
-        self._plugin: Plugin = load_plugin()
         self._load()
 
     def _is_isolated(self, is_file: bool) -> bool:

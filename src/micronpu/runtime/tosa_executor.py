@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ _NUMPY = {"BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int3
 # Fields of the schema: TosaGraph, TosaRegion, TosaBasicBlock, TosaTensor, Version.
 _VERSION, _REGIONS = 0, 1
 _BLOCKS = 1
-_OPERATORS, _TENSORS, _INPUTS, _OUTPUTS = 1, 2, 3, 4
+_OPERATORS, _TENSORS, _INPUTS, _OUTPUTS, _SHAPES = 1, 2, 3, 4, 5
 _NAME, _SHAPE, _TYPE = 0, 1, 2
+_READ, _MADE = 3, 4  # of TosaOperator
 _MINOR, _DRAFT = 1, 3
 
 
@@ -170,8 +171,25 @@ def _borders(model: bytes) -> tuple[list[_Border], list[_Border], int]:
             raise CorruptFlatbufferError(f"its tensor {name!r} is {kind}, which no program passes")
         return _Border(tensor.vector(_SHAPE).integers(), np.dtype(_NUMPY[kind]))
 
+    _check_order(block, tensors)
     inputs, outputs = ([border(name) for name in block.vector(field).strings()] for field in (_INPUTS, _OUTPUTS))
     return inputs, outputs, block.vector(_OPERATORS).length
+
+
+def _check_order(block: Table, tensors: Mapping[str, Table]) -> None:
+    """Every operator reads what is there before it: for a value that never comes the reference model waits."""
+    known = {*tensors, *(shape.string(_NAME) for shape in block.vector(_SHAPES).tables())}
+    ready = set(block.vector(_INPUTS).strings())
+    for number, operator in enumerate(block.vector(_OPERATORS).tables()):
+        for name in operator.vector(_READ).strings():
+            if name not in ready:
+                raise CorruptFlatbufferError(f"its operator {number} reads {name!r}, which nothing has made")
+        for name in operator.vector(_MADE).strings():
+            if name not in known or name in ready:
+                raise CorruptFlatbufferError(f"its operator {number} makes {name!r}, which is unknown or made already")
+            ready.add(name)
+    if missing := set(block.vector(_OUTPUTS).strings()) - ready:
+        raise CorruptFlatbufferError(f"nothing makes its output {min(missing)!r}")
 
 
 def _at_the_readers_version(model: bytes) -> bytes:
