@@ -250,6 +250,10 @@ def test_selected_operators(tmp_path: Path) -> None:
     program = programs.program("two")
     program.deploy(tmp_path / "out")
     own = yaml.safe_load((tmp_path / "out" / "selected_operators.yaml").read_text())
+    layer = yaml.safe_load((tmp_path / "out" / "model.clayer.yml").read_text())["layer"]
+    assert {"component": "Machine Learning:ExecuTorch Operators:Portable atan2"} in layer["components"]
+    assert {"component": "Machine Learning:ExecuTorch Operators:Quantized quantize"} in layer["components"]
+    assert all((tmp_path / "out" / entry["file"]).is_file() for entry in layer["groups"][0]["files"])
     gen_oplist(tmp_path / "theirs.yaml", model_file_path=str(tmp_path / "out" / "model.pte"))
     theirs = yaml.safe_load((tmp_path / "theirs.yaml").read_text())
     for operator in theirs["operators"].values():
@@ -487,7 +491,7 @@ def test_core_alone(tmp_path: Path) -> None:
     readme = (tmp_path / "chip" / "README.md").read_text()
     assert f"| flash | {done.program_bytes:,} | 1,048,576 | fits" in readme
     layer = (tmp_path / "chip" / "model.clayer.yml").read_text()
-    assert "Machine Learning:ExecuTorch Operators:Cortex-M quantized_conv2d" in layer
+    assert "Machine Learning:ExecuTorch Operators:Cortex-M quantized_conv2d\n" in layer
     with pytest.raises(OptionError, match="cortex-a55"):
         program.deploy(tmp_path / "no", target="imx95")
 

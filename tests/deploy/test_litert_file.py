@@ -194,5 +194,13 @@ def test_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "net.tflite"), "--vela"])
     assert done.exit_code == 0, done.output
     assert model_of((tmp_path / "net.tflite").read_bytes()).operatorCodes[0].customCode == b"ethos-u"
+    command = [*arguments, str(tmp_path / "net.pte"), "--deploy", str(tmp_path / "firmware")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "3 golden vectors" in done.output
+    assert "calibration rows" in (tmp_path / "firmware" / "README.md").read_text()
+    (tmp_path / "net.pte").unlink()
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 and not (tmp_path / "net.pte").exists()
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "net.pte"), "--vela"])
     assert done.exit_code == 1 and not (tmp_path / "net.pte").exists()

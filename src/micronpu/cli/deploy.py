@@ -74,7 +74,18 @@ def deploy(
 
         console.output().print_json(json_module.dumps(_told(done)))
         return
-    _show(done)
+    show_deployment(done)
+
+
+def check_folder_free(folder: Path) -> None:
+    """Refuses a folder that holds files.
+
+    Raises:
+        FileError: it does, or cannot be made.
+    """
+    from micronpu.deploy.folder import check_target
+
+    check_target(folder, force=False)
 
 
 def _beside(program: Path) -> dict[str, bytes]:
@@ -102,7 +113,8 @@ def _told(done: Deployment) -> dict[str, object]:
     }
 
 
-def _show(done: Deployment) -> None:
+def show_deployment(done: Deployment) -> None:
+    """Prints sizes, verdicts and notes."""
     from rich import box
     from rich.table import Table
 

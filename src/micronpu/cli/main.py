@@ -10,7 +10,7 @@ from rich.text import Text
 
 from micronpu import __version__
 from micronpu.cli import console
-from micronpu.cli.deploy import deploy
+from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
@@ -102,6 +102,16 @@ def compile_command(
     vela: Annotated[
         bool, typer.Option("--vela", help="OUT.tflite holds the NPU's command stream, as LiteRT Micro runs it.")
     ] = False,
+    deploy_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--deploy",
+            metavar="DIR",
+            help="Write the folder for the firmware as well, as `micronpu deploy` does, with the first calibration "
+            "inputs as golden vectors.",
+            show_default=False,
+        ),
+    ] = None,
     target: Target = DEFAULT_TARGET,
     calibration: Annotated[
         str | None,
@@ -135,6 +145,8 @@ def compile_command(
     for path in (output, report_html, report_json):
         if path is not None:
             check_writable(path)
+    if deploy_to is not None:
+        check_folder_free(deploy_to)
     with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)
@@ -167,6 +179,8 @@ def compile_command(
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)
+    if deploy_to is not None:
+        show_deployment(program.deploy(deploy_to, target=target))
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
 
 

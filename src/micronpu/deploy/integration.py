@@ -102,9 +102,9 @@ def clayer(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
 def _component(kernel: Kernel) -> str:
     """Name of the component: that of the file which holds the kernel, `op_NAME.cpp`."""
     name = kernel.operator.partition("::")[2].partition(".")[0].lstrip("_")
-    if kernel.library == "quantized" and name in _QUANTIZED_FILES:
-        return _QUANTIZED_FILES[name]
-    return name
+    if kernel.library == "cortex_m":
+        return name.removesuffix("_nhwc")
+    return _QUANTIZED_FILES.get(name, name) if kernel.library == "quantized" else name
 
 
 _QUANTIZED_FILES = {
@@ -114,8 +114,11 @@ _QUANTIZED_FILES = {
     "dequantize_per_tensor": "dequantize",
     "dequantize_per_channel": "dequantize",
     "dequantize_per_token": "dequantize",
+    "embedding_byte": "embedding",
+    "embedding_4bit": "embedding4b",
+    "embedding_2bit": "embedding2b",
 }
-"""Files of `kernels/quantized/cpu` that hold several operators."""
+"""Files of `kernels/quantized/cpu` that are not called by their operator."""
 
 
 def sections(facts: Facts) -> str:
