@@ -137,7 +137,7 @@ class IntegerProgram:
         return [
             str(n.target)
             for n in self.module.graph.nodes
-            if n.op == "call_function" and not is_getitem(n) and "quantized_decomposed" not in str(n.target)
+            if n.op == "call_function" and not is_getitem(n) and "quantize_per_tensor" not in str(n.target)
         ]
 
     def requantizing_pairs(self) -> int:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,7 +93,9 @@ def test_crash_is_a_sentence_and_the_next_call_works() -> None:
 
 def test_crash_is_a_reason_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = graph()
-    monkeypatch.setitem(rules._EMITTERS, "litert", lambda graph: crashing())
+    written = rules.emitters_of(SPEC)
+    crash = SimpleNamespace(data=crashing())
+    monkeypatch.setattr(rules, "emitters_of", lambda spec: {**written, "litert": lambda graph: crash})
     (reason,) = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert reason.detail == "Vela ended with signal 11 on this program."

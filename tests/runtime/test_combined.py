@@ -76,9 +76,9 @@ def kernels(program: micronpu.CompiledProgram) -> list[str]:
 def check(program: micronpu.CompiledProgram, reference: IntegerProgram, inputs: list[torch.Tensor]) -> None:
     assert reference.floats_inside() == [] and reference.requantizing_pairs() == 0
     called = kernels(program)
-    assert called[0] == "quantized_decomposed::quantize_per_tensor"
-    assert called[-1] == "quantized_decomposed::dequantize_per_tensor"
-    assert not any("quantized_decomposed" in name for name in called[1:-1])
+    assert called[0].endswith("::quantize_per_tensor")
+    assert called[-1].endswith("::dequantize_per_tensor")
+    assert not any("quantize_per_tensor" in name for name in called[1:-1])
     for x in inputs:
         assert torch.equal(program.run(x), reference(x))
 

@@ -118,6 +118,15 @@ class Partition:
             if d.rewrites
         }
 
+    def finished_by(self) -> dict[str, tuple[str, ...]]:
+        """Names of the rewrites that the final form of the graph needed, by name of the program's node."""
+        found: dict[str, dict[str, None]] = {}
+        for node in self.graph.nodes if self.policy.finishing else ():
+            names = [name for name in node.origin.passes if name in self.policy.finishing]
+            for source in node.origin.nodes if names else ():
+                found.setdefault(source, {}).update(dict.fromkeys(names))
+        return {source: tuple(names) for source, names in found.items()}
+
     def hand_over(self, images: Collection[FxNode]) -> bool:
         """Makes those of its border that are among ``images`` its images; returns whether that changed anything."""
         own = frozenset(n for n in (*self.inputs, *self.outputs) if n in images)
@@ -190,7 +199,7 @@ class Decisions:
             left = [u for u in self._units if u not in number]
             core = self._partitions(self._beside, outlined_order(self.view.graph, delegated), left, delegated)
             agree_on_images((*delegated, *core))
-        on_core = {d.unit for p in core for d in p.decisions}
+        on_core = {d.unit: names for p in core for names in (p.finished_by(),) for d in p.decisions}
         verdicts = self._verdicts(number, on_core)
         notes = npu.notes if npu is not None else ()
         return Partitioning(
@@ -238,7 +247,9 @@ class Decisions:
             made.append(_partition(joined, order, policy))
         return made
 
-    def _verdicts(self, number: Mapping[Unit, int], on_core: Collection[Unit]) -> tuple[Verdict, ...]:
+    def _verdicts(
+        self, number: Mapping[Unit, int], on_core: Mapping[Unit, Mapping[str, tuple[str, ...]]]
+    ) -> tuple[Verdict, ...]:
         verdicts = []
         for node in self.view.compute_nodes():
             unit = self._unit_of.get(node)
@@ -246,17 +257,20 @@ class Decisions:
                 if not feeds_only_constants(self.view, node):
                     verdicts.append(_float_verdict(node))
             elif unit.head is node or is_compute(node):
-                verdicts.append(self._verdict(node, unit, number.get(unit), unit in on_core))
+                verdicts.append(self._verdict(node, unit, number.get(unit), on_core.get(unit)))
         return tuple(verdicts)
 
-    def _verdict(self, node: FxNode, unit: Unit, number: int | None, on_core: bool) -> Verdict:
+    def _verdict(
+        self, node: FxNode, unit: Unit, number: int | None, on_core: Mapping[str, tuple[str, ...]] | None
+    ) -> Verdict:
         first = next(d for p in (self._npu, self._beside) if p is not None for d in (self._decision(p, unit),))
         made = _verdict(node, number, macs=first.macs if unit.head is node else 0)
         if number is not None:
             return replace(made, rewrites=first.rewrites if unit.head is node else ())
         reasons = dict.fromkeys(() if self._npu is None else self._reasons(self._npu, unit))
-        if on_core and self._beside is not None:
-            return replace(made, reasons=tuple(reasons), core=self._beside.name)
+        if on_core is not None and self._beside is not None:
+            rewrites = on_core.get(node.name, ()) if unit.head is node else ()
+            return replace(made, reasons=tuple(reasons), core=self._beside.name, rewrites=rewrites)
         if self._beside is not None:
             reasons |= dict.fromkeys(self._reasons(self._beside, unit))
         return replace(made, reasons=tuple(reasons))

@@ -33,6 +33,7 @@ class Policy:
         allow_no_op_partitions: also make partitions that only move values.
         allow_empty: also make partitions with nothing to run at all.
         free: operators that leave nothing to run, such as a reshape where that moves no byte.
+        finishing: names of the rewrites that `finish` applies where an operator would not fit without.
         notes: what the report says beside the verdicts.
     """
 
@@ -43,4 +44,5 @@ class Policy:
     allow_no_op_partitions: bool = False
     allow_empty: bool = False
     free: tuple[type[Op], ...] = ()
+    finishing: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()

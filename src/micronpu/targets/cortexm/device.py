@@ -32,7 +32,7 @@ class CortexMDevice(Device):
     def __init__(self, options: CortexMOptions, target: str = "") -> None:
         self.options = options
         self.target = target or options.core
-        self.beside = CortexMPart(find_core(options.core), options.disabled_graph_passes)
+        self.beside = CortexMPart(find_core(options.core), options.disabled_passes)
 
     def quantizer(
         self,

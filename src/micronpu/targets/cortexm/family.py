@@ -54,9 +54,9 @@ class CortexM(Family):
         return CortexMDevice(options, name)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
-        from micronpu.targets.cortexm.legalize import CoreForms
+        from micronpu.targets.cortexm.rewrites import REWRITES
 
-        return {"Rewrites to what CMSIS-NN has kernels for, which cannot be left out": sentences((CoreForms(),))}
+        return {"Rewrites of an operator that a Cortex-M core has no kernel for": sentences(REWRITES)}
 
     def recipes(self) -> type[RecipeType]:
         from micronpu.targets.cortexm.recipes import CortexMRecipeType

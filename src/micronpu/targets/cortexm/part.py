@@ -17,6 +17,7 @@ from micronpu.targets.cortexm.costs import core_note
 from micronpu.targets.cortexm.emit import emit
 from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.lower import calls_a_delegate, plan_scratch, quantize_by_kernels_of_the_core
+from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.cortexm.rules import check_node
 
 
@@ -24,8 +25,7 @@ class CortexMPart(CorePart):
     """What a Cortex-M core computes in int8.
 
     Args:
-        core: which one.
-        disabled: names of passes over the graph to leave out.
+        disabled: names of rewrites to leave out.
     """
 
     def __init__(self, core: Core, disabled: Sequence[str] = ()) -> None:
@@ -34,7 +34,7 @@ class CortexMPart(CorePart):
 
     def policy(self) -> Policy:
         def decide(node: Node) -> Choice | list[Reason]:
-            return check_node(node) or Choice((node,))
+            return check_node(node, self._disabled) or Choice((node,))
 
         return Policy(
             name=self.core.title,
@@ -42,6 +42,7 @@ class CortexMPart(CorePart):
             finish=lambda graph: legalize(graph, self._disabled),
             allow_no_op_partitions=True,
             allow_empty=True,
+            finishing=frozenset(rewrite.name for rewrite in REWRITES),
         )
 
     def module(self, graph: Graph) -> GraphModule:

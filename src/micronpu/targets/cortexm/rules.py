@@ -7,20 +7,18 @@ kernels of CMSIS-NN, or with kernels of ExecuTorch that only move or compare int
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from micronpu.ir.graph import Node
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import Softmax
 from micronpu.report.verdict import Finding, Reason, found
-from micronpu.targets.cortexm.emit import LOWERINGS
-from micronpu.targets.cortexm.legalize import REWRITES
-from micronpu.targets.cortexm.table import is_table
+from micronpu.targets.cortexm.legalize import choose_kernels
 
 CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,))
 
-Limit = Callable[[Node], Finding | None]
+Limit = Callable[[Node, Collection[str]], Finding | None]
 LIMITS: list[Limit] = []
 
 SOFTMAX_ELEMENTS = 512
@@ -33,7 +31,7 @@ def _limit(check: Limit) -> Limit:
 
 
 @_limit
-def core_activations_are_int8(node: Node) -> Finding | None:
+def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Finding | None:
     """On the core, activations are int8 with one scale and zero point per tensor."""
 
     def is_int8(type: TensorType) -> bool:
@@ -44,27 +42,31 @@ def core_activations_are_int8(node: Node) -> Finding | None:
 
 
 @_limit
-def core_has_kernel(node: Node) -> Finding | None:
+def core_has_kernel(node: Node, disabled: Collection[str] = ()) -> Finding | None:
     """The core has an int8 kernel for the operator."""
-    if is_table(node) or type(node.op) in LOWERINGS or type(node.op) in REWRITES:
+    if choose_kernels(node, disabled) is not None:
         return None
     return found(f"`{node.op.name}`", "express it by operators that the core has")
 
 
 @_limit
-def core_softmax_sum_fits(node: Node) -> Finding | None:
+def core_softmax_sum_fits(node: Node, disabled: Collection[str] = ()) -> Finding | None:
     """On the core, softmax is over fewer than 512 elements; the sum of more has no room in CMSIS-NN's fixed point."""
     if not isinstance(node.op, Softmax) or node.output.type.channels < SOFTMAX_ELEMENTS:
         return None
     return found(f"{node.output.type.channels} elements", "leave softmax to the application")
 
 
-def check_node(node: Node) -> list[Reason]:
-    """Every limit that an operator of the graph breaks, empty where the core computes it in int8."""
+def check_node(node: Node, disabled: Collection[str] = ()) -> list[Reason]:
+    """Every limit that an operator of the graph breaks, empty where the core computes it in int8.
+
+    Args:
+        disabled: names of rewrites to leave out.
+    """
     name = node.origin.nodes[0] if node.origin.nodes else node.output.name
     reasons = []
     for check in LIMITS:
-        finding = check(node)
+        finding = check(node, disabled)
         if finding is not None:
             sentence = (inspect.getdoc(check) or "").split("\n")[0]
             reasons.append(Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint))

@@ -50,7 +50,7 @@ class EthosUDevice(Device):
         self.spec = spec
         self.target = target or spec.target
         self.additional_checks = tuple(additional_checks)
-        self.beside = CortexMPart(core) if core is not None else None
+        self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None
 
     def quantizer(
         self,

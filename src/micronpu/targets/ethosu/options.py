@@ -9,6 +9,7 @@ from typing import ClassVar
 from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
 from micronpu.passes.rewrite import Rewrite
+from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.ethosu.accelerators import Accelerator, check_configuration, default_ini, find_accelerator
 from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.options import Options
@@ -57,7 +58,7 @@ class EthosUCompileSpec(Switches, Options):
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini")
     only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
-    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
 
     target: str

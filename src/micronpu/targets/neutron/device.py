@@ -56,7 +56,7 @@ class NeutronDevice(Device):
         self.options = options
         self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation
-        self.beside = CortexMPart(core) if core is not None else None
+        self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
 
     def quantizer(
         self,

@@ -12,6 +12,7 @@ from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
 from micronpu.ir.names import named, operator_name
 from micronpu.passes.rewrite import Rewrite
+from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
@@ -76,7 +77,7 @@ class NeutronCompileOptions(Switches, Options):
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "converter_timeout")
-    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     maker: ClassVar[str] = "generate_neutron_compile_spec"
 
     config: str = "imxrt700"
