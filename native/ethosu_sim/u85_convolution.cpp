@@ -87,24 +87,26 @@ void U85Machine::convolve(bool depthwise, ethosu_sim_operation& done) {
   const Weights decoded = read_weights(layout);
   memory.budget.spend(static_cast<uint64_t>(out.size.height * out.size.width) * layout.count());
   if (fits_narrow(element_bytes(Input::ifm), taps * layout.ifm_depth)) {
-    convolve_as<int16_t, int32_t>(depthwise, out, window, layout.ifm_depth, *decoded);
+    convolve_as<int16_t, int32_t>(depthwise, out, window, layout.ifm_depth, layout.ifm_block_depth(), *decoded);
   } else if (element_bytes(Input::ifm) <= 2) {
-    convolve_as<int32_t, int64_t>(depthwise, out, window, layout.ifm_depth, *decoded);
+    convolve_as<int32_t, int64_t>(depthwise, out, window, layout.ifm_depth, layout.ifm_block_depth(), *decoded);
   } else {
-    convolve_as<int64_t, int64_t>(depthwise, out, window, layout.ifm_depth, *decoded);
+    convolve_as<int64_t, int64_t>(depthwise, out, window, layout.ifm_depth, layout.ifm_block_depth(), *decoded);
   }
   close(out);
 }
 
 template <class T, class Sum>
 void U85Machine::convolve_as(
-    bool depthwise, Output& out, const Kernel& kernel, int64_t depth, const std::vector<int16_t>& weights) {
+    bool depthwise, Output& out, const Kernel& kernel, int64_t depth, int64_t job_depth,
+    const std::vector<int16_t>& weights) {
   const Padding pad = padding();
   const Size size{
       kernel.rows(out.size.height) - pad.top - pad.bottom, kernel.columns(out.size.width) - pad.left - pad.right,
       depthwise ? out.size.depth : depth};
   Plane<T> in;
   read_input<T>(Input::ifm, size, pad, upscale(), 0, in);
+  check_window(out, size, depthwise ? Reads::window_channels : Reads::window, depthwise ? size.depth : job_depth);
   std::vector<T> converted, patch;
   const T* taps;
   if constexpr (std::is_same_v<T, int16_t>) {
@@ -162,6 +164,19 @@ void U85Machine::multiply_as(Output& out, int64_t depth) {
   Plane<T> rows, columns;
   read_input<T>(Input::ifm, {1, out.size.width, depth}, padding(), upscale(), 0, rows);
   read_input<T>(Input::ifm2, {1, out.size.depth, depth}, {}, Upscale::none, 0, columns);
+  WeightLayout layout; // its depth of a job is that of constant weights, depth first
+  layout.microblock_depth = microblock_depth();
+  layout.ifm_bits = 8 * element_bytes(Input::ifm);
+  layout.macs = macs_;
+  std::vector<Source> sources(2);
+  for (Source& source : sources) {
+    const bool first = &source == sources.data();
+    source.reads = first ? Reads::window : Reads::weights;
+    source.map = feature_map(first ? Input::ifm : Input::ifm2);
+    source.size = {1, first ? out.size.width : out.size.depth, depth};
+    source.job_depth = layout.ifm_block_depth();
+  }
+  check_overlap(out, false, sources);
   std::vector<Sum> sums(static_cast<size_t>(out.size.width * out.size.depth));
   std::vector<T> patch;
   convolve_row(rows, Kernel{}, columns.data.data(), 0, out.size.width, out.size.depth, patch, sums.data());

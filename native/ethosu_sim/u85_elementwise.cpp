@@ -178,6 +178,21 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
       operand.map = feature_map(input);
     }
   }
+  std::vector<Source> sources;
+  bool chained_input = false;
+  for (int i = 0; i < num_operands; ++i) {
+    const Operand& operand = operands[i];
+    chained_input = chained_input || operand.chained;
+    if (!operand.is_scalar && !operand.chained) {
+      Source source;
+      source.reads = Reads::same;
+      source.map = operand.map;
+      source.size = operand.size;
+      source.job_depth = operand.size.depth;
+      sources.push_back(source);
+    }
+  }
+  check_overlap(out, chained_input, sources);
   if (!operation->scales_output && !is_one(out.scale)) {
     not_modelled(
         std::string("NPU_SET_OFM_SCALE is not 1 in an operation that does not scale (") + operation->name + ")");

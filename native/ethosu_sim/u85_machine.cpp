@@ -74,6 +74,7 @@ void U85Machine::forget() {
 void U85Machine::start() {
   chains_.clear();
   accumulators_ = {};
+  before_ = last_ = {};
 }
 
 uint32_t U85Machine::get(unsigned code) const {
@@ -293,11 +294,10 @@ void U85Machine::describe(const Output& out, ethosu_sim_operation& done) const {
   ethosu_sim_feature_map& map = done.ofm;
   map.region = out.chained || !out.stored ? -1 : static_cast<int32_t>(out.map.region);
   map.address = out.map.base[0];
-  static constexpr int kAxes[8][3] = {{0, 1, 2}, {1, 0, 2}, {0, 2, 1}, {1, 2, 0}, {0, 1, 2}, {0, 1, 2}, {2, 0, 1}, {2, 1, 0}};
-  const int64_t size[3] = {out.size.height, out.size.width, out.size.depth};
-  for (int axis = 0; axis < 3; ++axis) {
-    map.shape[axis] = static_cast<int32_t>(size[kAxes[out.transpose][axis]]);
-  }
+  const Size size = transposed(out);
+  map.shape[0] = static_cast<int32_t>(size.height);
+  map.shape[1] = static_cast<int32_t>(size.width);
+  map.shape[2] = static_cast<int32_t>(size.depth);
   map.stride[0] = out.map.stride_y;
   map.stride[1] = out.map.bricks ? 16 * static_cast<int64_t>(out.map.element_bytes) : out.map.stride_x;
   map.stride[2] = out.map.bricks ? out.map.stride_c : 0;

@@ -102,9 +102,37 @@ class U85Machine final : public Machine {
   void put_accumulators(Output& out, int64_t y, Sum* sums);
   void open_accumulators(const Output& out);
 
+  // What an operation reads of an input, job by job. u85_overlap.cpp.
+  enum class Reads {
+    window, // `job_depth` channels of the kernel's window
+    window_channels, // of the window, the channels of the output block
+    same, // the place of the output block; a size of 1 is broadcast
+    weights, // of IFM2 in a matrix product
+    all,
+  };
+  struct Source {
+    Reads reads = Reads::all;
+    FeatureMap map;
+    Size size; // of the input, upscaled
+    int64_t job_depth = 1;
+    Kernel kernel;
+    Padding pad;
+    bool upscaled = false;
+
+    Area area(const Area& made, int64_t chunk) const;
+  };
+  // Refuses an operation that may read what the one before it has not written yet, as far as BLOCKDEP lets it. Call it
+  // when the inputs have been read.
+  void check_overlap(const Output& out, bool chained_input, const std::vector<Source>& sources);
+  // The same for operations with a window; `size`: of the IFM.
+  void check_window(const Output& out, const Size& size, Reads reads, int64_t job_depth);
+  static Size transposed(const Output& out); // size as it is written
+
   void convolve(bool depthwise, ethosu_sim_operation& done); // u85_convolution.cpp
   template <class T, class Sum>
-  void convolve_as(bool depthwise, Output& out, const Kernel& kernel, int64_t depth, const std::vector<int16_t>& weights);
+  void convolve_as(
+      bool depthwise, Output& out, const Kernel& kernel, int64_t depth, int64_t job_depth,
+      const std::vector<int16_t>& weights);
   Weights read_weights(const WeightLayout& layout);
   void multiply(ethosu_sim_operation& done);
   template <class T, class Sum>
@@ -131,6 +159,12 @@ class U85Machine final : public Machine {
     Plane<int64_t> kept, next;
   };
   Accumulators accumulators_;
+  struct Written {
+    bool valid = false, whole = false; // whole: in an order that is not that of its blocks
+    FeatureMap map;
+    Size size, block;
+  };
+  Written before_, last_; // output of the operation before a chain, and of the last one
 };
 
 } // namespace ethosu::u85

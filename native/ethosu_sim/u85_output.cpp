@@ -62,6 +62,12 @@ Table table_of(unsigned activation) {
 
 } // namespace
 
+Size U85Machine::transposed(const Output& out) {
+  const int64_t size[3] = {out.size.height, out.size.width, out.size.depth};
+  const int* axes = kAxes[out.transpose];
+  return {size[axes[0]], size[axes[1]], size[axes[2]]};
+}
+
 void U85Machine::open(Output& out, bool with_scales) {
   const uint32_t precision = get(OFM_PRECISION), activation = get(ACTIVATION);
   out.size = ofm_size();

@@ -41,6 +41,16 @@ void U85Machine::pool(uint32_t mode, ethosu_sim_operation& done) {
   memory.budget.spend(results * static_cast<uint64_t>(window.height * window.width));
   switch (mode) {
     case POOL_NONE: {
+      if (accumulators_.input == ACC_IFM2) {
+        Source source;
+        source.reads = Reads::same;
+        source.map = accumulators_.ifm2;
+        source.size = out.size;
+        source.job_depth = out.size.depth;
+        check_overlap(out, false, {source});
+      } else {
+        check_overlap(out, false, {});
+      }
       std::vector<int64_t> sums(static_cast<size_t>(out.size.width * out.size.depth));
       for (int64_t y = 0; y < out.size.height; ++y) {
         std::fill(sums.begin(), sums.end(), 0);
@@ -79,6 +89,7 @@ void U85Machine::pool_as(uint32_t mode, Output& out) {
   const Pool what = mode == POOL_SUM ? Pool::sum : mode == POOL_MAX ? Pool::greatest : Pool::least;
   Plane<T> in;
   read_input<T>(Input::ifm, size, pad, upscale(), fill, in);
+  check_window(out, size, Reads::window_channels, size.depth);
   std::vector<Sum> sums(static_cast<size_t>(out.size.width * out.size.depth));
   for (int64_t y = 0; y < out.size.height; ++y) {
     pool_row(in, window, what, y, out.size.width, sums.data());
@@ -109,6 +120,7 @@ void U85Machine::average(Output& out) {
   }
   Plane<int32_t> in;
   read_input<int32_t>(Input::ifm, size, pad, upscale(), 0, in);
+  check_window(out, size, Reads::window_channels, size.depth);
   std::vector<int64_t> sums(static_cast<size_t>(out.size.width * out.size.depth));
   for (int64_t y = 0; y < out.size.height; ++y) {
     pool_row(in, window, Pool::sum, y, out.size.width, sums.data());
@@ -139,6 +151,7 @@ void U85Machine::sum_depth(Output& out) {
   const Padding pad = padding();
   const Size size{out.size.height - pad.top - pad.bottom, out.size.width - pad.left - pad.right, depth};
   read_input<int64_t>(Input::ifm, size, pad, upscale(), 0, in);
+  check_window(out, size, Reads::window, element_bytes(Input::ifm) == 4 ? 32 : 64);
   std::vector<int64_t> sums(static_cast<size_t>(out.size.width));
   for (int64_t y = 0; y < out.size.height; ++y) {
     for (int64_t x = 0; x < out.size.width; ++x) {
@@ -168,6 +181,7 @@ void U85Machine::find_greatest(uint32_t mode, Output& out) {
   }
   Plane<int64_t> in;
   read_input<int64_t>(Input::ifm, size, pad, upscale(), -kFar, in);
+  check_window(out, size, Reads::window_channels, size.depth);
   const int64_t depth = out.size.depth;
   std::vector<int64_t> sums(static_cast<size_t>(out.size.width * depth)), greatest(static_cast<size_t>(depth));
   for (int64_t y = 0; y < out.size.height; ++y) {

@@ -56,6 +56,13 @@ void U85Machine::resize(uint32_t mode, ethosu_sim_operation& done) {
   memory.budget.spend(static_cast<uint64_t>(out.size.count()) * 4);
   Plane<int64_t> in;
   read_input<int64_t>(Input::ifm, size, {}, Upscale::none, 0, in);
+  std::vector<Source> sources(storage(Input::ifm) == STORAGE_CHAINED ? 0 : 1);
+  for (Source& source : sources) {
+    source.map = feature_map(Input::ifm);
+    source.size = size;
+    source.job_depth = size.depth;
+  }
+  check_overlap(out, sources.empty(), sources);
   std::vector<int64_t> values(static_cast<size_t>(out.size.width * out.size.depth));
   for (size_t y = 0; y < rows.lower.size(); ++y) {
     int64_t* to = values.data();
