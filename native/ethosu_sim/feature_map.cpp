@@ -137,10 +137,38 @@ std::vector<std::pair<int64_t, int64_t>> bytes_of(const FeatureMap& map, const A
   return spans;
 }
 
+// The first and the last byte of a block.
+std::pair<int64_t, int64_t> bounds_of(const FeatureMap& map, const Area& area) {
+  const int64_t size = map.element_bytes;
+  const int64_t column = map.bricks ? kBrick * size : map.stride_x;
+  const auto channel = [&](int64_t c) { return map.bricks ? c / kBrick * map.stride_c + c % kBrick * size : c * size; };
+  const int64_t at_first = channel(area.c0), at_last = channel(area.c1 - 1);
+  const int64_t c_first = std::min(at_first, at_last), c_last = std::max(at_first, at_last);
+  int64_t least = INT64_MAX, most = INT64_MIN;
+  for (int64_t y = area.y0; y < area.y1; ++y) {
+    Part parts[2];
+    const int count = row_parts(map, y, area.x1, parts);
+    for (int p = 0; p < count; ++p) {
+      if (parts[p].end <= area.x0) {
+        continue;
+      }
+      const int64_t from = parts[p].address + (std::max(area.x0, parts[p].begin) - parts[p].begin) * column;
+      const int64_t to = parts[p].address + (parts[p].end - 1 - parts[p].begin) * column;
+      least = std::min(least, std::min(from, to) + c_first);
+      most = std::max(most, std::max(from, to) + c_last + size - 1);
+    }
+  }
+  return {least, most};
+}
+
 } // namespace
 
 bool share_bytes(const FeatureMap& a, const Area& in_a, const FeatureMap& b, const Area& in_b) {
   if (a.region != b.region) {
+    return false;
+  }
+  const auto around_a = bounds_of(a, in_a), around_b = bounds_of(b, in_b);
+  if (around_a.second < around_b.first || around_b.second < around_a.first) {
     return false;
   }
   const auto first = bytes_of(a, in_a), second = bytes_of(b, in_b);

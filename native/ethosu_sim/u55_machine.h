@@ -33,6 +33,9 @@ struct Shape3 {
   int64_t height = 0, width = 0, depth = 0;
 };
 
+struct Combination; // of element-wise operations, see u55_elementwise.cpp
+struct SecondOperand;
+
 class U55 final : public Machine {
  public:
   explicit U55(const Shape& shape);
@@ -78,6 +81,10 @@ class U55 final : public Machine {
   void pool_as(uint32_t mode, Finish& out, const FeatureMap& in);
   void reduce_sum(Finish& out, const FeatureMap& in);
   void elementwise(uint32_t mode, ethosu_sim_operation& done);
+  template <class T>
+  void elementwise_as(
+      Finish& out, const FeatureMap& in, const SecondOperand& second, bool swapped, const Combination& combine,
+      const Scale* ofm_scale);
 
   // Bias, scale and shift of every channel, from the records of 10 bytes.
   struct Channel {

@@ -255,15 +255,26 @@ void U55::reduce_sum(Finish& out, const FeatureMap& in) {
   }
   memory.budget.spend(product({out.height, out.width, depth}));
   const Scale scale = global_scale() ? scale_of(OFM_SCALE, ofm_rounding()) : Scale{1, 0, Rounding::half_up, 0};
-  std::vector<int64_t> row(static_cast<size_t>(out.width * depth)), sums(static_cast<size_t>(out.width));
-  for (int64_t y = 0; y < out.height; ++y) {
-    read_row(memory, in, y, out.width, depth, row.data());
-    for (int64_t x = 0; x < out.width; ++x) {
+  // 32 bits hold every value but one of 32 bits less a zero point.
+  const bool narrow = in.element_bytes < 4 || in.zero_point == 0;
+  std::vector<int32_t> row(static_cast<size_t>(narrow ? out.width * depth : 0));
+  std::vector<int64_t> wide(static_cast<size_t>(narrow ? 0 : out.width * depth)), sums(static_cast<size_t>(out.width));
+  const auto add = [&](const auto* values) {
+    for (int64_t x = 0; x < out.width; ++x, values += depth) {
       int64_t sum = 0;
       for (int64_t c = 0; c < depth; ++c) {
-        sum += row[static_cast<size_t>(x * depth + c)];
+        sum += values[c];
       }
       sums[static_cast<size_t>(x)] = sum;
+    }
+  };
+  for (int64_t y = 0; y < out.height; ++y) {
+    if (narrow) {
+      read_row(memory, in, y, out.width, depth, row.data());
+      add(row.data());
+    } else {
+      read_row(memory, in, y, out.width, depth, wide.data());
+      add(wide.data());
     }
     require_range(sums.data(), out.width, in.element_bytes == 2 ? kMost40 : kMost32, "sum over depth");
     for (int64_t& sum : sums) {
@@ -295,155 +306,6 @@ void U55::pool(uint32_t mode, ethosu_sim_operation& done) {
     pool_as<int32_t, int64_t>(mode, out, in);
   } else {
     pool_as<int64_t, int64_t>(mode, out, in);
-  }
-}
-
-namespace {
-
-enum Mode : uint32_t { MUL, ADD, SUB, MIN, MAX, LRELU, ABS, CLZ, SHR, SHL };
-const char* const kNames[] = {
-    "multiplication", "addition", "subtraction", "minimum", "maximum", "leaky ReLU", "absolute value",
-    "leading zeros", "shift right", "shift left",
-};
-
-int64_t leading_zeros(int64_t value) {
-  uint32_t bits = static_cast<uint32_t>(value);
-  int64_t count = 32;
-  for (; bits; bits >>= 1) {
-    --count;
-  }
-  return count;
-}
-
-} // namespace
-
-void U55::elementwise(uint32_t mode, ethosu_sim_operation& done) {
-  if (mode > SHL) {
-    not_modelled("element-wise mode " + std::to_string(mode) + " is not modelled");
-  }
-  Finish out = finish();
-  describe(out, kNames[mode], done);
-  memory.budget.spend(product({out.height, out.width, out.depth}));
-  const bool unary = mode == LRELU || mode == ABS || mode == CLZ;
-  const FeatureMap in = ifm();
-  if (upscale() != Upscale::none) {
-    not_modelled("NPU_SET_IFM_UPSCALE of an element-wise operation is not modelled");
-  }
-  const uint32_t broadcast = unary ? 0 : get(IFM2_BROADCAST);
-  const bool scalar = broadcast & 128, swapped = broadcast & 64;
-  FeatureMap second;
-  int64_t constant = 0;
-  if (!unary && scalar) {
-    const bool is_signed = get(IFM2_PRECISION) & 1;
-    constant = (is_signed ? get_signed(IFM2_SCALAR) : int64_t{get(IFM2_SCALAR)}) - get_signed(IFM2_ZERO_POINT);
-  } else if (!unary) {
-    second = ifm2();
-  }
-  use_tables(out);
-  std::vector<Source> sources(unary || scalar ? 1 : 2);
-  for (Source& source : sources) {
-    source.map = &source == sources.data() ? in : second;
-    source.height = out.height, source.width = out.width, source.depth = source.job_depth = out.depth;
-  }
-  if (sources.size() > 1) {
-    sources[1].one_row = broadcast & 1, sources[1].one_column = broadcast & 2, sources[1].one_channel = broadcast & 4;
-  }
-  check_overlap(out, sources);
-
-  // Operand A is IFM, or IFM2 when swapped. Additions scale one of them with 32 bits, the other by a power of two.
-  enum { kBoth16 = 0, kA32 = 1, kB32 = 2 };
-  const bool sums = mode == ADD || mode == SUB;
-  const uint32_t precision = get(IFM_PRECISION), scaling = precision >> 8 & 3;
-  const unsigned fixed_shift = in.element_bytes == 1 ? 19 : 14;
-  Scale a_scale;
-  int64_t a_factor = 1, b_factor = 1;
-  if (sums) {
-    const uint32_t rounding = precision >> 14;
-    a_scale = scale_of(
-        OPA_SCALE, rounding == 0 ? Rounding::double_up : rounding == 1 ? Rounding::toward_zero : Rounding::half_up);
-    // The left shift of LiteRT's additions is part of the scale, so that its first rounding is that much lower.
-    a_scale.left_shift = in.element_bytes == 1 ? 20 : 15;
-    if (scaling == kBoth16) {
-      a_factor = value(OPA_SCALE) & 0xFFFF;
-      b_factor = value(OPB_SCALE) & 0xFFFF;
-    }
-    if (scaling == 3 || rounding == 3 || (in.element_bytes == 4 && (scaling != kBoth16 || a_factor != 1 || b_factor != 1))) {
-      not_modelled("NPU_SET_IFM_PRECISION = " + hex(precision) + " with these operand scales is not modelled");
-    }
-  }
-  const bool scaled = mode <= SUB || mode == ABS || ((mode == MIN || mode == MAX) && global_scale());
-  const Rounding rounding = ofm_rounding();
-  Scale ofm_scale = scaled || mode == LRELU ? scale_of(OFM_SCALE, rounding) : Scale{};
-  if (mode == MUL && in.element_bytes == 4) {
-    ofm_scale.scale = 1; // products of 32 bits are only shifted
-  }
-
-  const int64_t width2 = broadcast & 2 ? 1 : out.width, depth2 = broadcast & 4 ? 1 : out.depth;
-  const int64_t count = out.width * out.depth;
-  std::vector<int64_t> first(static_cast<size_t>(count)), other(static_cast<size_t>(count)), narrow, result(first);
-  for (int64_t y = 0; y < out.height; ++y) {
-    read_row(memory, in, y, out.width, out.depth, first.data());
-    if (scalar) {
-      std::fill(other.begin(), other.end(), constant);
-    } else if (!unary) {
-      if (y == 0 || !(broadcast & 1)) {
-        narrow.resize(static_cast<size_t>(width2 * depth2));
-        read_row(memory, second, broadcast & 1 ? 0 : y, width2, depth2, narrow.data());
-        for (int64_t x = 0; x < out.width; ++x) {
-          for (int64_t c = 0; c < out.depth; ++c) {
-            other[static_cast<size_t>(x * out.depth + c)] =
-                narrow[static_cast<size_t>((width2 == 1 ? 0 : x) * depth2 + (depth2 == 1 ? 0 : c))];
-          }
-        }
-      }
-    }
-    const std::vector<int64_t>& as = swapped ? other : first;
-    const std::vector<int64_t>& bs = swapped ? first : other;
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-      int64_t a = as[i], b = bs[i], v = 0;
-      switch (mode) {
-        case MUL:
-          v = a * b;
-          break;
-        case ADD:
-        case SUB:
-          if (scaling == kBoth16) {
-            a *= a_factor, b *= b_factor;
-          } else if (scaling == kA32) {
-            a = rescale_any(a, a_scale), b *= int64_t{1} << fixed_shift;
-          } else {
-            b = rescale_any(b, a_scale), a *= int64_t{1} << fixed_shift;
-          }
-          v = mode == ADD ? a + b : a - b;
-          break;
-        case MIN:
-          v = std::min(a, b);
-          break;
-        case MAX:
-          v = std::max(a, b);
-          break;
-        case LRELU:
-          v = a >= 0 ? a : rescale_any(a, ofm_scale);
-          break;
-        case ABS:
-          v = std::abs(a);
-          break;
-        case CLZ:
-          v = leading_zeros(a);
-          break;
-        case SHR:
-          if (b < 0 || b > 63) {
-            not_modelled("a shift right by " + std::to_string(b) + " is not modelled");
-          }
-          v = rescale_wide(a, {1, static_cast<unsigned>(b), rounding, 0});
-          break;
-        default:
-          // Bits that leave the 32 are lost.
-          v = static_cast<int32_t>(b < 0 || b > 31 ? 0 : static_cast<uint32_t>(a) << b);
-      }
-      result[i] = scaled ? rescale_any(v, ofm_scale) : v;
-    }
-    write_row(out, y, result.data());
   }
 }
 
