@@ -229,3 +229,10 @@ def test_masks_of_truth_values_are_finite_before_ranges_are_observed(name, targe
         other[inputs[1]] += 1.0  # what is hidden has no say in what the others become
         changed = program.run(other, inputs[1])[~inputs[1]] - program.run(*inputs)[~inputs[1]]
         assert float(changed.abs().max()) < 0.02 * float(wanted.abs().max())
+
+
+def test_a_softmax_over_very_long_rows_is_said_to_be_coarse():
+    for size in (256, 1152):
+        x = torch.randn(1, size, generator=torch.Generator().manual_seed(0))
+        notes = " ".join(micronpu.compile(nn.Softmax(-1).eval(), x, "imxrt700-neutron", calibration=[x]).report.notes)
+        assert ("rows of 1,152 values on the grid of int8, with steps of 1/256" in notes) == (size == 1152)

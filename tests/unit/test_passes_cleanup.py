@@ -7,11 +7,24 @@ import math
 import pytest
 from tests.unit.pass_graphs import Net, apply, drawn, picture, q
 
-from micronpu.ir import Tensor
+from micronpu.ir import DType, QParams, Tensor, TensorType
+from micronpu.ir.op import Op
 from micronpu.ir.window import Activation
 from micronpu.ops.concat import Concat
+from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
+
+
+def with_number(
+    net: Net, op: Op, x: Tensor, value: float, *, first: bool = False, out: QParams | None = None
+) -> Tensor:
+    """An operator on x and a constant of one element that is exactly the number."""
+    number = net.builder.constant([int(value) + 7], TensorType((1,), DType.INT8, q(1.0, 7)))
+    operands = (number, x) if first else (x, number)
+    return net.builder.emit(op, *operands, qparams=out or x.type.qparams)
+
 
 NO_OPS = {
     "reshape": lambda net, x: net.reshape(x, *x.shape),
@@ -22,6 +35,12 @@ NO_OPS = {
     "requantize": lambda net, x: net.builder.emit(Requantize(), x, qparams=x.type.qparams),
     "clamp_beyond_the_grid": lambda net, x: net.clamp(x, -100.0, 100.0),
     "clamp_without_bounds": lambda net, x: net.clamp(x, None, None),
+    "add_zero": lambda net, x: with_number(net, Add(), x, 0.0),
+    "zero_add": lambda net, x: with_number(net, Add(), x, 0.0, first=True),
+    "sub_zero": lambda net, x: with_number(net, Sub(), x, 0.0),
+    "mul_one": lambda net, x: with_number(net, Mul(), x, 1.0),
+    "resize_nearest": lambda net, x: net.builder.emit(ResizeNearest((4, 5)), x),
+    "resize_bilinear": lambda net, x: net.builder.emit(ResizeBilinear((4, 5)), x),
 }
 
 OPERATORS = {
@@ -34,6 +53,13 @@ OPERATORS = {
     "relu": lambda net, x: net.relu(x),
     "rescaling_relu": lambda net, x: net.relu(x, out=q(0.02, -128)),
     "sigmoid": lambda net, x: net.sigmoid(x),
+    "add_one": lambda net, x: with_number(net, Add(), x, 1.0),
+    "add_zero_and_clamp": lambda net, x: with_number(net, Add(Activation.RELU), x, 0.0),
+    "add_zero_on_another_grid": lambda net, x: with_number(net, Add(), x, 0.0, out=q(0.04, 3)),
+    "zero_sub": lambda net, x: with_number(net, Sub(), x, 0.0, first=True),
+    "mul_zero": lambda net, x: with_number(net, Mul(), x, 0.0),
+    "mul_of_two_values": lambda net, x: net.builder.emit(Mul(), x, x, qparams=x.type.qparams),
+    "resize": lambda net, x: net.builder.emit(ResizeNearest((8, 5)), x),
 }
 
 
