@@ -46,6 +46,10 @@ class Machine {
   void run(const uint32_t* words, size_t count);
   void reset();
 
+  // Names of registers and commands, nullptr: there is none of that code.
+  virtual const char* name_of_cmd0(unsigned code) const = 0;
+  virtual const char* name_of_cmd1(unsigned code) const = 0;
+
   Memory memory;
   WeightCache weights;
   ethosu_sim_callback callback = nullptr;
@@ -53,9 +57,6 @@ class Machine {
   uint64_t fault_offset = UINT64_MAX, fault_operation = UINT64_MAX;
 
  protected:
-  // Names of registers and commands, nullptr: there is none of that code.
-  virtual const char* name_of_cmd0(unsigned code) const = 0;
-  virtual const char* name_of_cmd1(unsigned code) const = 0;
   // Runs an operation (codes below 0x100 but stop, irq, waits, pmu) and fills `done` (name, ofm, transfer). It must call
   // neither memory.begin() nor memory.commit(). True: a transfer.
   virtual bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) = 0;

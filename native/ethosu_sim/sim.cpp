@@ -179,6 +179,11 @@ void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit) {
   sim->work_limit = limit;
 }
 
+const char* ethosu_sim_command_name(const ethosu_sim* sim, uint32_t word) {
+  constexpr uint32_t kCode = 0x3FF, kHasValue = 0x4000;
+  return (word & kHasValue) != 0 ? sim->machine->name_of_cmd1(word & kCode) : sim->machine->name_of_cmd0(word & kCode);
+}
+
 int32_t ethosu_sim_run(
     ethosu_sim* sim, const void* commands, uint64_t commands_size, const ethosu_sim_region* regions,
     int32_t num_regions, const ethosu_sim_range* ranges, int32_t num_ranges) {

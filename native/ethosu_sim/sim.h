@@ -93,6 +93,9 @@ ETHOSU_SIM_API void ethosu_sim_set_callback(ethosu_sim* sim, ethosu_sim_callback
 // The most multiplications (and bytes moved) one run may ask for; 0, the default, is no limit.
 ETHOSU_SIM_API void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit);
 
+// Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; NULL if the accelerator has none.
+ETHOSU_SIM_API const char* ethosu_sim_command_name(const ethosu_sim* sim, uint32_t word);
+
 // Runs a stream of driver actions ("COP1" or "COP2" and what follows) to its NPU_OP_STOP.
 // Returns an ethosu_sim_status; on anything but ETHOSU_SIM_OK, ethosu_sim_error() says why.
 ETHOSU_SIM_API int32_t ethosu_sim_run(

@@ -168,6 +168,8 @@ def load_simulator() -> ctypes.CDLL:
             library.ethosu_sim_run.restype = ctypes.c_int32
             library.ethosu_sim_unwritten.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
             library.ethosu_sim_unwritten.restype = ctypes.c_uint64
+            library.ethosu_sim_command_name.argtypes = (handle, ctypes.c_uint32)
+            library.ethosu_sim_command_name.restype = ctypes.c_char_p
             library.ethosu_sim_error.argtypes = (handle,)
             library.ethosu_sim_error.restype = ctypes.c_char_p
             for name in ("ethosu_sim_error_offset", "ethosu_sim_error_operation"):
@@ -207,6 +209,11 @@ class EthosUSimulator:
         if getattr(self, "_sim", None):
             self._library.ethosu_sim_destroy(self._sim)
             self._sim = None
+
+    def command_name(self, word: int) -> str:
+        """Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; "" if there is none."""
+        name = self._library.ethosu_sim_command_name(self._sim, word)
+        return name.decode() if name else ""
 
     def reset(self) -> None:
         """Forgets decoded weights."""

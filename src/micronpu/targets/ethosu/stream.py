@@ -47,6 +47,33 @@ def configuration_of(commands: bytes) -> int:
     )
 
 
+def words_of(commands: bytes) -> tuple[int, ...]:
+    """The words of the register command stream inside the driver actions.
+
+    Raises:
+        PayloadError: there is no such stream.
+    """
+    words = _words(commands)
+    at = 1
+    while commands[:4] == _COP1 and at < len(words):
+        action = words[at] & 0xFF
+        if action == _STREAM:
+            length = words[at] >> 16 | (words[at] >> 8 & 0xFF) << 16
+            if at + 1 + length <= len(words):
+                return words[at + 1 : at + 1 + length]
+            break
+        at += 3 if action == _CONFIG else 1
+    if commands[:4] == _COP2 and len(words) > _CONFIG_OF_COP2:
+        first = 7 + words[6] // 4
+        length = (words[5] - 4 - words[6]) // 4
+        if 0 <= length and first + length <= len(words):
+            return words[first : first + length]
+    raise PayloadError(
+        "The driver actions of the Ethos-U payload hold no command stream.",
+        hint="compile the model again with this version of micronpu",
+    )
+
+
 def accelerator_of(commands: bytes) -> str:
     """Name of the accelerator that a stream was made for, such as "ethos-u55-128".
 

@@ -1,0 +1,213 @@
+"""A command stream in readable form: commands by name, operations by what they read and write, memory over time.
+
+The stream is run once in the simulator, on random integers, for what every operation writes.  No torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from micronpu.errors import MicroNpuError
+from micronpu.runtime.ethosu_sim import EthosUSimulator, Operation
+from micronpu.runtime.proof import random_integers
+from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.stream import accelerator_of, words_of
+
+_HAS_VALUE = 0x4000
+_OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
+_STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
+_REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a stream.
+
+    Attributes:
+        offset: bytes from the first command.
+        name: such as "NPU_SET_IFM_REGION".
+        parameter: upper 16 bits of the command.
+        value: the second word of commands that have one, or None.
+    """
+
+    offset: int
+    name: str
+    parameter: int
+    value: int | None = None
+
+    def __str__(self) -> str:
+        """``0x0028  NPU_SET_IFM_REGION  1``."""
+        second = "" if self.value is None else f"  0x{self.value:08x}"
+        return f"0x{self.offset:04x}  {self.name:<28} {self.parameter}{second}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation, or a transfer, with the commands that set it up.
+
+    Attributes:
+        index: in the stream, transfers included; as profiles and errors name it.
+        name: what it computes, such as "convolution".
+        reads, writes: each "name [sizes] at region+address", as the registers say.
+        work: multiplications, and bytes read.
+        moved: bytes that it reads and writes, by region.
+        commands: those since the operation before it, its own the last.
+    """
+
+    index: int
+    name: str
+    reads: tuple[str, ...]
+    writes: str
+    work: int
+    moved: dict[str, int]
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True)
+class Disassembly:
+    """A command stream.
+
+    Attributes:
+        accelerator: that it was made for.
+        steps: operations in order.
+        rest: commands behind the last operation.
+        stopped: why the simulator did not finish, or "".
+    """
+
+    accelerator: str
+    steps: tuple[Step, ...]
+    rest: tuple[Command, ...] = ()
+    stopped: str = ""
+    sources: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes that all operations read and write, by region."""
+        total: Counter[str] = Counter()
+        for step in self.steps:
+            total.update(step.moved)
+        return dict(total)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "moved": self.moved}
+
+    def lines(self, registers: bool = False) -> Iterator[str]:
+        """The stream as text, a line per operation.
+
+        Args:
+            registers: with the commands in front of each.
+        """
+        for step in self.steps:
+            if registers:
+                yield from (f"    {command}" for command in step.commands)
+            reads = ", ".join(step.reads)
+            source = self.sources.get(step.index, "")
+            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}" + (f"   {source}" if source else "")
+        if registers:
+            yield from (f"    {command}" for command in self.rest)
+        if self.stopped:
+            yield f"The simulator stops here: {self.stopped}"
+        yield "bytes moved: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.moved.items()))
+
+
+def disassemble(payload: bytes) -> Disassembly:
+    """Takes the stream of a payload apart.
+
+    Raises:
+        PayloadError: the payload is damaged, or for no known accelerator.
+    """
+    content = parse(payload)
+    accelerator = accelerator_of(content.commands)
+    simulator = EthosUSimulator(accelerator)
+    seen: dict[int, Operation] = {}
+
+    def watch(operation: Operation) -> None:
+        seen[operation.index] = operation
+
+    given = [random_integers(b.shape, f"<i{b.element_size}", i) for i, b in enumerate(content.inputs)]
+    stopped = ""
+    try:
+        simulator.run(content, given, watch=watch)
+    except MicroNpuError as error:
+        stopped = error.what
+    steps: list[Step] = []
+    since: list[Command] = []
+    registers: dict[str, tuple[int, int | None]] = {}
+    for command in _commands(words_of(content.commands), simulator):
+        since.append(command)
+        if command.name in _STARTS:
+            steps.append(_step(len(steps), command.name, registers, seen.get(len(steps)), tuple(since)))
+            since = []
+        else:
+            registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
+    return Disassembly(accelerator, tuple(steps), tuple(since), stopped)
+
+
+def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:
+    """What differs between two streams, as a unified diff of their lines; empty where nothing does."""
+    first, second = (list(d.lines(registers)) for d in (a, b))
+    return list(difflib.unified_diff(first, second, "a", "b", lineterm="", n=1))
+
+
+def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Command]:
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name = simulator.command_name(word) or f"unknown 0x{word & 0x43FF:04x}"
+        value = words[at + 1] if word & _HAS_VALUE and at + 1 < len(words) else None
+        yield Command(4 * at, name, word >> 16, value)
+        at += 2 if word & _HAS_VALUE else 1
+
+
+_Registers = dict[str, tuple[int, int | None]]
+
+
+def _step(
+    index: int, opcode: str, registers: _Registers, seen: Operation | None, commands: tuple[Command, ...]
+) -> Step:
+    name = seen.name if seen is not None else opcode.removeprefix("NPU_OP_").lower()
+
+    def number(register: str) -> int:
+        return registers.get(register, (0, None))[0]
+
+    def address(register: str) -> int:
+        high, low = registers.get(register, (0, 0))
+        return (low or 0) | high << 32
+
+    moved: Counter[str] = Counter()
+    if opcode == "NPU_OP_DMA_START":
+        length = address("DMA0_LEN")
+        source, target = (number(f"DMA0_{side}_REGION") for side in ("SRC", "DST"))
+        moved[_region(source & 7)] += length
+        into = "table memory" if target & 0x100 else _region(target & 7)
+        moved[into] += length
+        reads = (f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}",)
+        return Step(index, name, reads, f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
+    size = 1 << (number("IFM_PRECISION") >> 2 & 3)
+    depth = number("IFM_DEPTH_M1") + 1
+    rows = number("IFM_HEIGHT0_M1") + 1, number("IFM_WIDTH0_M1") + 1
+    region = number("IFM_REGION")
+    reads = [f"ifm [{rows[0]}, {rows[1]}, {depth}] at {_region(region)}+0x{address('IFM_BASE0'):x}"]
+    moved[_region(region)] += rows[0] * rows[1] * depth * size
+    if opcode in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
+        where = _region(number("WEIGHT_REGION"))
+        length = address("WEIGHT_LENGTH") + sum(address(f"WEIGHT{core}_LENGTH") for core in (1, 2, 3))
+        reads.append(f"{length:,} bytes of weights at {where}+0x{address('WEIGHT_BASE'):x}")
+        moved[where] += length
+    if seen is None:
+        return Step(index, name, tuple(reads), "?", 0, dict(moved), commands)
+    if seen.region < 0:
+        writes = f"[{', '.join(map(str, seen.shape))}] kept inside"
+    else:
+        writes = f"[{', '.join(map(str, seen.shape))}] at {_region(seen.region)}+0x{seen.address:x}"
+        elements = seen.shape[0] * seen.shape[1] * seen.shape[2] if seen.shape else 0
+        moved[_region(seen.region)] += elements * (seen.value.itemsize if seen.value is not None else 1)
+    return Step(index, name, tuple(reads), writes, seen.work, dict(moved), commands)
+
+
+def _region(number: int) -> str:
+    return _REGIONS.get(number, f"region {number}")
