@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, inspect, deploy, targets, passes."""
+"""`micronpu`: compile, check, run, inspect, deploy, disassemble, targets, passes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
+from micronpu.cli.disassemble import disassemble
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
@@ -322,6 +323,7 @@ def inspect(
 
 
 app.command()(deploy)
+app.command()(disassemble)
 
 
 @app.command()

@@ -127,6 +127,8 @@ def compile_model(
     check_listener(listener)
     clock = _Clock(listener)
     device = device_for(target, options)
+    if not verify:
+        device = device.unverified()
     quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
     quantized, examples, borders, rows, exact = quantized_module(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock

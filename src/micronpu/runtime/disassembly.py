@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from micronpu.errors import MicroNpuError
@@ -82,7 +82,6 @@ class Disassembly:
     steps: tuple[Step, ...]
     rest: tuple[Command, ...] = ()
     stopped: str = ""
-    sources: dict[int, str] = field(default_factory=dict)
 
     @property
     def moved(self) -> dict[str, int]:
@@ -105,8 +104,7 @@ class Disassembly:
             if registers:
                 yield from (f"    {command}" for command in step.commands)
             reads = ", ".join(step.reads)
-            source = self.sources.get(step.index, "")
-            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}" + (f"   {source}" if source else "")
+            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}"
         if registers:
             yield from (f"    {command}" for command in self.rest)
         if self.stopped:
@@ -185,15 +183,19 @@ def _step(
         moved[_region(source & 7)] += length
         into = "table memory" if target & 0x100 else _region(target & 7)
         moved[into] += length
-        reads = (f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}",)
-        return Step(index, name, reads, f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
+        read = f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}"
+        return Step(index, name, (read,), f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
     size = 1 << (number("IFM_PRECISION") >> 2 & 3)
     depth = number("IFM_DEPTH_M1") + 1
     rows = number("IFM_HEIGHT0_M1") + 1, number("IFM_WIDTH0_M1") + 1
     region = number("IFM_REGION")
     reads = [f"ifm [{rows[0]}, {rows[1]}, {depth}] at {_region(region)}+0x{address('IFM_BASE0'):x}"]
     moved[_region(region)] += rows[0] * rows[1] * depth * size
-    if opcode in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
+    second = opcode == "NPU_OP_ELEMENTWISE" and number("IFM2_PRECISION") and not number("IFM2_BROADCAST") & 0x88
+    if second or (opcode == "NPU_OP_CONV" and commands[-1].parameter & 1):
+        rows2 = number("IFM2_HEIGHT0_M1") + 1, number("IFM2_WIDTH0_M1") + 1
+        reads.append(f"ifm2 [{rows2[0]}, {rows2[1]}] at {_region(number('IFM2_REGION'))}+0x{address('IFM2_BASE0'):x}")
+    elif opcode in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
         where = _region(number("WEIGHT_REGION"))
         length = address("WEIGHT_LENGTH") + sum(address(f"WEIGHT{core}_LENGTH") for core in (1, 2, 3))
         reads.append(f"{length:,} bytes of weights at {where}+0x{address('WEIGHT_BASE'):x}")

@@ -19,12 +19,14 @@ from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished
 from micronpu.partition.intermediates import Intermediates
 from micronpu.report.verdict import Reason
+from micronpu.targets.ethosu import prove
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.plans import Plan, best_plan, compiled
 from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
@@ -43,6 +45,7 @@ class EthosUPartition(CompiledPartition):
         others: what the other plans would have cost.
         rewrites: name of a rewrite that costs less, see `micronpu.targets.ethosu.rewrites`, to how many operators have
             it.
+        unproved: why nobody can tell whether the stream computes the graph, or "".
     """
 
     model: LiteRtModel | TosaModel
@@ -50,6 +53,7 @@ class EthosUPartition(CompiledPartition):
     plan: Plan
     others: tuple[Plan, ...]
     rewrites: Mapping[str, int]
+    unproved: str = ""
 
 
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
@@ -72,10 +76,11 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
     name = (before or graph).first_operator()
     files = Intermediates(spec.intermediates_dir, name)
     files.write("graph_before.txt", lambda: f"{before or graph}\n")
+    check = check_of(spec) if spec.verify_streams else None
     try:
-        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None)
+        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
     except VelaError as error:
-        raise _refused(graph, spec, error.what) from error
+        raise _refused(graph, spec, error) from error
     graph, model, program = best.graph, best.emitted, best.program
     files.write("graph_after.txt", lambda: f"{graph}\n")
     suffix = "tflite" if best.plan.format == "litert" else "tosa"
@@ -84,7 +89,8 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
     named = dict(external.values())
-    if spec.carry_graph or external:  # a host does not find what stands outside of the program
+    # A host does not find what stands outside of the program, and cannot run what the simulator does not model.
+    if spec.carry_graph or external or best.unproved:
         named[host_graph_key(payload)] = NamedData(_host_graph(graph, model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
@@ -99,34 +105,42 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
         plan=best.plan,
         others=tuple(p for p in best.plans if p is not best.plan),
         rewrites=best.rewrites,
+        unproved=best.unproved,
         costs=costs_of(program, model.nodes, spec.accelerator),
     )
 
 
-def _objections(graph: Graph, spec: EthosUCompileSpec) -> list[str]:
-    """Why Vela refuses a graph in every format that it may be given; empty where it takes one."""
+def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> list[str]:
+    """Why a graph cannot be used in any format that Vela may be given; empty where it can in one."""
     found, emitters = [], emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
-            compiled(graph, emitters[format](graph), spec)
-            return []
+            emitted = emitters[format](graph)
+            program = compiled(graph, emitted, spec)
+            objection = check(graph, emitted, program)[0] if check is not None else ""
+            if not objection:
+                return []
+            found.append(objection)
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
             found.append(error.what)
     return found
 
 
-def _refused(graph: Graph, spec: EthosUCompileSpec, what: str) -> RefusedError:
+def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> RefusedError:
     """Who is to blame: the operator that the shortest refused beginning of the graph ends with."""
+    what, differs = error.what, isinstance(error, StreamDiffersError)
+    check = check_of(spec) if differs else None
     taken, refused = 0, len(graph.nodes)
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        objections = _objections(_beginning(graph, middle), spec)
+        objections = _objections(_beginning(graph, middle), spec, check)
         if objections:
             refused, what = middle, objections[0]
         else:
             taken = middle
+    rule, sentence, hint = (prove.RULE, prove.SENTENCE, prove.HINT) if differs else (RULE, SENTENCE, HINT)
     origin = graph.nodes[refused - 1].origin
-    return RefusedError(what, {n: Reason(RULE, SENTENCE, what, n, origin.source, HINT) for n in origin.nodes})
+    return RefusedError(what, {n: Reason(rule, sentence, what, n, origin.source, hint) for n in origin.nodes})
 
 
 def _beginning(graph: Graph, count: int) -> Graph:

@@ -70,6 +70,10 @@ class EthosUDevice(Device):
     def compile(self, partition: Partition) -> EthosUPartition:
         return write_partition(partition.graph, self.spec, partition.chosen)
 
+    def unverified(self) -> EthosUDevice:
+        spec = replace(self.spec, verify_streams=False)
+        return EthosUDevice(spec, self.target, self.additional_checks, self.core)
+
     @property
     def refuses_late(self) -> bool:
         """Vela is the last judge: operators that it takes one by one can be too much together."""
@@ -92,6 +96,11 @@ class EthosUDevice(Device):
         notes = [
             "On this machine the simulator runs the very command stream that the device would run, which Vela made of "
             f"a graph with the arithmetic of {arithmetic}."
+        ]
+        notes += [
+            f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
+            for p in own
+            if p.unproved
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
         cycles = sum(p.program.cycles for p in own)

@@ -42,6 +42,7 @@ class EthosUCompileSpec(Switches, Options):
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the device reads are the same.
+        verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
@@ -56,7 +57,7 @@ class EthosUCompileSpec(Switches, Options):
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
-    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini")
+    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini", "verify_streams")
     only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
@@ -68,6 +69,7 @@ class EthosUCompileSpec(Switches, Options):
     config_ini: str = ""
     via: str = "auto"
     carry_graph: bool = False
+    verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
     max_sram_bytes: int = 0
@@ -88,8 +90,9 @@ class EthosUCompileSpec(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {given!r}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        if not isinstance(self.carry_graph, bool):
-            raise OptionError(f"`carry_graph` is {self.carry_graph!r}; it is True or False.")
+        for name in ("carry_graph", "verify_streams"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
         ini = self.ini
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:

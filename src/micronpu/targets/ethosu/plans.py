@@ -24,6 +24,7 @@ from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.prove import Check, StreamDiffersError
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 
@@ -78,6 +79,7 @@ class Planned:
         plan: the chosen one.
         plans: all that were tried, the chosen one included.
         rewrites: name of a rewrite to the number of operators that have it in the graph.
+        unproved: why nobody can tell whether the stream computes the graph; "" where it does, or was not asked.
     """
 
     graph: Graph
@@ -86,6 +88,7 @@ class Planned:
     plan: Plan
     plans: tuple[Plan, ...]
     rewrites: dict[str, int]
+    unproved: str = ""
 
 
 class MemoryLimitError(UnsupportedError):
@@ -249,6 +252,7 @@ def best_plan(
     *,
     memory_limit: int | None = None,
     emitters: Mapping[str, Emit] | None = None,
+    check: Check | None = None,
 ) -> Planned:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
@@ -256,9 +260,11 @@ def best_plan(
 
     Args:
         emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
+        check: compares a stream with its graph; a plan whose stream computes something else is none.
 
     Raises:
         VelaError: Vela refuses every way.
+        StreamDiffersError: what Vela makes computes another result, in every way.
         MemoryLimitError: no way fits the memory.
     """
     emitters = emitters_of(spec) if emitters is None else emitters
@@ -322,9 +328,24 @@ def best_plan(
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
-    plan, emitted, program = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
-    plans = (*(entry[0] for entry in found), *refused)
-    return Planned(graphs[plan.rewrites], emitted, program, plan, plans, used if plan.rewrites else {})
+    wrong: list[str] = []
+    while fitting:
+        best = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
+        plan, emitted, program = best
+        objection, unproved = check(graphs[plan.rewrites], emitted, program) if check is not None else ("", "")
+        if not objection:
+            plans = (*(entry[0] for entry in found), *refused)
+            used = used if plan.rewrites else {}
+            return Planned(graphs[plan.rewrites], emitted, program, plan, plans, used, unproved)
+        wrong.append(objection)
+        fitting.remove(best)
+        found.remove(best)
+        refused.append(replace(plan, cycles=None, objection=objection))
+        if not fitting:  # what was not worth a try before
+            for rewrites, format in ((r, f) for r in sorted(graphs) for f in formats):
+                attempt(Plan(_name(format, rewrites), format, rewrites))
+            fitting = [entry for entry in found if entry[0].fits]
+    raise StreamDiffersError(wrong[0])
 
 
 def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Plan, Emitted, VelaProgram]]) -> set[Names]:

@@ -66,7 +66,7 @@ def words_of(commands: bytes) -> tuple[int, ...]:
     if commands[:4] == _COP2 and len(words) > _CONFIG_OF_COP2:
         first = 7 + words[6] // 4
         length = (words[5] - 4 - words[6]) // 4
-        if 0 <= length and first + length <= len(words):
+        if length >= 0 and first + length <= len(words):
             return words[first : first + length]
     raise PayloadError(
         "The driver actions of the Ethos-U payload hold no command stream.",

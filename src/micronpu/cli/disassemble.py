@@ -1,0 +1,81 @@
+"""`micronpu disassemble`: the command streams of a program, operation by operation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from micronpu.cli import console
+from micronpu.errors import OptionError
+from micronpu.files import read_file
+
+if TYPE_CHECKING:
+    from micronpu.runtime.disassembly import Disassembly
+
+DIFFERENT = 1
+"""Exit code of `--diff` where the programs differ."""
+
+
+@console.guarded
+def disassemble(
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.pte", help="A program for an Ethos-U.", show_default=False)
+    ],
+    registers: Annotated[
+        bool, typer.Option("--registers", help="Show the commands that set up each operation, too.")
+    ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHER.pte",
+            help="Show what differs in another program; exit code 1.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Show the command streams of an Ethos-U program: what each operation reads and writes, and bytes moved."""
+    from micronpu.runtime.disassembly import difference
+
+    found = _streams(program)
+    out = console.output()
+    if diff is not None:
+        other = _streams(diff)
+        pairs = list(zip(found, other, strict=False))
+        lines = [line for a, b in pairs for line in difference(a, b, registers)]
+        if len(found) != len(other):
+            lines.append(f"{program} has {len(found)} streams, {diff} has {len(other)}.")
+        for line in lines:
+            out.print(Text(line), soft_wrap=True)
+        if lines:
+            raise typer.Exit(DIFFERENT)
+        return
+    if json:
+        import json as json_module
+
+        out.print_json(json_module.dumps([stream.to_dict() for stream in found]))
+        return
+    for number, stream in enumerate(found):
+        out.print(Text(f"Partition {number}, {stream.accelerator}: {len(stream.steps)} operations", style="bold"))
+        for line in stream.lines(registers):
+            out.print(Text(line), soft_wrap=True)
+
+
+def _streams(path: Path) -> list[Disassembly]:
+    """The command streams of a program in order.
+
+    Raises:
+        OptionError: it has none.
+    """
+    from micronpu.runtime.disassembly import disassemble as take_apart
+    from micronpu.runtime.pte import read_pte
+
+    summary = read_pte(read_file(path), name=str(path))
+    streams = [take_apart(blob) for backend, blob in summary.payloads if backend == "EthosUBackend"]
+    if not streams:
+        raise OptionError(f"{path} has no command stream of an Ethos-U.", hint="`micronpu inspect` shows what it has")
+    return streams
