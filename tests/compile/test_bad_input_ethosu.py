@@ -16,7 +16,7 @@ from micronpu.cli.inspection import inspect_pte
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.runtime import HostProgram
+from micronpu.runtime import HostProgram, RunOptions
 from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.targets.neutron.options import NeutronCompileOptions
 
@@ -223,11 +223,11 @@ def damaged(program: bytes, block: bytes, other: bytes) -> bytes:
 
 
 def test_payload_with_an_unknown_block():
-    good = bytes(compiled().buffer)
+    good, apart = bytes(compiled().buffer), RunOptions(isolated=True)
     for block, other in ((b"cmd_data", b"cmd_dota"), (b"vela_end_stream", b"vela_and_stream")):
         bad = damaged(good, block, other)
         says = "The Ethos-U payload has an unknown block"
-        refused(lambda bad=bad: HostProgram(bad), PayloadError, "The program cannot be loaded: ", says, other.decode())
+        refused(lambda bad=bad: HostProgram(bad, apart), PayloadError, says, other.decode())
         (delegate,) = inspect_pte(bad, "bad.pte").delegates
         assert says in delegate.objection and other.decode() in delegate.objection
 

@@ -144,7 +144,7 @@ def test_graph_runs_where_the_simulator_knows_no_better(monkeypatch: pytest.Monk
         got = program.run(*inputs(3))
     assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
     with pytest.raises(PayloadError, match=r"cannot run here: The stream sets .* carry_graph=True"):
-        HostProgram(compiled().buffer).run(*inputs(3))
+        HostProgram(compiled(verify_streams=False).buffer).run(*inputs(3))
 
 
 def test_damage_in_a_stream_is_a_sentence() -> None:
