@@ -7,6 +7,7 @@
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/event_tracer_hooks_delegate.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 #include <executorch/runtime/platform/platform.h>
 
 #include <cstring>
@@ -39,6 +40,8 @@ using executorch::runtime::EventTracerDebugLogLevel;
 using executorch::runtime::FreeableBuffer;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
+
+constexpr char kNeutron[] = "NeutronBackend";
 
 Executor g_executor;
 thread_local int32_t t_mode = 0;
@@ -88,17 +91,51 @@ bool is_channels_last(const Tensor& tensor) {
       lies_in_order(tensor, [rank](ssize_t i) { return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1; });
 }
 
-Layout layout_of(const Tensor& tensor, const TensorSlot& slot) {
+// What Neutron's delegate compares: the list of axes that the program names, also where sizes of 1 make other orders the
+// same bytes. What the device refuses must not run here.
+bool names_contiguous(const Tensor& tensor) {
+  const auto order = tensor.dim_order();
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != i) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool names_channels_last(const Tensor& tensor) {
+  const auto order = tensor.dim_order();
+  const size_t rank = order.size();
+  if (rank != 4 && rank != 5) {
+    return false;
+  }
+  for (size_t i = 0; i < rank; ++i) {
+    if (order[i] != (i == 0 ? 0 : i == rank - 1 ? 1 : i + 1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// `is_strict`: as Neutron's delegate has it; the graph beside a stream is read by what lies in memory.
+Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
   const ssize_t rank = tensor.dim();
+  const bool contiguous = is_strict ? names_contiguous(tensor) : is_contiguous(tensor);
   // With one channel, C, H, W and H, W, C are the same bytes.
   const bool moves_channels = slot.channels_last && !(rank >= 3 && tensor.size(rank - 3) == 1);
   if (!moves_channels) {
-    return is_contiguous(tensor) ? Layout::as_is : Layout::unsupported;
+    return contiguous ? Layout::as_is : Layout::unsupported;
   }
-  if (is_channels_last(tensor)) {
+  if (is_strict ? names_channels_last(tensor) : is_channels_last(tensor)) {
     return Layout::as_is;
   }
-  return rank >= 3 && is_contiguous(tensor) ? Layout::permute : Layout::unsupported;
+  return rank >= 3 && contiguous ? Layout::permute : Layout::unsupported;
+}
+
+// The element types that the delegate of an Ethos-U takes; Neutron's looks at the size of an element only.
+bool is_ethosu_type(ScalarType type) {
+  return type == ScalarType::Char || type == ScalarType::Byte || type == ScalarType::Short || type == ScalarType::Int ||
+      type == ScalarType::Bool;
 }
 
 template <typename T>
@@ -186,7 +223,15 @@ Error prepare(
         backend, what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
         "use int8, uint8, int16, int32, int64 or float tensors");
   }
-  layout = is_stream ? Layout::as_is : layout_of(tensor, slot);
+  const bool is_neutron = std::strcmp(backend, kNeutron) == 0;
+  if (!is_neutron && !is_ethosu_type(tensor.scalar_type())) {
+    return bad_tensor(
+        backend, what, index,
+        std::string("has elements of the type ") + executorch::runtime::toString(tensor.scalar_type()) +
+            ", which the device's delegate does not take.",
+        "a quantized model");
+  }
+  layout = is_stream ? Layout::as_is : layout_of(tensor, slot, is_neutron);
   if (layout == Layout::unsupported) {
     return bad_tensor(
         backend, what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
@@ -556,7 +601,7 @@ void set_mode(int32_t mode) {
 }
 
 Error register_backends() {
-  static Delegate neutron("NeutronBackend", load_neutron);
+  static Delegate neutron(kNeutron, load_neutron);
   static Delegate ethosu("EthosUBackend", load_ethosu);
   const Error error = register_backend(neutron);
   return error == Error::Ok ? register_backend(ethosu) : error;

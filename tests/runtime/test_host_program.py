@@ -95,6 +95,32 @@ def test_convolution_with_channels_moved(in_last, out_last, h, w, c, o):
             program.run(refused)
 
 
+@pytest.mark.parametrize(
+    ("h", "w", "c", "flag"), [(5, 4, 1, True), (5, 4, 1, False), (1, 1, 3, False), (5, 4, 3, False)]
+)
+def test_orders_of_axes_that_the_device_refuses_do_not_run(h, w, c, flag):
+    """One channel, or no flag: the device compares the list of axes, though the bytes may be the same."""
+    model = programs.add_model((1, h, w, c) if flag else (1, c, h, w))
+    blob = programs.payload(model, [Slot(0, flag), Slot(1, flag)], [Slot(0, flag)], 2)
+    last = int8(1, c, h, w).contiguous(memory_format=torch.channels_last)
+    pte = with_dim_order(programs.pte(blob, (last, last), (int8(1, c, h, w),)), (0, 2, 3, 1))
+    with pytest.raises(PayloadError, match=r"Input 0 of NeutronBackend has .* dim order \(0, 2, 3, 1\)"):
+        HostProgram(pte).run(last, last)
+    contiguous = programs.pte(blob, (int8(1, c, h, w),) * 2, (int8(1, c, h, w),))
+    HostProgram(contiguous).run(int8(1, c, h, w), int8(1, c, h, w))
+
+
+def with_dim_order(pte: bytes, order: tuple[int, ...]) -> bytes:
+    """The program with this order of axes for its inputs."""
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
+    file = deserialize_pte_binary(pte)
+    plan = file.program.execution_plan[0]
+    for index in plan.inputs:
+        plan.values[index].val.dim_order = list(order)
+    return bytes(serialize_pte_binary(file))
+
+
 def test_maps_permute_inputs_and_outputs():
     """Three outputs and two inputs, each in another order than in the LiteRT program; one argument is not used."""
     model = programs.split_model()
