@@ -97,7 +97,7 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
     partitioning, parts = device.compile_all(decisions, decisions.partitioning())
     assert [p.payload for p in parts] == [p.payload for p in program.partitions]
     for group, part in zip(partitioning.partitions, parts, strict=True):
-        graph = import_nodes(view, group.nodes, list(group.inputs), list(group.outputs))
+        graph = import_nodes(view, group.nodes, group.inputs, group.outputs, group.images)
         integers = drawn(graph)
         before = interpret(graph, integers)
         after = interpret(part.graph, [i.reshape(t.shape) for i, t in zip(integers, part.graph.inputs, strict=True)])

@@ -479,9 +479,15 @@ def assemble(
     return graph.clone()
 
 
-def import_nodes(view: ProgramView, nodes: Iterable[Node], inputs: list[Node], outputs: list[Node]) -> Graph:
+def import_nodes(
+    view: ProgramView,
+    nodes: Iterable[Node],
+    inputs: Sequence[Node],
+    outputs: Sequence[Node],
+    images: Collection[Node] = (),
+) -> Graph:
     """One graph for nodes of a program; see `import_piece` and `assemble`."""
-    return assemble(view, [import_piece(view, nodes)], inputs, outputs)
+    return assemble(view, [import_piece(view, nodes)], inputs, outputs, images)
 
 
 def _in_order_of_need(graph: Graph) -> list[GraphNode]:
