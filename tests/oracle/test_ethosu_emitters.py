@@ -22,6 +22,7 @@ from micronpu.targets.ethosu.vela import compile_flatbuffer
 MANY = 65_537
 REVERSED = tuple(range(127, -129, -1))
 TABLE = case(LookupTable(REVERSED), x=i8(1, MANY), out=q(0.05))
+SMALL_TABLE = case(LookupTable(REVERSED), x=i8(1, 16), out=q(0.05))
 NEAREST = case(ResizeNearest((1, 3)), x=i8(1, 1, 2, 5))
 SMALLEST = case(Amin((1, 2)), x=i16(2, 4, 5, 6))
 ROWS = case(GatherRows(), indices=index(MANY, count=4), table=i8(4, 1))
@@ -44,6 +45,12 @@ def test_stream_is_the_graph(row: Case) -> None:
 def test_format_alone_is_refused(row: Case) -> None:
     with pytest.raises(RefusedError, match="Vela's program of it computes another result"):
         compile_graph(row.graph(), EthosUCompileSpec("ethos-u85-256", via="litert"))
+
+
+def test_tables_are_no_gathers() -> None:
+    """Whose indices may be overwritten before they are read."""
+    program = compile_graph(SMALL_TABLE.graph(), EthosUCompileSpec("ethos-u85-256"))
+    assert program.form.via == "tosa"
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256"])
