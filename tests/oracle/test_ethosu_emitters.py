@@ -50,7 +50,7 @@ def test_format_alone_is_refused(row: Case) -> None:
 def test_tables_are_no_gathers() -> None:
     """Whose indices may be overwritten before they are read."""
     program = compile_graph(SMALL_TABLE.graph(), EthosUCompileSpec("ethos-u85-256"))
-    assert program.form.via == "tosa"
+    assert program.plan.format == "tosa"
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256"])
