@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace ethosu {
 
@@ -232,13 +233,23 @@ void Memory::begin() {
   current_.writes.clear();
 }
 
-void Memory::refuse_overlap(const std::deque<Job>& jobs, const char* engine) const {
-  for (const Job& job : jobs) {
+void Memory::refuse_overlap(Job& current, std::deque<Job>& jobs, const char* engine) {
+  // Most operations are never compared with a transfer: spans are put in order only where they are.
+  const auto in_order = [](Job& job) -> const Footprint& {
+    if (!job.is_tidy) {
+      tidy(job.footprint.reads);
+      tidy(job.footprint.writes);
+      job.is_tidy = true;
+    }
+    return job.footprint;
+  };
+  for (Job& job : jobs) {
     Span where{};
-    const char* how = overlap(current_.reads, job.footprint.writes, where)  ? "reads %, which % is still writing"
-        : overlap(current_.writes, job.footprint.reads, where)  ? "writes %, which % is still reading"
-        : overlap(current_.writes, job.footprint.writes, where) ? "writes %, which % is still writing"
-                                                                : nullptr;
+    const Footprint &mine = in_order(current), &other = in_order(job);
+    const char* how = overlap(mine.reads, other.writes, where)  ? "reads %, which % is still writing"
+        : overlap(mine.writes, other.reads, where)  ? "writes %, which % is still reading"
+        : overlap(mine.writes, other.writes, where) ? "writes %, which % is still writing"
+                                                    : nullptr;
     if (how) {
       std::string sentence = "it ";
       const std::string parts[2] = {
@@ -254,21 +265,18 @@ void Memory::refuse_overlap(const std::deque<Job>& jobs, const char* engine) con
 }
 
 void Memory::commit(Engine engine, uint32_t operation) {
-  tidy(current_.reads);
-  tidy(current_.writes);
   std::deque<Job>& own = engine == Engine::kernel ? kernels_ : transfers_;
   const size_t most = engine == Engine::kernel ? max_kernels_ : max_transfers_;
   // The engine takes no more than it can hold: the oldest is done before a further one begins.
   while (own.size() >= most) {
     own.pop_front();
   }
-  if (engine == Engine::kernel) {
-    refuse_overlap(transfers_, "transfer");
-  } else {
-    refuse_overlap(kernels_, "kernel");
-    refuse_overlap(transfers_, "transfer");
+  Job job{operation, std::move(current_), false};
+  refuse_overlap(job, transfers_, "transfer");
+  if (engine == Engine::transfer) {
+    refuse_overlap(job, kernels_, "kernel");
   }
-  own.push_back({operation, current_});
+  own.push_back(std::move(job));
 }
 
 void Memory::wait(Engine engine, unsigned count) {

@@ -91,11 +91,12 @@ class Memory {
   struct Job {
     uint32_t operation;
     Footprint footprint;
+    bool is_tidy; // spans are sorted and free of overlaps
   };
 
   const Region& locate(unsigned region, uint64_t address, uint64_t size, const char* what) const;
   static void note(std::vector<Span>& spans, Span span);
-  void refuse_overlap(const std::deque<Job>& jobs, const char* engine) const;
+  static void refuse_overlap(Job& current, std::deque<Job>& jobs, const char* engine);
 
   std::array<Region, kMaxRegions + 1> regions_;
   std::array<std::vector<uint8_t>, kMaxRegions + 1> written_; // of outermost scratch regions and of the tables

@@ -239,7 +239,8 @@ void U55::pool_as(uint32_t mode, Finish& out, const FeatureMap& in) {
     } else if (scales.empty()) {
       std::copy(sums.begin(), sums.end(), scaled.begin());
     } else {
-      scale_row<Sum>(scales, true, out.width, out.depth, sums.data(), scaled.data());
+      // 32 bits hold sums of 8 bits and at most 2^16 taps, which have 24 bits: their product with a scale has less than 62.
+      scale_row<Sum>(scales, sizeof(Sum) > 4 || !global_scale(), out.width, out.depth, sums.data(), scaled.data());
     }
     write_row(out, y, scaled.data());
   }
@@ -300,9 +301,9 @@ void U55::pool(uint32_t mode, ethosu_sim_operation& done) {
   }
   const Kernel k = kernel();
   memory.budget.spend(product({out.height, out.width, out.depth, k.height, k.width}));
-  if (in.element_bytes == 1) {
+  if (in.element_bytes == 1 && k.height * k.width <= 1 << 16) {
     pool_as<int16_t, int32_t>(mode, out, in);
-  } else if (in.element_bytes == 2) {
+  } else if (in.element_bytes <= 2) {
     pool_as<int32_t, int64_t>(mode, out, in);
   } else {
     pool_as<int64_t, int64_t>(mode, out, in);
