@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from micronpu.chips import load_chip, shipped_chips
-from micronpu.chips.chip import Chips, Memory, parse_chip
+from micronpu.chips.chip import ACTIVATIONS, WEIGHTS, Chips, Memory, parse_chip
 from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for
@@ -143,6 +143,53 @@ def test_the_chips_of_the_recipes(name: str, npu: str, core: str, leftovers: boo
     if target.family == "ethos-u":
         assert options_for(target).accelerator.macs == int(npu.split("-")[1])
         assert any(m.bandwidth for m in target.chip.memories) and target.chip.npu.assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "npu", "mhz", "core", "kilobytes"),
+    [
+        ("alif-e1", "alif-e1", "U55-128", 160, "cortex-m55", 2560),
+        ("alif-e3", "alif-e7-hp", "U55-256", 400, "cortex-m55", 4096),
+        ("alif-e5", "alif-e7-hp", "U55-256", 400, "cortex-m55", 4096),
+        ("alif-e7", "alif-e7-hp", "U55-256", 400, "cortex-m55", 4096),
+        ("alif-e7-he", "alif-e7-he", "U55-128", 160, "cortex-m55", 4096),
+        ("alif-e8-hp", "alif-e8-hp", "U55-256", 400, "cortex-m55", 8192),
+        ("alif-e8-he", "alif-e8-he", "U55-128", 160, "cortex-m55", 8192),
+        ("alif-e4", "alif-e8-u85", "U85-256", 400, "cortex-m55", 8192),
+        ("alif-e6", "alif-e8-u85", "U85-256", 400, "cortex-m55", 8192),
+        ("alif-e8", "alif-e8-u85", "U85-256", 400, "cortex-m55", 8192),
+        ("himax-we2", "himax-we2", "U55-64", 400, "cortex-m55", 1924),
+        ("psoc-edge-e84", "psoc-edge-e84", "U55-128", 400, "cortex-m55", 5120),
+        ("ra8p1", "ra8p1", "U55-256", 500, "cortex-m85", 1664),
+        ("m55m1", "m55m1", "U55-256", 220, "cortex-m55", 1344),
+        ("imx93", "imx93", "U65-256", 1000, "", 640),
+        ("imx93-m33", "imx93-m33", "U65-256", 1000, "cortex-m33", 640),
+        ("corstone300", "corstone300", "U55-128", 500, "cortex-m55", 2048),
+    ],
+)
+def test_the_chips_with_an_ethos_u(name: str, chip: str, npu: str, mhz: float, core: str, kilobytes: int):
+    target = find_target(name)
+    assert target.chip is not None and target.chip.npu is not None
+    assert (target.chip.name, target.chip.npu.variant, target.chip.npu.clock_mhz) == (chip, npu, mhz)
+    assert (target.core.name if target.core is not None else "") == core
+    assert target.silicon == f"ethos-{npu.lower()}" and target.chip.npu.assumed
+    spec = options_for(target)  # refuses a system configuration or a memory mode that Vela does not have
+    assert spec.max_sram_bytes == kilobytes * 1024
+    memory = target.chip.memory_for(ACTIVATIONS)
+    assert memory is not None and memory.bytes == spec.max_sram_bytes
+
+
+def test_the_role_of_a_memory_is_claimed_or_that_of_its_usual_name():
+    more = '\n[[memory]]\nname = "near"\nbytes = 512\nrole = "activations"\n'
+    usual, claimed = parse_chip(CHIP, "toy.toml"), parse_chip(CHIP + more, "toy.toml")
+    assert usual.memory_for(ACTIVATIONS) == Memory("sram", 1024) and usual.memory_for(WEIGHTS) is None
+    assert claimed.memory_for(ACTIVATIONS) == Memory("near", 512, role="activations")
+    other = parse_chip(broken("bytes = 1024", 'bytes = 1024\nrole = "weights"'), "toy.toml")
+    assert other.memory_for(ACTIVATIONS) is None and other.memory_for(WEIGHTS) == Memory("sram", 1024, role="weights")
+    with pytest.raises(OptionError, match=r"near and far in the chip file toy\.toml have the role 'activations'"):
+        parse_chip(CHIP + more + more.replace("near", "far"), "toy.toml")
+    with pytest.raises(OptionError, match=r"`role` of the memory near .* is 'heap'\. Try: 'activations' or 'weights'"):
+        parse_chip(CHIP + more.replace("activations", "heap"), "toy.toml")
 
 
 def test_memories_and_aliases_may_be_absent():

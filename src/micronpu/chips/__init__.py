@@ -1,8 +1,10 @@
 """Chips as data: core, NPU, memories and the targets that they offer.  Nothing here imports torch."""
 
 from micronpu.chips.chip import (
+    ACTIVATIONS,
     CMSIS_NN,
     NPU_FIELDS,
+    WEIGHTS,
     Chip,
     Chips,
     Memory,
@@ -14,8 +16,10 @@ from micronpu.chips.chip import (
 from micronpu.chips.section import ChipSection
 
 __all__ = [
+    "ACTIVATIONS",
     "CMSIS_NN",
     "NPU_FIELDS",
+    "WEIGHTS",
     "Chip",
     "Chips",
     "Memory",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from os import PathLike
@@ -20,6 +20,12 @@ else:
     import tomli as tomllib
 
 CMSIS_NN = "cmsis-nn"
+
+ACTIVATIONS, WEIGHTS = "activations", "weights"
+"""Roles of a memory: what a program computes in, and where it lies."""
+
+_USUAL = {ACTIVATIONS: "sram", WEIGHTS: "flash"}
+"""Name of the memory that has a role where no memory of the chip claims it."""
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
@@ -68,11 +74,13 @@ class Memory:
         name: such as "sram".
         bytes: size.
         bandwidth: bytes per second that the NPU can read; None where that is not known.
+        role: `ACTIVATIONS`, `WEIGHTS`, or "" for that of its name, if it has one: see `Chip.memory_for`.
     """
 
     name: str
     bytes: int
     bandwidth: float | None = None
+    role: str = ""
 
     def __str__(self) -> str:
         """``sram 7.5 MB, 4 GB/s``."""
@@ -116,6 +124,11 @@ class Chip:
     memories: tuple[Memory, ...]
     targets: tuple[TargetEntry, ...]
     file: str = ""
+
+    def memory_for(self, role: str) -> Memory | None:
+        """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
+        claims = next((m for m in self.memories if m.role == role), None)
+        return claims or next((m for m in self.memories if m.name == _USUAL[role] and not m.role), None)
 
 
 class Chips(Mapping[str, Chip]):
@@ -165,16 +178,33 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         core=core.text("name"),
         core_clock_mhz=core.number("clock_mhz"),
         npu=Npu.read(data.table("npu")) if "npu" in data else None,
-        memories=tuple(_memory(m) for m in (data.tables("memory") if "memory" in data else ())),
+        memories=_memories(data.tables("memory") if "memory" in data else (), where),
         targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),
         file=file,
     )
 
 
+def _memories(sections: Sequence[ChipSection], where: str) -> tuple[Memory, ...]:
+    memories = tuple(_memory(section) for section in sections)
+    for role in _USUAL:
+        claims = [m.name for m in memories if m.role == role]
+        if len(claims) > 1:
+            raise OptionError(
+                f"The memories {' and '.join(claims)} in the chip file {where} have the role {role!r}.",
+                hint="leave it to one of them",
+            )
+    return memories
+
+
 def _memory(section: ChipSection) -> Memory:
-    name = section.text("name")
+    name, role = section.text("name"), section.optional_text("role")
     section.refuse_others([f.name for f in fields(Memory)])
-    return Memory(name, section.integer("bytes"), section.optional_number("bandwidth"))
+    if role not in ("", *_USUAL):
+        raise OptionError(
+            f"`role` of the memory {name} in the chip file {section.where} is {role!r}.",
+            hint=f"{' or '.join(map(repr, _USUAL))}, or none",
+        )
+    return Memory(name, section.integer("bytes"), section.optional_number("bandwidth"), role)
 
 
 def _target(section: ChipSection, core: str) -> TargetEntry:

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from micronpu.chips import Chip, shipped_chips
+from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
 from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
 from micronpu.container.payload import parse
 from micronpu.deploy.kernels import kernels_of
@@ -97,9 +97,11 @@ class Board:
     def rows(self, program: int, pools: Pools) -> list[Row]:
         """The table of sizes, without the firmware's own code."""
         names = {m.name for m in self.chip.memories} if self.chip is not None else set()
-        sram = next((n for n in ("sram", "ocram") if n in names), "sram")
+        roles = {role: self.chip.memory_for(role) if self.chip is not None else None for role in (ACTIVATIONS, WEIGHTS)}
+        sram, weights = (m.name if m is not None else "" for m in roles.values())
+        sram = sram or "sram"
         far = next((n for n in ("ddr", "dram") if n in names), "dram")
-        flash = sram if self.memory_mode == SRAM_ONLY else (far if "flash" not in names and far in names else "flash")
+        flash = sram if self.memory_mode == SRAM_ONLY else weights or (far if far in names else "flash")
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
         rows = [Row(flash, "the program, model.pte", program)]
         rows += [Row(sram, f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import NPU_FIELDS, Chip
+from micronpu.chips import ACTIVATIONS, NPU_FIELDS, Chip
 from micronpu.chips.core import Core
 from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
 from micronpu.targets.family import Family, Target, sentences
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from micronpu.report.inspection import Delegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.options import EthosUCompileSpec
-
-SRAM = "sram"
-"""Name of the memory in a chip file that the NPU shares with the core."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +77,11 @@ class EthosU(Family):
         if target.chip is None:
             return {}
         npu = EthosUNpu.of(target.chip)
+        memory = target.chip.memory_for(ACTIVATIONS)
         return {
             "system_config": npu.system_config,
             "memory_mode": npu.memory_mode,
-            "max_sram_bytes": next((m.bytes for m in target.chip.memories if m.name == SRAM), 0),
+            "max_sram_bytes": memory.bytes if memory is not None else 0,
         }
 
     def device(self, options: EthosUCompileSpec, name: str = "", core: Core | None = None) -> EthosUDevice:
