@@ -48,7 +48,7 @@ def restart_with_sanitizers() -> None:
         "CXX": SANITIZED,
         "MICRONPU_CACHE_DIR": str(cache),
         "ASAN_OPTIONS": f"{asan}:log_path={logs}/sanitizer:detect_odr_violation=0:fast_unwind_on_malloc=1",
-        "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={logs}/sanitizer",
+        "UBSAN_OPTIONS": f"symbolize=0:print_stacktrace=1:halt_on_error=1:log_path={logs}/sanitizer",
         "OMP_NUM_THREADS": "1",
     }
     # The compiler itself must not run with the sanitizer in front.

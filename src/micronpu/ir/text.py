@@ -182,7 +182,7 @@ class _Parser:
             made = op.infer(*(t.type for t in inputs))
         except MicroNpuError as error:
             self.fail(f"`{op}` does not take these operands: {error.what}")
-        except (IndexError, TypeError, ValueError):
+        except (ArithmeticError, IndexError, TypeError, ValueError):
             self.fail(f"`{op}` does not take operands of these shapes; they are {names}.")
         for tensor in outputs[:1]:
             declared = tensor.type
