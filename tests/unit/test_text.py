@@ -179,3 +179,9 @@ def test_constants_that_do_not_fit(constants, message):
     with pytest.raises(ModelError) as caught:
         parse_graph(TEXT, constants)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [("stride=(2, 2)", "stride=(0, 2)"), ("kernel=(3, 2)", "kernel=(0, 2)")])
+def test_windows_without_size_or_stride_are_a_sentence(change):
+    with pytest.raises(ModelError, match="max_pool2d"):
+        parse_graph(TEXT.replace(*change))

@@ -107,7 +107,7 @@ def emit_binary(node: AtenNode, op: Op, x: Tensor, z: Tensor, qparams: QParams |
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
-def _check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
+def check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
     """LiteRT's addition cannot raise a sum by more than its own left shift, which it applies to the scale in float32.
 
     Beyond either limit its kernel ends the process.
@@ -199,7 +199,7 @@ class Add(Binary):
     def build(cls, node: AtenNode) -> Tensor:
         _alpha_is_one(node)
         x, z = node.tensor("x"), node.tensor("z")
-        _check_addition(node, x, z)
+        check_addition(node, x, z)
         return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
@@ -232,7 +232,7 @@ class Sub(Binary):
     def build(cls, node: AtenNode) -> Tensor:
         _alpha_is_one(node)
         x, z = node.tensor("x"), node.tensor("z")
-        _check_addition(node, x, z)
+        check_addition(node, x, z)
         return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

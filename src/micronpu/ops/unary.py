@@ -26,7 +26,7 @@ from micronpu.ir.arithmetic import (
 from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, Table, tabulated
-from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, scaled_sum
+from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class Neg(Elementwise):
     @from_aten("neg.default", "neg_.default", "negative.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+        x = node.tensor("x")
+        check_addition(node, x, x)
+        return node.emit(cls(), x, qparams=node.output)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)
