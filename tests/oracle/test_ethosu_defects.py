@@ -97,7 +97,7 @@ ROWS: list[tuple[Build, str, str, bool]] = [
 def test_stream_is_its_graph(build: Build, target: str, via: str, right: bool) -> None:
     builder = GraphBuilder()
     graph: Graph = builder.finish(build(builder))
-    compiled = compile_graph(graph, EthosUCompileSpec(target, via=via))
+    compiled = compile_graph(graph, EthosUCompileSpec(target, via=via, verify_streams=False))
     inputs = [RNG.integers(-128, 128, t.shape).astype(np.int8) for t in compiled.graph.inputs]
     if via == "tosa":
         program = TosaProgram(bytes(compiled.model.data), Mode.REFERENCE, len(inputs), 1)
