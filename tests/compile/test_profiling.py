@@ -14,8 +14,10 @@ from tests.compile.small import Small, batches, conv, image, linear, quantized
 from tests.compile.test_edge_entry import partitioner
 
 import micronpu
+from micronpu.ethosu import EthosUCompileSpec
 from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS
 
 QUANTIZATION = "quantized_decomposed."
 
@@ -124,3 +126,29 @@ def test_rows_of_the_front_door(tmp_path):
         "fully_connected",
         "softmax",
     ]
+
+
+@pytest.mark.parametrize("via", ["litert", "tosa"])
+def test_a_row_per_operation_of_a_stream(tmp_path, via):
+    """The operations of the command stream, under the identifiers that lead to the lines of the user."""
+    target = "ethos-u55-128"
+    options = EthosUCompileSpec(target, via=via)
+    program = micronpu.compile(model(), (image(),), target, calibration=batches((image(),)), options=options)
+    with HostProgram(program.buffer) as host:
+        host.profile(image(), etdump=tmp_path / "etdump")
+    calls = rows(tmp_path / "etdump")
+    assert len(calls) == len(program.partitions)
+    kinds = []
+    for call, part in zip(calls, program.partitions, strict=True):
+        assert [e.delegate_debug_identifier for e in call] == [STREAM_IDENTIFIERS + k for k in range(len(call))]
+        assert len(call) == len(part.program.sources)
+        for event in call:
+            kind = event.delegate_debug_metadatas[0].decode()
+            if kind == "transfer":
+                continue
+            kinds.append(kind)
+            source = part.program.sources[event.delegate_debug_identifier - STREAM_IDENTIFIERS]
+            node = part.graph.nodes[part.model.nodes[source]]
+            assert part.debug_handles[event.delegate_debug_identifier] == node.origin.debug_handles
+            assert node.origin.source
+    assert kinds.count("convolution") >= 2 and "max pool" in kinds

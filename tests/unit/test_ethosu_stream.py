@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from micronpu.errors import PayloadError
-from micronpu.targets.ethosu.stream import accelerator_of
+from micronpu.targets.ethosu.stream import accelerator_of, operation_offsets
 
 
 def cop1(*words: int) -> bytes:
@@ -36,3 +36,12 @@ def test_an_accelerator_that_there_is_not() -> None:
 def test_a_stream_that_does_not_say(stream: bytes) -> None:
     with pytest.raises(PayloadError, match="do not say which accelerator"):
         accelerator_of(stream)
+
+
+def test_operations_are_found_behind_values() -> None:
+    has_value, region, base, conv, dma, stop = 0x4000, 0x10F, 0x000, 0x002, 0x010, 0x000
+    words = [region | 1 << 16, base | has_value, conv, dma, conv | 1 << 16, base | has_value, 0x10, stop]
+    stream = cop1(1, 0x07, 0, 2 | len(words) << 16, *words)
+    assert operation_offsets(stream) == [12, 16], "a value that looks like a command is none"
+    with pytest.raises(PayloadError, match="hold no command stream"):
+        operation_offsets(cop1(1, 0x07, 0))

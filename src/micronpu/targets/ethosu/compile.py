@@ -28,6 +28,7 @@ from micronpu.targets.ethosu.plans import Plan, best_plan, compiled
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
 KEY = "micronpu_graph_"
@@ -86,6 +87,9 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
     suffix = "tflite" if best.plan.format == "litert" else "tosa"
     files.write(f"model.{suffix}", functools.partial(bytes, model.data))
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(model.nodes)}
+    handles |= {
+        STREAM_IDENTIFIERS + k: handles[source] for k, source in enumerate(program.sources) if source in handles
+    }
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
     named = dict(external.values())

@@ -17,6 +17,9 @@ _COP1, _COP2 = b"COP1", b"COP2"
 _CONFIG, _STREAM, _NOP = 1, 2, 5
 _CONFIG_OF_COP2 = 10
 """Word of the configuration: ten words of header, entry and metadata are in front of it."""
+_HAS_VALUE, _CODE = 0x4000, 0x3FF
+_STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
+"""Codes of convolution, depthwise convolution, pool, element-wise operation, resize and transfer."""
 _FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
 
 
@@ -72,6 +75,17 @@ def words_of(commands: bytes) -> tuple[int, ...]:
         "The driver actions of the Ethos-U payload hold no command stream.",
         hint="compile the model again with this version of micronpu",
     )
+
+
+def operation_offsets(commands: bytes) -> list[int]:
+    """Bytes from the first command of a stream to each that starts an operation or a transfer."""
+    words, at, found = words_of(commands), 0, []
+    while at < len(words):
+        has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
+        if not has_value and code in _STARTS:
+            found.append(4 * at)
+        at += 2 if has_value else 1
+    return found
 
 
 def accelerator_of(commands: bytes) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from micronpu.errors import UnsupportedError
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.stream import operation_offsets
 from micronpu.targets.ethosu.vela_process import VELA, WorkerEndedError
 
 _NO_LIMIT = 2**32
@@ -73,6 +74,8 @@ class VelaProgram:
         memory: peak use in bytes per memory.
         layers: estimate per operation.
         clock_hz: clock that the cycles are of.
+        sources: for each operation of the command stream in order, transfers included, index of the operator in the
+            program that Vela was given, or -1.
     """
 
     commands: bytes
@@ -85,6 +88,7 @@ class VelaProgram:
     memory: dict[str, int]
     layers: tuple[LayerEstimate, ...]
     clock_hz: float
+    sources: tuple[int, ...] = ()
 
     @property
     def sram_bytes(self) -> int:
@@ -142,6 +146,7 @@ def compile_flatbuffer(
         memory=result["memory"],
         layers=_layers(result["tables"]),
         clock_hz=clock_hz(spec.ini, spec.system_config or ""),
+        sources=_sources(result["tables"], result["commands"]),
     )
 
 
@@ -168,6 +173,29 @@ def _options(spec: EthosUCompileSpec, more: Mapping[tuple[str, str], str]) -> st
         lines = [f"{key}={value}" for (where, key), value in values.items() if where == section]
         text += f"\n[{section}]\n" + "\n".join(lines) + "\n"
     return text
+
+
+def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
+    """Which operator each operation of a stream is part of.
+
+    Vela's table of the queue has the offset at which the commands of an operation begin; those up to the next are its.
+    """
+    if not {"queue", "optimised", "source"} <= tables.keys():
+        return ()
+    keys = _column(tables["source"], "id", "ext_key")
+    optimised = _column(tables["optimised"], "id", "source_id")
+    queue = sorted((int(o), i) for o, i in _column(tables["queue"], "offset", "optimised_id").items())
+    found, at = [], -1
+    for offset in operation_offsets(commands):
+        while at + 1 < len(queue) and queue[at + 1][0] <= offset:
+            at += 1
+        found.append(int(keys.get(optimised.get(queue[at][1], ""), "-1")) if at >= 0 else -1)
+    return tuple(found)
+
+
+def _column(table: Sequence[Sequence[str]], key: str, value: str) -> dict[str, str]:
+    header, *rows = table
+    return {row[header.index(key)]: row[header.index(value)] for row in rows}
 
 
 def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimate, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _GRACE = 5
 """Seconds after its time limit at which a worker ends itself, which matters only where its parent is gone."""
-_TABLES = ("perf", "source")
+_TABLES = ("perf", "source", "optimised", "queue")
 
 
 def main() -> None:
