@@ -94,7 +94,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - started),
     }
     print(json.dumps(total, indent=1))
-    content = {"seed": options.seed, "total": total, "targets": {n: c.to_dict() for n, c in counts.items()}}
+    content = {"seeds": [options.seed], "total": total, "targets": {n: c.to_dict() for n, c in counts.items()}}
     options.result.parent.mkdir(parents=True, exist_ok=True)
     options.result.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"{options.result}; sanitizer logs and files that showed something: {logs}")
