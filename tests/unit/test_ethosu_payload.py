@@ -102,6 +102,8 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
         ({"extra_flags": ("--optimise=Speed",)}, "--optimise is 'Speed'. Try: one of Performance, Size"),
         ({"extra_flags": ("--arena-cache-size", "-5")}, "it is a positive number"),
         ({"extra_flags": "--optimise=Size"}, "it is a list of strings"),
+        ({"system_entries": ("core_clok=4e8",)}, "has no 'core_clok'. Try: one of core_clock, axi0_port"),
+        ({"system_entries": ("core_clock=fast",)}, "'core_clock=fast' has no positive number. Try: core_clock=400e6"),
         ({"via": "onnx"}, "`via` is 'onnx'. Try: one of auto, litert, tosa"),
         ({"config_ini": "no such.ini"}, "There is no Vela configuration `no such.ini`"),
         ({"carry_graph": 1}, "`carry_graph` is 1; it is True or False"),

@@ -11,6 +11,7 @@ import pytest
 from micronpu.chips import load_chip, shipped_chips
 from micronpu.chips.chip import ACTIVATIONS, WEIGHTS, Chips, Memory, parse_chip
 from micronpu.errors import OptionError, RuntimeUnavailableError
+from micronpu.targets.ethosu.accelerators import clock_hz, default_ini
 from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for
 
@@ -179,6 +180,26 @@ def test_the_chips_with_an_ethos_u(name: str, chip: str, npu: str, mhz: float, c
     assert memory is not None and memory.bytes == spec.max_sram_bytes
 
 
+@pytest.mark.parametrize(
+    ("name", "entries", "mhz"),
+    [
+        ("corstone300", (), 500),
+        ("corstone320", (), 1000),
+        ("imx93", (), 1000),
+        ("m55m1", ("core_clock=220000000",), 220),
+        ("alif-e1", ("core_clock=160000000", "OffChipFlash_clock_scale=0.3031"), 160),
+        ("alif-e7", ("core_clock=400000000", "Sram_clock_scale=0.7625", "OffChipFlash_clock_scale=0.1209"), 400),
+    ],
+)
+def test_the_figures_of_a_chip_go_into_velas_configuration(name: str, entries: tuple[str, ...], mhz: float):
+    spec = options_for(find_target(name))
+    assert spec.system_entries == entries
+    assert clock_hz(spec.ini, spec.system_config) == mhz * 1e6
+    assert (spec.ini == default_ini()) == (not entries)
+    chosen = options_for(find_target(name), given={"system_config": spec.system_config})
+    assert chosen.system_entries == () and chosen.ini == default_ini()
+
+
 def test_the_role_of_a_memory_is_claimed_or_that_of_its_usual_name():
     more = '\n[[memory]]\nname = "near"\nbytes = 512\nrole = "activations"\n'
     usual, claimed = parse_chip(CHIP, "toy.toml"), parse_chip(CHIP + more, "toy.toml")
@@ -333,6 +354,7 @@ def test_an_ethos_u_of_a_chip(tmp_path):
     assert FAMILIES[target.family].defaults(target) == {
         "system_config": "",
         "memory_mode": "Sram_Only",
+        "system_entries": ("core_clock=400000000",),
         "max_sram_bytes": 0,
     }
     for old, new, sentence in (

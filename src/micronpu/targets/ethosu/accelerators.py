@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import functools
+import io
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ class Accelerator:
         architecture: name of the architecture in Vela's compiler core.
         macs: multiply-accumulate units of one core.
         cores: number of cores.
+        port_bytes: bytes that one AXI port moves per cycle at most.
         system_config: default system configuration.
         memory_mode: default memory mode.
         dedicated_sram: whether a memory mode with SRAM for the NPU alone makes sense.
@@ -46,6 +48,7 @@ class Accelerator:
     architecture: str
     macs: int
     cores: int
+    port_bytes: int
     system_config: str
     memory_mode: str
     dedicated_sram: bool
@@ -78,6 +81,7 @@ def accelerators() -> dict[str, Accelerator]:
                 entry["architecture"],
                 macs // cores,
                 cores,
+                entry["port_bytes"],
                 entry["system_config"],
                 entry["memory_mode"],
                 entry["dedicated_sram"],
@@ -134,6 +138,63 @@ def clock_hz(ini: str, system_config: str) -> float:
         has = f"core_clock={given}" if given else "no core_clock"
         raise OptionError(f"The system configuration {system_config!r} has {has}.", hint="core_clock=500e6, in hertz")
     return clock
+
+
+@functools.lru_cache(maxsize=32)
+def with_entries(ini: str, system_config: str, entries: tuple[str, ...]) -> str:
+    """An ini text in which some entries of a system configuration have other values.
+
+    Args:
+        entries: ``key=value`` each, where the system configuration has the key.
+
+    Raises:
+        OptionError: it does not have it, or the value is no positive number.
+    """
+    name = f"System_Config.{system_config}"
+    known = _entries(ini, name)
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(ini)
+    for entry in entries:
+        key, _, value = entry.partition("=")
+        if key.lower() not in known:
+            raise OptionError(
+                f"The system configuration {system_config!r} has no {key!r}.", hint=f"one of {', '.join(known)}"
+            )
+        try:
+            sound = 0 < float(value) < math.inf
+        except ValueError:
+            sound = False
+        if not sound:
+            raise OptionError(f"The system entry {entry!r} has no positive number.", hint="core_clock=400e6")
+        there = [k for k in parser[name] if k.lower() == key.lower()]
+        parser[name][there[0] if there else key] = value
+    text = io.StringIO()
+    parser.write(text, space_around_delimiters=False)
+    return text.getvalue()
+
+
+def entries_for(
+    accelerator: Accelerator, system_config: str, memory_mode: str, clock: float, areas: Mapping[str, float]
+) -> tuple[str, ...]:
+    """What a chip's own figures change about a system configuration of Vela's vela.ini, for `with_entries`.
+
+    Args:
+        clock: of the NPU, in hertz.
+        areas: bytes per second that the NPU can read of the memory of an area of the memory mode, such as
+            ``{"const_mem_area": 0.4e9}``. What the configuration does not have is left to those who check it.
+    """
+    ini = default_ini()
+    system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
+    found = {"core_clock": clock}
+    for area, bandwidth in areas.items():
+        memory = system.get(f"{mode.get(area, '').lower()}_port", "")
+        ports = int(system.get(f"{memory.lower()}_ports_used", "1"))
+        scale = bandwidth / (clock * accelerator.port_bytes * ports)
+        found.setdefault(f"{memory}_clock_scale", min(round(scale, 4), 1.0))
+    return tuple(
+        f"{key}={value:.10g}" for key, value in found.items() if float(system.get(key.lower(), value)) != value
+    )
 
 
 @functools.lru_cache(maxsize=32)

@@ -107,10 +107,15 @@ class EthosUDevice(Device):
         milliseconds = sum(p.program.milliseconds for p in own)
         notes.append(
             f"Vela estimates {cycles:,} cycles, {milliseconds:.2f} ms, for the NPU with {self.spec.system_config} and "
-            f"{self.spec.memory_mode}."
+            f"{self.spec.memory_mode}{_entries(self.spec.system_entries)}."
         )
         notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
+
+
+def _entries(entries: Sequence[str]) -> str:
+    """What the chip's figures change about the system configuration."""
+    return f", but {', '.join(entries)}" if entries else ""
 
 
 def _plan(part: EthosUPartition) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import ACTIVATIONS, NPU_FIELDS, Chip
+from micronpu.chips import ACTIVATIONS, NPU_FIELDS, WEIGHTS, Chip
 from micronpu.chips.core import Core
-from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
+from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator
 from micronpu.targets.family import Family, Target, sentences
 
 if TYPE_CHECKING:
@@ -78,11 +78,29 @@ class EthosU(Family):
             return {}
         npu = EthosUNpu.of(target.chip)
         memory = target.chip.memory_for(ACTIVATIONS)
+        assert target.chip.npu is not None
+        accelerator = find_accelerator(npu.accelerator)
+        roles = {"cache_mem_area": memory, "const_mem_area": target.chip.memory_for(WEIGHTS)}
+        entries = entries_for(
+            accelerator,
+            npu.system_config or accelerator.system_config,
+            npu.memory_mode or accelerator.memory_mode,
+            target.chip.npu.clock_mhz * 1e6,
+            {area: m.bandwidth for area, m in roles.items() if m is not None and m.bandwidth is not None},
+        )
         return {
             "system_config": npu.system_config,
             "memory_mode": npu.memory_mode,
+            "system_entries": entries,
             "max_sram_bytes": memory.bytes if memory is not None else 0,
         }
+
+    def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
+        """A Vela configuration that the user chooses is left as it is."""
+        given = dict(given or {})
+        if given.get("system_config") or given.get("config_ini"):
+            given.setdefault("system_entries", ())
+        return super().choose(target, given)
 
     def device(self, options: EthosUCompileSpec, name: str = "", core: Core | None = None) -> EthosUDevice:
         from micronpu.targets.ethosu.device import EthosUDevice

@@ -10,7 +10,13 @@ from micronpu.errors import OptionError
 from micronpu.files import check_intermediates
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
-from micronpu.targets.ethosu.accelerators import Accelerator, check_configuration, default_ini, find_accelerator
+from micronpu.targets.ethosu.accelerators import (
+    Accelerator,
+    check_configuration,
+    default_ini,
+    find_accelerator,
+    with_entries,
+)
 from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches, strings
@@ -38,6 +44,9 @@ class EthosUCompileSpec(Switches, Options):
         system_config: section of the Vela configuration; the family's default unless given.
         memory_mode: section of the Vela configuration; the family's default unless given.
         extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
+        system_entries: what stands in the place of entries of the system configuration, such as "core_clock=400e6"; a
+            target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
+            config_ini is given.
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
@@ -58,7 +67,10 @@ class EthosUCompileSpec(Switches, Options):
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini", "verify_streams")
-    only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
+    only_where_given: ClassVar[tuple[str, ...]] = (
+        "system_entries",
+        "disabled_passes",
+    )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
 
@@ -67,6 +79,7 @@ class EthosUCompileSpec(Switches, Options):
     memory_mode: str = ""
     extra_flags: tuple[str, ...] = ()
     config_ini: str = ""
+    system_entries: tuple[str, ...] = ()
     via: str = "auto"
     carry_graph: bool = False
     verify_streams: bool = True
@@ -78,7 +91,7 @@ class EthosUCompileSpec(Switches, Options):
 
     def __post_init__(self) -> None:
         accelerator = find_accelerator(self.target)
-        for name in ("extra_flags", "disabled_passes"):
+        for name in ("extra_flags", "system_entries", "disabled_passes"):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         self.check_switches()
         if self.via not in _VIA:
@@ -93,7 +106,7 @@ class EthosUCompileSpec(Switches, Options):
         for name in ("carry_graph", "verify_streams"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
-        ini = self.ini
+        ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:
             object.__setattr__(self, "system_config", _default("System_Config", accelerator.system_config, systems))
@@ -108,7 +121,7 @@ class EthosUCompileSpec(Switches, Options):
             raise OptionError(
                 f"{self.target} has no memory mode {self.memory_mode!r}.", hint=_offer("Memory_Mode", modes)
             )
-        check_configuration(ini, self.system_config, self.memory_mode)
+        check_configuration(self.ini, self.system_config, self.memory_mode)
         self.vela_options()
 
     @property
@@ -117,7 +130,11 @@ class EthosUCompileSpec(Switches, Options):
 
     @property
     def ini(self) -> str:
-        """Text of the Vela configuration."""
+        """Text of the Vela configuration, with the entries that the chip or the user has given."""
+        return with_entries(self._file, self.system_config, self.system_entries) if self.system_entries else self._file
+
+    @property
+    def _file(self) -> str:
         if not self.config_ini:
             return default_ini()
         path = Path(self.config_ini)
