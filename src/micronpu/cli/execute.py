@@ -16,9 +16,8 @@ from micronpu.report.rows import plural
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import torch
 
-    from micronpu.runtime import HostProgram
+    from micronpu.runtime import ArrayProgram
 
     Array = npt.NDArray[np.generic]
 
@@ -61,13 +60,10 @@ def run_program(
     arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     listener("load", 0.0)
     import numpy as np
-    import torch
 
-    # ExecuTorch imports torchao, which reports on stderr; here it is imported in silence.
-    import micronpu.quantize  # noqa: F401
-    from micronpu.runtime import HostProgram, RunOptions
+    from micronpu.runtime import ArrayProgram, RunOptions
 
-    with HostProgram(path, RunOptions(fast=fast, isolated=isolated)) as program:
+    with ArrayProgram(path, RunOptions(fast=fast, isolated=isolated)) as program:
         notes = (
             [_NOTES[program.digest.value].format(path)]
             if program.is_isolated and program.digest.value in _NOTES
@@ -80,14 +76,15 @@ def run_program(
                 f"{path} takes {plural(len(program.inputs), 'input')} ({expected}), but {len(arrays)} were given.",
                 hint="--input x.npy, once per input, in order",
             )
-        tensors = [_tensor(name, array) for name, array in arrays]
-        results = _run_rows(program, tensors, listener) if rows else list(program.run(*tensors))
+        for name, array in arrays:
+            _check_type(name, array)
+        given = [array for _, array in arrays]
+        results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
     lines = notes
     for number, result in enumerate(results):
-        if isinstance(result, torch.Tensor):
-            array = (result.float() if result.dtype is torch.bfloat16 else result).numpy()
-            lines.append(f"output {number}: {array.dtype}[{', '.join(map(str, array.shape))}]")
-            lines.append(np.array2string(array, threshold=_SHOWN, precision=6, max_line_width=100))
+        if isinstance(result, np.ndarray):
+            lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
+            lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
         else:  # a number or nothing, which a program returns as it is
             lines.append(f"output {number}: {result}")
     for number, result in enumerate(results):
@@ -106,22 +103,19 @@ def _check_program(path: Path) -> None:
     read_pte(read_file(path), name=str(path))
 
 
-def _tensor(name: str, array: Array) -> torch.Tensor:
-    import torch
-
-    try:
-        return torch.from_numpy(array)
-    except TypeError as error:
+def _check_type(name: str, array: Array) -> None:
+    """Refuses what is neither numbers nor truth values."""
+    if array.dtype.kind not in "biufc":
         raise ModelError(
             f"The array {name} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
-        ) from error
+        )
 
 
-def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: Listener) -> list[Any]:
-    """One run per row; tensors joined along their first axis, other outputs as a list."""
-    import torch
+def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener) -> list[Any]:
+    """One run per row; arrays joined along their first axis, other outputs as a list."""
+    import numpy as np
 
-    counts = {t.shape[0] if t.dim() else 0 for t in tensors}
+    counts = {a.shape[0] if a.ndim else 0 for a in arrays}
     if len(counts) != 1 or 0 in counts:
         raise ModelError(
             f"With --rows all inputs have the same number of rows, at least one; found {sorted(counts)}.",
@@ -131,8 +125,8 @@ def _run_rows(program: HostProgram, tensors: Sequence[torch.Tensor], listener: L
     results = []
     for row in range(count):
         listener("run", row / count)
-        results.append(program.run(*(t[row : row + 1] for t in tensors)))
+        results.append(program.run_arrays(*(a[row : row + 1] for a in arrays)))
     return [
-        torch.cat([torch.atleast_1d(r) for r in column]) if isinstance(column[0], torch.Tensor) else list(column)
+        np.concatenate([np.atleast_1d(r) for r in column]) if isinstance(column[0], np.ndarray) else list(column)
         for column in zip(*results, strict=True)
     ]

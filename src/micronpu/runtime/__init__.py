@@ -4,9 +4,11 @@
 
     outputs = HostProgram("kws.pte").run(x)
 
-Importing this package loads neither torch nor ExecuTorch; loading a program does.
+Importing this package loads neither torch nor ExecuTorch; loading a program does, but for `ArrayProgram`, which takes
+NumPy arrays and needs torch for few programs.
 """
 
+from micronpu.runtime.array_program import ArrayProgram
 from micronpu.runtime.build import build_plugin, cache_directory
 from micronpu.runtime.digest import Digest, stamp, state_of
 from micronpu.runtime.plugin import Plugin, load_plugin
@@ -14,6 +16,7 @@ from micronpu.runtime.program import HostProgram, RunOptions, TensorSignature
 from micronpu.runtime.pte import PteSummary, read_pte
 
 __all__ = [
+    "ArrayProgram",
     "Digest",
     "HostProgram",
     "Plugin",

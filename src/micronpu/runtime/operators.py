@@ -1,4 +1,7 @@
-"""What the kernels of the host take: count and kinds of arguments, from the schemas that torch has of them.
+"""What the kernels of the host take: count and kinds of arguments.
+
+ExecuTorch's own kernels are listed in `kernels.txt`, so that a program can be checked without torch; what else a user
+registers, torch has schemas of.
 
 ExecuTorch's kernels do not look: a value of another kind ends the process, and a missing one is read from whatever lies
 behind the list.  The kernels of `cortex_m::*` are ours and look for themselves.
@@ -7,8 +10,12 @@ behind the list.  The kernels of `cortex_m::*` are ours and look for themselves.
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
+from pathlib import Path
 
 
 class Kind(IntEnum):
@@ -92,6 +99,7 @@ VIEW = "executorch_prim::et_view.default"
 
 
 _known: dict[str, Signature] = {}
+_OURS = "cortex_m::"
 
 
 def signature_of(operator: str) -> Signature | None:
@@ -99,14 +107,26 @@ def signature_of(operator: str) -> Signature | None:
     if operator.startswith(_PRIMITIVE_SPACE):
         return _PRIMITIVES.get(operator.removeprefix(_PRIMITIVE_SPACE), _numbers(3))
     if operator not in _known:
-        found = _from_torch(operator)
-        if found is None:  # asked again: the library that says it may be imported by then
+        line = _listed().get(operator) or describe(operator)
+        if line is None:  # asked again: the library that says it may be imported by then
             return None
-        _known[operator] = found
+        _known[operator] = _parse(line)
     return _known[operator]
 
 
-def _from_torch(operator: str) -> Signature | None:
+def needs_torch(operators: Iterable[str]) -> bool:
+    """Whether one of the operators is of a library that only torch knows, so that its calls cannot be checked here."""
+    return any(not name.startswith((_PRIMITIVE_SPACE, _OURS)) and name not in _listed() for name in operators)
+
+
+def describe(operator: str) -> str | None:
+    """A kernel's line of `kernels.txt`, from torch's schema; None where torch has none.
+
+    ``aten::abs.out(self: Tensor, out: Tensor!) repeats 1``: the exclamation mark is for what the kernel writes into;
+    "repeats" counts results that the program may name again, "returns" those that the kernel puts in place.
+    """
+    if operator.startswith(_OURS) and "torch" not in sys.modules:
+        return None  # they look for themselves: not worth the import
     import torch
 
     space, _, rest = operator.partition("::")
@@ -115,13 +135,31 @@ def _from_torch(operator: str) -> Signature | None:
         schema = torch._C._get_schema(f"{space}::{name}", overload)
     except RuntimeError:
         return None
-    parameters = [
-        Parameter(a.name, _kinds(str(a.type)), a.alias_info is not None and a.alias_info.is_write)
+    arguments = ", ".join(
+        f"{a.name}: {a.type}{'!' if a.alias_info is not None and a.alias_info.is_write else ''}"
         for a in schema.arguments
-    ]
-    returns = [Parameter("the result", frozenset(Kind)) for _ in schema.returns]
-    if any(a.is_out for a in schema.arguments):
-        return Signature(tuple(parameters), len(returns))
+    )
+    word = "repeats" if any(a.is_out for a in schema.arguments) else "returns"
+    return f"{operator}({arguments}) {word} {len(schema.returns)}"
+
+
+@cache
+def _listed() -> dict[str, str]:
+    """The lines of `kernels.txt` by operator."""
+    text = Path(__file__).with_name("kernels.txt").read_text(encoding="utf-8")
+    return {line.partition("(")[0]: line for line in text.splitlines()}
+
+
+def _parse(line: str) -> Signature:
+    body, _, results = line.partition("(")[2].rpartition(") ")
+    word, _, count = results.partition(" ")
+    parameters = []
+    for argument in body.split(", ") if body else ():
+        name, _, kind = argument.partition(": ")
+        parameters.append(Parameter(name, _kinds(kind.removesuffix("!")), kind.endswith("!")))
+    if word == "repeats":
+        return Signature(tuple(parameters), int(count))
+    returns = [Parameter("the result", frozenset(Kind)) for _ in range(int(count))]
     return Signature((*parameters, *returns))
 
 

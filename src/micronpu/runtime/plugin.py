@@ -19,12 +19,12 @@ import numpy as np
 
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
-from micronpu.runtime.build import build_plugin
+from micronpu.runtime.build import build_plugin, find_executorch
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
 from micronpu.runtime.stream_executor import StreamProgram
 from micronpu.runtime.tosa_executor import TosaProgram
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 
 
 class _Tensor(ctypes.Structure):
@@ -36,6 +36,19 @@ class _Tensor(ctypes.Structure):
         ("scalar_type", ctypes.c_int32),
         ("rank", ctypes.c_int32),
         ("shape", ctypes.POINTER(ctypes.c_int32)),
+    )
+
+
+class HostTensor(ctypes.Structure):
+    """`micronpu_host_tensor` of native/host_runtime.cpp."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("scalar_type", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int32)),
+        ("dim_order", ctypes.POINTER(ctypes.c_uint8)),
     )
 
 
@@ -74,6 +87,17 @@ class Failure(NamedTuple):
     cause: BaseException | None
 
 
+class HostFunctions(NamedTuple):
+    """What native/host_runtime.cpp exports; see there."""
+
+    quiet: Callable[[], None]
+    has_operator: Callable[..., int]
+    load: Callable[..., int | None]
+    run: Callable[..., int]
+    output: Callable[..., int]
+    free: Callable[..., None]
+
+
 class Plugin:
     """The loaded plug-in. Get it from `load_plugin`, never make a second one.
 
@@ -88,6 +112,7 @@ class Plugin:
         self.path = path
         try:
             self._library = ctypes.CDLL(str(path))
+            self.host = _host_functions(self._library)
             self._library.micronpu_abi_version.restype = ctypes.c_int32
             version = self._library.micronpu_abi_version()
         except (OSError, AttributeError) as error:
@@ -218,32 +243,69 @@ class Plugin:
         self._programs.pop(handle, None)
 
 
+def _host_functions(library: Any) -> HostFunctions:
+    """The functions of native/host_runtime.cpp, with their types."""
+    library.micronpu_host_has_operator.argtypes = (ctypes.c_char_p,)
+    library.micronpu_host_has_operator.restype = ctypes.c_int32
+    library.micronpu_host_load.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p)
+    library.micronpu_host_load.restype = ctypes.c_void_p
+    library.micronpu_host_run.argtypes = (ctypes.c_void_p, ctypes.POINTER(HostTensor), ctypes.c_int32)
+    library.micronpu_host_run.restype = ctypes.c_int32
+    library.micronpu_host_output.argtypes = (ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(HostTensor))
+    library.micronpu_host_output.restype = ctypes.c_int32
+    library.micronpu_host_free.argtypes = (ctypes.c_void_p,)
+    library.micronpu_host_free.restype = None
+    library.micronpu_host_quiet.argtypes = ()
+    library.micronpu_host_quiet.restype = None
+    return HostFunctions(
+        library.micronpu_host_quiet,
+        library.micronpu_host_has_operator,
+        library.micronpu_host_load,
+        library.micronpu_host_run,
+        library.micronpu_host_output,
+        library.micronpu_host_free,
+    )
+
+
 def _buffers(tensors: Any, count: int) -> list[Buffer]:
     return [Buffer(t.data or 0, t.size, t.scalar_type) for t in tensors[:count]]
 
 
+_KERNELS = ("libexecutorch_kernels_optimized.so", "libexecutorch_kernels_quantized.so")
+"""The libraries of the wheel with kernels that need no torch. `portable_lib` links the very same."""
 _lock = threading.Lock()
 _loaded: Plugin | None = None
+_with_torch = False
 
 
-def load_plugin() -> Plugin:
+def load_plugin(*, torch: bool = True) -> Plugin:
     """Build the plug-in if need be, load it and register its delegates and kernels; the same object on every call.
 
-    Imports the ExecuTorch runtime (and with it torch) first: the plug-in resolves its symbols against that library.
+    Args:
+        torch: import ExecuTorch's Python interface, and with it torch, unless that has been done. Without, only the
+            libraries of its kernels are loaded.
 
     Raises:
         RuntimeUnavailableError: it cannot be built or loaded on this machine.
     """
-    global _loaded
+    global _loaded, _with_torch
     with _lock:
-        if _loaded is None:
-            path = build_plugin()
-            try:
+        path = build_plugin() if _loaded is None else _loaded.path
+        try:
+            if torch and not _with_torch:
                 import executorch.extension.pybindings.portable_lib
                 import executorch.kernels.quantized  # noqa: F401  (registers the out variants of q and dq)
-            except (ImportError, OSError) as error:
-                raise RuntimeUnavailableError(
-                    f"The ExecuTorch runtime cannot be imported: {error}.", hint='pip install "executorch==1.5.*" torch'
-                ) from error
+
+                _with_torch = True
+            elif _loaded is None:
+                for name in _KERNELS:
+                    ctypes.CDLL(str(find_executorch().library_directory / name), mode=ctypes.RTLD_GLOBAL)
+        except (ImportError, OSError) as error:
+            raise RuntimeUnavailableError(
+                f"The ExecuTorch runtime cannot be imported: {error}.", hint='pip install "executorch==1.5.*" torch'
+            ) from error
+        if _loaded is None:
             _loaded = Plugin(path)
+            if not _with_torch:
+                _loaded.host.quiet()
         return _loaded

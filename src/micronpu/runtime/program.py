@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,9 +149,7 @@ class HostProgram:
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
             return
-        self._plugin: Plugin = load_plugin()  # first: it brings the schemas of the kernels
-        check_plan(self._data, self._name, method)
-        self._load()
+        self._start()
 
     def _is_isolated(self, is_file: bool) -> bool:
         """Where the program is to run.
@@ -302,6 +301,12 @@ class HostProgram:
         signature = ", ".join(map(str, self.inputs)) + " -> " + ", ".join(map(str, self.outputs))
         return f"HostProgram({self._name}: {self.method_name}({signature}), delegates: {list(self.delegates)})"
 
+    def _start(self) -> None:
+        """Check the plan and load the method into this process."""
+        self._plugin: Plugin = load_plugin()  # first: it brings the schemas of the kernels
+        check_plan(self._data, self._name, self.method_name)
+        self._load()
+
     def _load(self) -> None:
         with _EXECUTORCH:
             self._load_locked()
@@ -324,19 +329,23 @@ class HostProgram:
                 hint="import the package that registers their kernels before loading the program",
             )
         self._plugin.clear_error()
-        mode = Mode.FAST if self.options.fast else Mode.REFERENCE
-        mode |= Mode.GRAPH if self.options.graph else Mode.REFERENCE
         try:
             self._program = runtime.load_program(
                 self._data,
                 enable_etdump=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
             )
-            with self._plugin.mode(mode):
+            with self._plugin.mode(self._mode):
                 self._method = self._program.load_method(self.method_name)
         except RuntimeError as error:
             self.close()
             raise self._failure(f"{self._name} cannot be loaded", error) from error
+
+    @property
+    def _mode(self) -> Mode:
+        """How delegates compute."""
+        mode = Mode.FAST if self.options.fast else Mode.REFERENCE
+        return mode | (Mode.GRAPH if self.options.graph else Mode.REFERENCE)
 
     def _reserve(self) -> None:
         """Make sure that the values of one more run fit into the debug buffer."""
@@ -370,8 +379,15 @@ class HostProgram:
         sentence, _, hint = failure.sentence.partition(" Try: ")
         return PayloadError(f"{what}: {sentence}", hint=hint.rstrip("."))
 
-    def _arguments(self, inputs: tuple[Any, ...]) -> list[Any]:
+    def _arguments(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
+        self._check_count(inputs)
+        return [
+            given if wanted is None else self._argument(position, given, wanted)
+            for position, (given, wanted) in enumerate(zip(inputs, self._summary.inputs, strict=True))
+        ]
+
+    def _check_count(self, inputs: Sequence[Any]) -> None:
         expected = self._summary.inputs
         if len(inputs) != len(expected):
             signature = ", ".join(map(str, self.inputs)) or "none"
@@ -379,10 +395,6 @@ class HostProgram:
                 f"{self._name} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
                 hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",
             )
-        return [
-            given if wanted is None else self._argument(position, given, wanted)
-            for position, (given, wanted) in enumerate(zip(inputs, expected, strict=True))
-        ]
 
     def _argument(self, position: int, given: Any, wanted: TensorValue) -> Any:
         import torch
@@ -410,20 +422,7 @@ class HostProgram:
                 hint="tensor.cpu()",
             )
         dtype = str(given.dtype).removeprefix("torch.")
-        shape = tuple(given.shape)
-        fits = shape == wanted.shape
-        if wanted.dynamic and len(shape) == len(wanted.shape):
-            fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
-        if dtype != wanted.dtype or not fits:
-            same_size = math.prod(shape) == math.prod(wanted.shape)
-            raise ModelError(
-                f"{where} must be {signature}, but {TensorSignature(dtype, shape)} was given.",
-                hint=f"tensor.to(torch.{wanted.dtype})"
-                if fits
-                else f"tensor.reshape{wanted.shape}"
-                if same_size
-                else "the shape of the example inputs that the program was compiled with",
-            )
+        self._check_type(where, dtype, tuple(given.shape), wanted, f"tensor.to(torch.{wanted.dtype})")
         order = wanted.dim_order
         if (told := _other_layout(given, order)) is not None:
             asked, hint = told
@@ -433,6 +432,28 @@ class HostProgram:
         physical = given.detach().permute(order).contiguous()
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return physical.permute(inverse)
+
+    @staticmethod
+    def _check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorValue, convert: str) -> None:
+        """Refuses an input of another element type or shape.
+
+        Args:
+            where: which input, the beginning of the sentence.
+            convert: what to try where only the type is another.
+        """
+        fits = shape == wanted.shape
+        if wanted.dynamic and len(shape) == len(wanted.shape):
+            fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
+        if dtype != wanted.dtype or not fits:
+            same_size = math.prod(shape) == math.prod(wanted.shape)
+            raise ModelError(
+                f"{where} must be {_signature(wanted)}, but {TensorSignature(dtype, shape)} was given.",
+                hint=convert
+                if fits
+                else f"tensor.reshape{wanted.shape}"
+                if same_size
+                else "the shape of the example inputs that the program was compiled with",
+            )
 
 
 def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:

@@ -1,0 +1,112 @@
+"""A method on ExecuTorch's runtime without torch, through the C interface of the plug-in: arrays in, arrays out.
+
+The runtime takes the program's plan on trust: `micronpu.runtime.plan.check_plan` comes first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from micronpu.runtime.litert_executor import NUMPY_TYPES
+from micronpu.runtime.plugin import HostTensor, Plugin
+from micronpu.runtime.pte import MethodSummary
+
+Array = np.ndarray[Any, Any]
+
+
+class NativeError(RuntimeError):
+    """The runtime has refused: the plug-in's last error says why."""
+
+
+def has_all(plugin: Plugin, operators: Sequence[str]) -> bool:
+    """Whether the runtime has a kernel for each operator, such as "aten::add.out"."""
+    return all(plugin.host.has_operator(name.encode()) for name in operators)
+
+
+def has_arrays(summary: MethodSummary) -> bool:
+    """Whether all inputs and outputs of a method are tensors whose element type NumPy has."""
+    return all(v is not None and v.scalar_type in NUMPY_TYPES for v in (*summary.inputs, *summary.outputs))
+
+
+class NativeMethod:
+    """A loaded method.
+
+    Args:
+        plugin: set to the mode that delegates are to compute in.
+        data: the program, whose plan is checked.
+        summary: of the method.
+
+    Raises:
+        NativeError: the runtime does not load it.
+    """
+
+    def __init__(self, plugin: Plugin, data: bytes, summary: MethodSummary) -> None:
+        self._plugin = plugin
+        self._data = data  # the runtime reads it as long as the method lives
+        self._summary = summary
+        self._lock = threading.Lock()
+        plugin.clear_error()
+        self._handle = plugin.host.load(data, len(data), summary.name.encode())
+        if not self._handle:
+            raise NativeError
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Runs once.
+
+        Args:
+            inputs: of the method's types and shapes, laid out in its order of axes.
+
+        Returns:
+            New arrays, laid out as the method has them.
+
+        Raises:
+            NativeError: the method fails, or is closed.
+        """
+        with self._lock:
+            if not self._handle:
+                raise NativeError
+            self._plugin.clear_error()
+            given = (HostTensor * max(len(inputs), 1))()
+            for tensor, array, wanted in zip(given, inputs, self._summary.inputs, strict=False):
+                assert wanted is not None  # see has_arrays
+                tensor.data = array.ctypes.data
+                tensor.size = array.nbytes
+                tensor.scalar_type = wanted.scalar_type
+                tensor.rank = array.ndim
+                tensor.shape = (ctypes.c_int32 * array.ndim)(*array.shape)
+                tensor.dim_order = (ctypes.c_uint8 * array.ndim)(*wanted.dim_order)
+            if self._plugin.host.run(self._handle, given, len(inputs)):
+                raise NativeError
+            return [self._output(i) for i in range(len(self._summary.outputs))]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been freed."""
+        return not self._handle
+
+    def close(self) -> None:
+        """Frees the method; safe to call twice."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle:
+                self._plugin.host.free(handle)
+
+    def _output(self, index: int) -> Array:
+        found = HostTensor()
+        if self._plugin.host.output(self._handle, index, ctypes.byref(found)):
+            raise NativeError
+        rank = found.rank
+        shape, order = tuple(found.shape[:rank]), tuple(found.dim_order[:rank])
+        content = ctypes.string_at(found.data, found.size) if found.size else b""
+        physical = np.frombuffer(bytearray(content), NUMPY_TYPES[found.scalar_type])
+        inverse = sorted(range(rank), key=order.__getitem__)
+        return physical.reshape([shape[axis] for axis in order]).transpose(inverse)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
