@@ -9,10 +9,11 @@ import pytest
 
 from micronpu.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
+from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _pack_block as pack_block
-from micronpu.targets.ethosu.vela import Border, VelaProgram
+from micronpu.targets.ethosu.vela import VelaProgram
 
 PROGRAM = VelaProgram(
     commands=b"COP1" + bytes(range(17)),

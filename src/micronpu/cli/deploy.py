@@ -12,6 +12,8 @@ from micronpu.cli import console
 from micronpu.files import read_file
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from micronpu.deploy.deployment import Deployment
 
 
@@ -74,7 +76,7 @@ def deploy(
 
         console.output().print_json(json_module.dumps(_told(done)))
         return
-    show_deployment(done)
+    show_deployment(done, console.output())
 
 
 def check_folder_free(folder: Path) -> None:
@@ -113,12 +115,11 @@ def _told(done: Deployment) -> dict[str, object]:
     }
 
 
-def show_deployment(done: Deployment) -> None:
+def show_deployment(done: Deployment, out: Console) -> None:
     """Prints sizes, verdicts and notes."""
     from rich import box
     from rich.table import Table
 
-    out = console.output()
     rows = done.board.rows(done.program_bytes, done.pools)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("memory")

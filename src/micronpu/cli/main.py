@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, inspect, deploy, disassemble, targets, passes."""
+"""`micronpu`: compile, check, run, inspect, deploy, disassemble, doctor, targets, passes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.disassemble import disassemble
+from micronpu.cli.doctor import doctor
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
@@ -41,7 +43,14 @@ Target = Annotated[str, typer.Option("--target", "-t", help="What to compile for
 HtmlReport = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
 ]
-JsonReport = Annotated[Path | None, typer.Option(metavar="PATH", help="Write the report as JSON.", show_default=False)]
+JsonReport = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="Write the report as JSON; - for standard output, and all else to standard error.",
+        show_default=False,
+    ),
+]
 PerTensor = Annotated[
     bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
 ]
@@ -66,6 +75,7 @@ Verify = Annotated[
     bool,
     typer.Option("--verify/--no-verify", help="Run the program on two calibration inputs beside the quantized model."),
 ]
+_STANDARD_OUTPUT = Path("-")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -144,7 +154,7 @@ def compile_command(
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     for path in (output, report_html, report_json):
-        if path is not None:
+        if path is not None and not (path == _STANDARD_OUTPUT and path is report_json):
             check_writable(path)
     if deploy_to is not None:
         check_folder_free(deploy_to)
@@ -171,7 +181,7 @@ def compile_command(
             verify=verify,
             listener=listener,
         )
-    out = console.output()
+    out = _words(report_json)
     out.print(program)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
@@ -181,7 +191,7 @@ def compile_command(
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)
     if deploy_to is not None:
-        show_deployment(program.deploy(deploy_to, target=target))
+        show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
 
 
@@ -214,7 +224,7 @@ def check(
 
     options = chosen_options(context, find_target(target))
     for path in (report_html, report_json):
-        if path is not None:
+        if path is not None and not (path == _STANDARD_OUTPUT and path is report_json):
             check_writable(path)
     with console.progress() as listener:
         listener("load", 0.0)
@@ -233,18 +243,25 @@ def check(
             io=check_activations(io, "--io") if io is not None else None,
             options=options,
         ).report
-    console.output().print(report)
+    _words(report_json).print(report)
     _write_reports(report, report_html, report_json)
     if require_full and report.left_over:
         raise typer.Exit(1)
 
 
+def _words(report_json: Path | None) -> Console:
+    """Where a command says what it has done: not where a program reads JSON."""
+    return console.errors() if report_json == _STANDARD_OUTPUT else console.output()
+
+
 def _write_reports(report: DelegationReport, html: Path | None, json: Path | None) -> None:
-    out = console.output()
+    out = _words(json)
     if html is not None:
         report.to_html(html)
         out.print(Text(f"Wrote {html}."), soft_wrap=True)
-    if json is not None:
+    if json == _STANDARD_OUTPUT:
+        typer.echo(report.to_json())
+    elif json is not None:
         write_file(json, (report.to_json() + "\n").encode())
         out.print(Text(f"Wrote {json}."), soft_wrap=True)
 
@@ -323,6 +340,7 @@ def inspect(
 
 
 app.command()(deploy)
+app.command()(doctor)
 app.command()(disassemble)
 
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from micronpu.errors import MicroNpuError, ModelError, RuntimeUnavailableError
 from micronpu.runtime.build import build_ethosu_simulator
 from micronpu.targets.ethosu.accelerators import find_accelerator
+from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import EthosUPayload, parse
-from micronpu.targets.ethosu.vela import Border
 
 Array = npt.NDArray[Any]
 

@@ -17,9 +17,9 @@ import numpy as np
 from micronpu.errors import PayloadError
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace
+from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import FIRST, parse
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, accelerator_of
-from micronpu.targets.ethosu.vela import Border
 
 IDENTIFIER = FIRST.encode()
 """What a payload begins with."""

@@ -14,9 +14,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from micronpu.errors import PayloadError
-from micronpu.targets.ethosu.vela import Border, VelaProgram
+from micronpu.targets.ethosu.border import Border
+
+if TYPE_CHECKING:
+    from micronpu.targets.ethosu.vela import VelaProgram
 
 _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")

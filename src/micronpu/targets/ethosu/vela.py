@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from micronpu.errors import UnsupportedError
 from micronpu.targets.ethosu.accelerators import clock_hz
+from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.stream import operation_offsets
 from micronpu.targets.ethosu.vela_process import VELA, WorkerEndedError
@@ -19,23 +20,6 @@ _SECONDS_PER_KIB = 0.1
 
 class VelaError(UnsupportedError):
     """Vela refuses a program; the message is Vela's."""
-
-
-@dataclass(frozen=True)
-class Border:
-    """An input or output of a Vela program.
-
-    Attributes:
-        shape: up to six sizes.
-        element_size: bytes per element.
-        address: offset in its region.
-        region: 1 is the scratch memory.
-    """
-
-    shape: tuple[int, ...]
-    element_size: int
-    address: int
-    region: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""`micronpu doctor`: what is installed, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from micronpu.cli import console
+from micronpu.errors import RuntimeUnavailableError
+
+_PACKAGE = "micronpu"
+_REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
+_VENDOR = "eiq_neutron_sdk"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that micronpu needs, or can use.
+
+    Attributes:
+        name: of it.
+        found: what is there; "" for nothing.
+        good: whether it will do.
+        remedy: what to do where it will not.
+        needed: whether micronpu cannot do without.
+    """
+
+    name: str
+    found: str
+    good: bool
+    remedy: str = ""
+    needed: bool = True
+
+
+def doctor(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    """Say what is installed, what is missing and how to get it.
+
+    Exit code 1 where something is missing that micronpu cannot do without.
+    """
+    _doctor(debug=debug)
+
+
+@console.guarded
+def _doctor(debug: bool) -> None:
+    out = console.output()
+    out.print(f"Tested on Linux on x86-64; here: {platform.system()} on {platform.machine()}.")
+    findings = list(examine())
+    width = max(len(f.name) for f in findings)
+    for finding in findings:
+        mark = "ok" if finding.good else "missing" if finding.needed else "absent"
+        line = f"{mark:8} {finding.name:{width}}  {finding.found or 'not there'}"
+        if not finding.good:
+            line += f"  Try: {finding.remedy}"
+        out.print(Text(line, style="" if finding.good or not finding.needed else "red"), soft_wrap=True)
+    if any(f.needed and not f.good for f in findings):
+        raise typer.Exit(1)
+
+
+def examine() -> Iterator[Finding]:
+    """All findings; imports none of what it looks for."""
+    wanted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
+    version = platform.python_version()
+    yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
+    for text in importlib.metadata.requires(_PACKAGE) or ():
+        match = _REQUIREMENT.match(text)
+        if (
+            match is None
+            or "extra ==" in (match[3] or "")
+            or ("python_version" in text and sys.version_info >= (3, 11))
+        ):
+            continue
+        name, limits = match[1], match[2].strip()
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
+        found = f"{version} ({limits})" if version else ""
+        yield Finding(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
+    yield from _examine_plugin()
+    there = importlib.util.find_spec(_VENDOR) is not None
+    remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
+    yield Finding(_VENDOR, "installed" if there else "", there, remedy, needed=False)
+
+
+def _examine_plugin() -> Iterator[Finding]:
+    try:
+        from micronpu.runtime.build import cache_directory, find_compiler
+    except ImportError:
+        return  # NumPy, which is missing above
+    checks: dict[str, Callable[[], str]] = {
+        "C++ compiler": lambda: " ".join(find_compiler()),
+        "plug-in's cache": lambda: str(cache_directory()),
+    }
+    for name, find in checks.items():
+        try:
+            yield Finding(name, find(), True)
+        except RuntimeUnavailableError as error:
+            yield Finding(name, "", False, error.hint)
+
+
+def satisfies(version: str, limits: str) -> bool:
+    """Whether a version keeps limits such as ">=2.0,<3" or "==1.5.*"; what it has beyond its numbers does not count."""
+    have = _numbers(version)
+    for limit in filter(None, map(str.strip, limits.split(","))):
+        sign, text = re.match(r"([<>=!~]+)\s*(.*)", limit).groups()  # type: ignore[union-attr]
+        wanted = _numbers(text)
+        size = len(wanted) if text.endswith(".*") else max(len(have), len(wanted))
+        left, right = (tuple([*v, *[0] * size][:size]) for v in (have, wanted))
+        kept = {"==": left == right, "!=": left != right, ">=": left >= right, "<": left < right}
+        kept |= {"<=": left <= right, ">": left > right, "~=": left >= right and left[: len(wanted) - 1] == wanted[:-1]}
+        if not kept[sign]:
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
