@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,14 @@ def test_the_checks_come_first(tmp_path: Path) -> None:
     with ArrayProgram(unstamped) as program:
         assert program.digest is Digest.MISSING
         assert program.is_isolated and not program.is_native
+
+
+def test_threads_run_programs_of_both_ways() -> None:
+    pte, arrays = conv_pte(), [int8(1, 3, 5, 4, seed=i).numpy() for i in range(8)]
+    with ArrayProgram(pte) as program, HostProgram(pte) as other, ThreadPoolExecutor(4) as pool:
+        expected = [other.run(torch.from_numpy(a))[0].numpy() for a in arrays]
+        found = list(pool.map(lambda a: (program.run_arrays(a)[0], other.run(torch.from_numpy(a))[0]), arrays * 5))
+    assert all(np.array_equal(a, e) and np.array_equal(b, e) for (a, b), e in zip(found, expected * 5, strict=True))
 
 
 def test_a_payload_that_fails_says_why() -> None:

@@ -12,7 +12,7 @@ from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arra
 from micronpu.runtime.operators import needs_torch
 from micronpu.runtime.plan import check_plan
 from micronpu.runtime.plugin import load_plugin
-from micronpu.runtime.program import HostProgram
+from micronpu.runtime.program import EXECUTORCH, HostProgram
 from micronpu.runtime.pte import TensorValue
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ class ArrayProgram(HostProgram):
         ]
         if self._native is None:
             return self._run_with_torch(arguments)
-        if self._native.is_closed:
-            raise ModelError(f"{self._name} is closed.", hint="load it again with ArrayProgram")
         try:
-            return tuple(self._native.run(arguments))
+            with EXECUTORCH:
+                if self._native.is_closed:
+                    raise ModelError(f"{self._name} is closed.", hint="load it again with ArrayProgram")
+                return tuple(self._native.run(arguments))
         except NativeError as error:
             raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
 
@@ -83,7 +84,8 @@ class ArrayProgram(HostProgram):
     def close(self) -> None:
         """Free the program now; running it afterwards is an error. Safe to call twice."""
         if self._native is not None:
-            self._native.close()
+            with EXECUTORCH:
+                self._native.close()
         super().close()
 
     def _start(self) -> None:
@@ -100,7 +102,7 @@ class ArrayProgram(HostProgram):
             return super()._start()  # which knows more kernels, or says which ones are missing
         check_plan(self._data, self._name, self.method_name)
         try:
-            with self._plugin.mode(self._mode):
+            with EXECUTORCH, self._plugin.mode(self._mode):
                 self._native = NativeMethod(self._plugin, self._data, summary)
         except NativeError as error:
             raise self._failure(f"{self._name} cannot be loaded", error) from error

@@ -24,11 +24,12 @@ from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 if TYPE_CHECKING:
     import torch
 
-_EXECUTORCH = threading.RLock()
-"""Held around every call of ExecuTorch's Python interface, by all programs of the process.
+EXECUTORCH = threading.RLock()
+"""Held around every call of ExecuTorch, by all programs of the process.
 
-Each call redirects C++'s standard output for its time and puts back what it found.  The simulators lend Python's lock
-to other threads in between: calls that overlap put back each other's, and the process ends in a segmentation fault.
+Each call of its Python interface redirects C++'s standard output for its time and puts back what it found. The
+simulators lend Python's lock to other threads in between: calls that overlap put back each other's, and the process
+ends in a segmentation fault.
 """
 _UNNAMED = "The program"
 _Bytes = bytes | bytearray | memoryview
@@ -206,7 +207,7 @@ class HostProgram:
                 return self._isolated.run(arguments)
             if self._method is None:
                 raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
-            with _EXECUTORCH:
+            with EXECUTORCH:
                 self._reserve()
                 self._plugin.clear_error()
                 try:
@@ -269,7 +270,7 @@ class HostProgram:
             try:
                 with tempfile.TemporaryDirectory(prefix=".micronpu-", dir=target.parent) as scratch:
                     record, values = Path(scratch) / "etdump", Path(scratch) / "values"
-                    with _EXECUTORCH:
+                    with EXECUTORCH:
                         self._program.write_etdump_result_to_file(str(record), str(values))
                     if debug_buffer is not None:
                         # Not os.replace: the two paths may be on different file systems.
@@ -284,7 +285,7 @@ class HostProgram:
     def close(self) -> None:
         """Free the program now; running it afterwards is an error. Safe to call twice."""
         with self._lock:
-            with _EXECUTORCH:
+            with EXECUTORCH:
                 self._method = None
                 self._program = None
             isolated, self._isolated = self._isolated, None
@@ -308,7 +309,7 @@ class HostProgram:
         self._load()
 
     def _load(self) -> None:
-        with _EXECUTORCH:
+        with EXECUTORCH:
             self._load_locked()
 
     def _load_locked(self) -> None:
