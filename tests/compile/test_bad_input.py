@@ -98,15 +98,8 @@ class Log(nn.Module):
         return torch.relu(torch.log(x)) + 1
 
 
-class Mask(nn.Module):
-    """torch's observers pass over infinity: the masked elements would come out as the smallest number seen."""
-
-    def forward(self, x):
-        return torch.softmax(x.masked_fill(x > 0, float("-inf")), -1)
-
-
-@pytest.mark.parametrize(("model", "node", "good"), [(Log(), "log", X.abs() + 1), (Mask(), "masked_fill", -X.abs())])
-def test_not_finite_inside_the_model(model, node, good):
+def test_not_finite_inside_the_model():
+    model, node, good = Log(), "log", X.abs() + 1
     line = model.forward.__code__.co_firstlineno + 1
     refused(
         lambda: micronpu.compile(model.eval(), X.abs(), calibration=[good, X]),

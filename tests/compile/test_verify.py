@@ -54,7 +54,9 @@ def test_the_agreement_is_in_the_report(target, io):
 def broken(graph: Graph, **options: Any) -> Graph:
     """The passes, and then one that spoils the second convolution."""
     made = run_passes(graph, **options)
-    (node,) = (n for n in graph.nodes if any(name.startswith("conv2d_1") for name in n.origin.nodes))
+    node = next((n for n in graph.nodes if any(name.startswith("conv2d_1") for name in n.origin.nodes)), None)
+    if node is None:  # another operator, shown to Vela alone
+        return made
     weight = node.inputs[1]
     weight.data = np.roll(weight.data, 1, axis=0)
     return made
