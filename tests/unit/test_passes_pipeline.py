@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -277,11 +276,6 @@ def executed_lines(number: int) -> int:
 
 
 def test_the_cost_is_linear():
+    """In lines that are executed, which no load changes; at 400 blocks as at 40."""
     assert executed_lines(80) < 2.1 * executed_lines(40)
-
-
-def test_400_blocks_take_less_than_a_second():
-    graph = blocks(400)
-    start = time.process_time()
-    run_passes(graph)
-    assert time.process_time() - start < 1.0
+    assert executed_lines(400) < 10.5 * executed_lines(40)
