@@ -7,7 +7,7 @@ A row is one operator with the types of its operands:
     case(Concat(1), tensors=[i8(1, 2), i8(1, 3)])
 
 Rows stand in the list ``CASES`` of `tests/cases_<family>.py`; every such file is found by itself, and every row is run
-by `tests/oracle/test_operators.py`.  Operands are in the operator's own layout (channels last for windows).  A bias
+by `tests/oracle/ops/test_operators.py`.  Operands are in the operator's own layout (channels last for windows).  A bias
 that a row does not name is made up, at the scale that it must have.
 """
 

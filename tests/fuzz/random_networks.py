@@ -6,7 +6,7 @@ Each network is drawn from a seed, and so are target, element type, format and e
 of micronpu's, a program that differs from the quantized network by more than `compile` allows, one that differs from
 the reference interpreter in a single element where it is one partition and nothing else, an entry that fails where the
 other does not, and bytes that depend on the hash seed.  What fails is shrunk to its first steps and printed as a row
-for `tests/compile/test_random_programs.py`.
+for `tests/compile/compiler/test_random_programs.py`.
 """
 
 from __future__ import annotations

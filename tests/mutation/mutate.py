@@ -29,18 +29,18 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "micronpu"
 
 PLANS: dict[str, tuple[str, ...]] = {
-    "passes/cleanup.py": ("tests/unit/test_passes_cleanup.py",),
-    "passes/fusion.py": ("tests/unit/test_passes_fusion.py",),
+    "passes/cleanup.py": ("tests/unit/passes/test_passes_cleanup.py",),
+    "passes/fusion.py": ("tests/unit/passes/test_passes_fusion.py",),
     "passes/layout.py": (
-        "tests/unit/test_passes_layout.py",
-        "tests/unit/test_passes_lift.py",
+        "tests/unit/passes/test_passes_layout.py",
+        "tests/unit/passes/test_passes_lift.py",
     ),
-    "passes/legalize.py": ("tests/unit/test_passes_legalize.py",),
-    "passes/reshapes.py": ("tests/unit/test_passes_reshapes.py",),
-    "passes/windows.py": ("tests/unit/test_passes_reshapes.py",),
-    "targets/neutron/rules/published.py": ("tests/unit/test_published_rules.py",),
-    "targets/neutron/rules/spatial.py": ("tests/unit/test_published_rules.py",),
-    "targets/ethosu/rewrites_sound.py": ("tests/oracle/test_ethosu_streams.py",),
+    "passes/legalize.py": ("tests/unit/passes/test_passes_legalize.py",),
+    "passes/reshapes.py": ("tests/unit/passes/test_passes_reshapes.py",),
+    "passes/windows.py": ("tests/unit/passes/test_passes_reshapes.py",),
+    "targets/neutron/rules/published.py": ("tests/unit/targets/neutron/test_published_rules.py",),
+    "targets/neutron/rules/spatial.py": ("tests/unit/targets/neutron/test_published_rules.py",),
+    "targets/ethosu/rewrites_sound.py": ("tests/oracle/targets/ethosu/test_ethosu_streams.py",),
 }
 """A file of the package and the tests that have to notice what is done to it."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.deploy.programs import program
-from tests.oracle.test_stream_proof import made
+from tests.oracle.targets.ethosu.test_stream_proof import made
 from typer.testing import CliRunner
 
 from micronpu.cli.main import app

@@ -2,7 +2,7 @@
 
 Exact up to float rounding, except that a masked key keeps a small weight (see `MASKED`).  `torch.nn.MultiheadAttention`
 needs no composition of its own: export shows its projections and either the operator here or the products themselves.
-What int8 makes of the results is tested in `tests/compile/test_attention.py`.
+What int8 makes of the results is tested in `tests/compile/ops/test_attention.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recurrent layers as compositions of their steps: an NPU program has no loop.
 
 Exact up to float rounding; the states of all steps get one grid where the layer's result is read as a whole.  The
-weights stand in the program once.  Tested in `tests/compile/test_recurrent.py`.
+weights stand in the program once.  Tested in `tests/compile/ops/test_recurrent.py`.
 """
 
 from __future__ import annotations

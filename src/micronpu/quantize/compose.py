@@ -1,7 +1,7 @@
 """Writes the compositions of `micronpu.ops` into the float program: the one walker.
 
 It runs before annotation, so that every intermediate value gets an observer, and thus a grid, of its own.  What int8
-makes of the intermediate values is tested in `tests/compile/test_operators_elementwise.py`.
+makes of the intermediate values is tested in `tests/compile/ops/test_operators_elementwise.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""What `micronpu doctor` finds, and the other answers that need no model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.test_cli_help import micronpu as command
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.cli.doctor import examine, satisfies
+from micronpu.cli.main import app
+
+
+def test_all_is_there_and_nothing_is_imported() -> None:
+    done = command("doctor")
+    assert done.returncode == 0
+    assert done.stderr == "['numpy']\n"
+    for name in ("executorch", "torch", "ai-edge-litert", "C++ compiler"):
+        assert any(line.startswith("ok") and f" {name} " in line for line in done.stdout.splitlines()), name
+
+
+def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "torchao":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.4.9" if name == "executorch" else found(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    bad = {f.name: f for f in examine() if f.needed and not f.good}
+    assert set(bad) == {"torchao", "executorch"}
+    assert "torchao==0.18.*" in bad["torchao"].remedy
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "missing  torchao" in done.stdout and "pip install" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "limits", "expected"),
+    [
+        ("1.5.2", "==1.5.*", True),
+        ("1.50", "==1.5.*", False),
+        ("2.13.0+cpu", "==2.13.0", True),
+        ("2.13.1", "==2.13.0", False),
+        ("2.0", "<3,>=2.0", True),
+        ("3.0.0", "<3,>=2.0", False),
+        ("1.26.4", "<3,>=2.0", False),
+        ("3.9.1", "<3.14,>=3.10", False),
+        ("5", "", True),
+    ],
+)
+def test_versions_are_held_to_their_limits(version: str, limits: str, expected: bool) -> None:
+    assert satisfies(version, limits) is expected
+
+
+def test_dir_lists_what_there_is() -> None:
+    assert set(micronpu.__all__) <= set(dir(micronpu))
+
+
+def test_the_report_on_standard_output_is_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef net():\n    return torch.nn.Conv2d(2, 4, 3).eval(), (torch.zeros(1, 2, 8, 8),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["check", "net.py:net", "--report-json", "-"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+    assert "operator" in done.stderr
+    assert not (tmp_path / "-").exists()

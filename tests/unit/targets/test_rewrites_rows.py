@@ -1,0 +1,108 @@
+"""Every rewrite of every family fires on rows of the operator tests, and differs from the reference by what it says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from tests.cases import Case, all_cases
+from tests.compile.targets.neutron.test_neutron_rewrites import ROWS as NEUTRON_ROWS
+from tests.unit.targets.ethosu.test_ethosu_offers import CASES as OFFERS
+from tests.unit.targets.ethosu.test_ethosu_offers import convolution
+
+from micronpu.errors import UnsupportedError
+from micronpu.ir import DType, Graph, Stage, interpret, verify
+from micronpu.ir.graph import Node
+from micronpu.ir.window import Padding2d
+from micronpu.ops.activation import Clamp
+from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.targets.cortexm import rewrites as cortexm
+from micronpu.targets.ethosu import rewrites as ethosu
+from micronpu.targets.neutron import rewrites as neutron
+
+FAMILIES: dict[str, Sequence[Rewrite]] = {
+    "neutron": neutron.REWRITES,
+    "ethosu": (*ethosu.REWRITES, *ethosu.TO_BE_SOUND),
+    "cortexm": cortexm.REWRITES,
+}
+PAIRS = [(family, rewrite) for family, rewrites in FAMILIES.items() for rewrite in rewrites]
+
+
+def int8_rows() -> list[Case]:
+    return [row for row in all_cases() if all(t.type.dtype is DType.INT8 for t in row.graph().inputs)]
+
+
+def graphs() -> Iterator[Graph]:
+    """Graphs whose last node is what a rewrite may work on."""
+    yield from (row.graph() for row in int8_rows())
+    yield from (graph.clone() for made in NEUTRON_ROWS.values() for graph in made)
+    yield from (make() for _, make, _ in OFFERS)
+    yield convolution((16, 24, 3), (5, 4, 4), (4, 4))
+    yield convolution((17, 24, 3), (5, 7, 5), (4, 5), Padding2d(3, 3, 2, 2))
+
+
+def steps_apart(rewrite: Rewrite, graph: Graph) -> int | None:
+    """By how many steps what it makes of the last node differs at the most; None where it offers nothing."""
+    node = graph.nodes[-1]
+    before = graph.nodes[-2] if len(graph.nodes) > 1 else None
+    offers = list(rewrite.offers(node, before))
+    if not offers:
+        return None
+    rng, worst = np.random.default_rng(0), 0
+    inputs = [rng.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
+    expected = interpret(graph, inputs)
+    for nodes in offers:
+        changed = Graph(list(graph.inputs), list(graph.outputs), [*graph.nodes[:-1], *nodes])
+        changed.remove_dead()
+        verify(changed, Stage.IMPORTED)
+        got = interpret(changed, inputs)
+        apart = (np.abs(a.astype(np.int64) - b).max(initial=0) for a, b in zip(expected, got, strict=True))
+        worst = max(worst, *(int(a) for a in apart))
+    return worst
+
+
+def test_names_differ_in_a_family_and_say_something() -> None:
+    for rewrites in FAMILIES.values():
+        assert len({r.name for r in rewrites}) == len(rewrites)
+        assert all((inspect.getdoc(type(r)) or "").split("\n")[0].endswith((".", "Exact and free.")) for r in rewrites)
+
+
+@pytest.fixture(scope="module")
+def known() -> list[Graph]:
+    return list(graphs())
+
+
+@pytest.mark.parametrize(("family", "rewrite"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_a_rewrite_fires_and_keeps_its_bound(family: str, rewrite: Rewrite, known: list[Graph]) -> None:
+    found = []
+    for graph in known:
+        try:
+            apart = steps_apart(rewrite, graph)
+        except UnsupportedError:
+            continue
+        if apart is not None:
+            found.append(apart)
+        if len(found) == 3:
+            break
+    assert found, f"{rewrite.name} of {family} has no row on which it fires"
+    if rewrite.max_steps is not None:
+        assert max(found) <= rewrite.max_steps
+
+
+class DropLowestBound(Rewrite):
+    """A clamp without its lower bound, which is wrong."""
+
+    name = "drop_lowest_bound"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if not isinstance(node.op, Clamp):
+            return None
+        chain = Chain(self.name, node)
+        return chain.result(chain.add(Clamp(None, 1e3), *node.inputs), node.output)
+
+
+def test_a_wrong_rewrite_is_found(known: list[Graph]) -> None:
+    found = [apart for graph in known if (apart := steps_apart(DropLowestBound(), graph)) is not None]
+    assert max(found) > 0
