@@ -73,7 +73,17 @@ MissingKernels = Annotated[
 ]
 Verify = Annotated[
     bool,
-    typer.Option("--verify/--no-verify", help="Run the program on two calibration inputs beside the quantized model."),
+    typer.Option(
+        "--verify/--no-verify", help="Run the program on a few rows beside the quantized model and the float model."
+    ),
+]
+HeldOut = Annotated[
+    int | None,
+    typer.Option(
+        metavar="ROWS",
+        help="Calibration rows that are kept back, for the program to be judged on.",
+        show_default="one in eight, at most 8, of 16 or more",
+    ),
 ]
 _STANDARD_OUTPUT = Path("-")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -138,6 +148,7 @@ def compile_command(
     io: InOut = None,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
+    held_out: HeldOut = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -179,6 +190,7 @@ def compile_command(
             options=options,
             allow_missing_kernels=allow_missing_kernels,
             verify=verify,
+            held_out=held_out,
             listener=listener,
         )
     out = _words(report_json)

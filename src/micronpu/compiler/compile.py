@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.verify import float_results, verified
+from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError
@@ -92,6 +92,7 @@ def compile_model(
     options: Options | None = None,
     allow_missing_kernels: bool = False,
     verify: bool = True,
+    held_out: int | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -112,8 +113,10 @@ def compile_model(
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
             for, for those who register their own.
-        verify: run the program on the first two inputs of the calibration data, and compare it with the quantized
-            model; see ``report.agreement``.
+        verify: run the program on a few rows, and compare it with the quantized model and with the float model; see
+            ``report.agreement`` and ``report.accuracy``.
+        held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
+            to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
         listener: hears about progress.
 
     Returns:
@@ -130,8 +133,8 @@ def compile_model(
     if not verify:
         device = device.unverified()
     quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
-    quantized, examples, borders, rows, exact = quantized_module(
-        model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock
+    quantized, examples, borders, rows, trial = quantized_module(
+        model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
     )
     host = host_part(quantized, device, clock, borders)
     with clock.step("lower"), quiet(), out_variants(host.module):
@@ -144,8 +147,8 @@ def compile_model(
     program_made = CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
     if verify:
         with clock.step("verify"):
-            agreement = verified(program_made, exact, host.reads)
-        program_made.report = replace(report, agreement=agreement)
+            agreement, accuracy = verified(program_made, trial, host.reads)
+        program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
     return program_made
 
 
@@ -288,7 +291,12 @@ def check_model(
     device = device_for(target, options)
     quantizer = _quantizer(device, quantizer, False, per_channel, activations, io)
     quantized, *_ = quantized_module(
-        model, examples, quantizer, calibration=[examples] if calibration is None else calibration, clock=clock
+        model,
+        examples,
+        quantizer,
+        calibration=[examples] if calibration is None else calibration,
+        clock=clock,
+        held_out=0,
     )
     separate_clamps(quantized, device.excludes)
     return device.partition(ProgramView(quantized))
@@ -324,15 +332,15 @@ def _quantizer(
 
 
 class Quantized(NamedTuple):
-    """A quantized module, example inputs for it, what its inputs and outputs mean where they are integers, and the
-    first rows of the user's data as it takes them, with what the float model makes of them.
+    """A quantized module, example inputs for it, what its inputs and outputs mean where they are integers, the first
+    rows of the user's data as it takes them, and the rows that the program is tried on, as the float model takes them.
     """
 
     module: GraphModule
     examples: tuple[torch.Tensor, ...]
-    borders: IntegerBorders | None = None
-    rows: tuple[tuple[torch.Tensor, ...], ...] = ()
-    exact: Sequence[tuple[torch.Tensor, ...]] = ()
+    borders: IntegerBorders | None
+    rows: tuple[tuple[torch.Tensor, ...], ...]
+    trial: Trial
 
 
 def quantized_module(
@@ -343,6 +351,7 @@ def quantized_module(
     calibration: Any,
     clock: _Clock,
     train: Train | None = None,
+    held_out: int | None = None,
 ) -> Quantized:
     """Checks all input, exports and quantizes."""
     examples = as_inputs(example_inputs)
@@ -358,9 +367,9 @@ def quantized_module(
     if not is_float(module):
         if train is not None:
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
-        return Quantized(module, examples, rows=(examples,))
+        return Quantized(module, examples, None, (examples,), Trial((examples,)))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
-    exact: list[tuple[torch.Tensor, ...]] = []
+    trial = Trial((examples,))
     if train is not None:
         if calibration is not None:
             raise ModelError(
@@ -372,10 +381,14 @@ def quantized_module(
     else:
         batches = calibration_batches(calibration, examples)
         rows = tuple(batches[:MOST_ROWS])
-        exact = float_results(module, rows)
+        kept = rows_kept_back(len(batches), held_out)
+        numbers = kept or tuple(range(min(len(batches), INPUTS)))
+        tried = tuple(batches[i] for i in numbers)
+        trial = Trial(tried, numbers, len(batches), bool(kept), float_results(module, tried))
+        batches = [batch for i, batch in enumerate(batches) if i not in kept]
         with clock.step("quantize") as progress:
             module = quantize(module, batches, quantizer, lambda done: progress(done / len(batches)))
     if quantizer.settings.io is None:
-        return Quantized(module, examples, None, rows, exact)
+        return Quantized(module, examples, None, rows, trial)
     borders = integer_borders(module)
-    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)), exact)
+    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)), trial)

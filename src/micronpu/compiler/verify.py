@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
+from micronpu.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir.interpreter import interpret
 from micronpu.ops.movement import TO_CHANNELS_FIRST
+from micronpu.quantize.calibrate import one_thread
 from micronpu.quiet import quiet
+from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 
 INPUTS = 2
-"""How many inputs are run; one where the network is large."""
+"""How many inputs are run where they calibrated, too."""
+HELD_OUT = 8
+"""How many rows are kept back from calibration, at most: one in eight, where there are sixteen or more."""
 _LARGE = 30_000_000  # multiply-accumulates, a tenth of a second in LiteRT's reference kernels
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
 _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the float model is not known
@@ -33,37 +38,83 @@ _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the flo
 Tensors = tuple[torch.Tensor, ...]
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What a program is tried on.
+
+    Attributes:
+        rows: inputs of the float model, each a tuple.
+        numbers: of these rows in the calibration data; () for the example inputs.
+        of: how many rows the calibration data has.
+        held_out: whether the rows were kept back from calibration.
+        exact: what the float model gives for each, as far as that is known.
+    """
+
+    rows: tuple[Tensors, ...]
+    numbers: tuple[int, ...] = ()
+    of: int = 0
+    held_out: bool = False
+    exact: Sequence[Tensors] = ()
+
+
+def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
+    """Numbers of the calibration rows that are kept back, evenly spread; () where all are needed.
+
+    Args:
+        count: how many rows there are.
+        wanted: how many to keep back; None for one in eight, at most `HELD_OUT`, where there are 16 or more.
+
+    Raises:
+        OptionError: no row would be left to calibrate with.
+    """
+    if wanted is None:
+        wanted = min(count // 8, HELD_OUT) if count >= 2 * HELD_OUT else 0
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise OptionError(f"`held_out` is {wanted!r}; it is a number of calibration rows.", hint="held_out=8, or 0")
+    if wanted and wanted >= count:
+        raise OptionError(
+            f"`held_out` is {wanted}, but there are {count} rows of calibration data, of which some have to calibrate.",
+            hint="a smaller number, or more rows",
+        )
+    return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
+
+
 def float_results(module: torch.nn.Module, rows: Sequence[Tensors]) -> list[Tensors]:
     """What a float model gives for the rows that will be run; nothing where it cannot."""
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), one_thread():
         try:
-            return [_tensors(module(*row)) for row in rows[:INPUTS]]
+            return [_tensors(module(*row)) for row in rows]
         except Exception:  # what is wrong with the model is said where it is calibrated
             return []
 
 
-def verified(program: CompiledProgram, exact: Sequence[Tensors], reads: Sequence[Sequence[str]]) -> Agreement:
-    """Runs the program on its first rows and compares.
+def verified(
+    program: CompiledProgram, trial: Trial, reads: Sequence[Sequence[str]]
+) -> tuple[Agreement, ProgramAccuracy | None]:
+    """Runs the program on a few rows and compares with the quantized model, and the float model where it is known.
 
     Args:
-        exact: what the float model gives for them, as far as that is known.
         reads: by partition, the nodes of the quantized module whose integers it reads.
 
     Raises:
         WrongResultError: a result is further off than rounding explains; names the first operator that is.
     """
-    rows = program.rows[: 1 if program.report.macs > _LARGE else INPUTS]
+    most = len(trial.rows) if trial.held_out else INPUTS
+    rows = trial.rows[: max(1, min(most, _LARGE // max(program.report.macs, 1)))]
+    if program.borders is not None:
+        rows = tuple(map(program.borders.quantize, rows))
     module = program.quantized
     assert isinstance(module, GraphModule)
     if not rows:
-        return Agreement(reason="there are no inputs to run it on")
+        return Agreement(reason="there are no inputs to run it on"), None
     try:
         results = [_floats(program, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
-        return Agreement(reason=error.what.rstrip("."))
+        return Agreement(reason=error.what.rstrip(".")), None
     except MicroNpuError as error:
-        return Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}")
-    with torch.no_grad(), quiet():
+        return Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"), None
+    exact = trial.exact
+    with torch.no_grad(), quiet(), one_thread():
         wanted = [_floats(program, _tensors(module(*row))) for row in rows]
     scales = _scales(module)
     equal = elements = 0
@@ -83,7 +134,25 @@ def verified(program: CompiledProgram, exact: Sequence[Tensors], reads: Sequence
                 raise _wrong(program, module, rows[number], reads, index, found, allowed)
             if found > largest or not bound:
                 largest, bound = max(found, largest), allowed
-    return Agreement(len(rows), elements, equal / max(elements, 1), largest, bound)
+    agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound)
+    return agreement, _accuracy(trial, results, wanted, exact[: len(rows)])
+
+
+def _accuracy(
+    trial: Trial, results: Sequence[Tensors], wanted: Sequence[Tensors], exact: Sequence[Tensors]
+) -> ProgramAccuracy | None:
+    """The same results as a report shows them; None where no output is a float."""
+    outputs = []
+    for index, first in enumerate(wanted[0]):
+        if not first.is_floating_point():
+            continue
+        ours, theirs = [[r[index].double().numpy() for r in rows] for rows in (results, wanted)]
+        fits = len(exact) == len(ours) and all(index < len(e) and e[index].shape == first.shape for e in exact)
+        real = Comparison.of(ours, [e[index].double().numpy() for e in exact]) if fits else None
+        outputs.append(OutputAccuracy(index, real, Comparison.of(ours, theirs)))
+    if not outputs:
+        return None
+    return ProgramAccuracy(trial.numbers[: len(results)], trial.of, trial.held_out, tuple(outputs))
 
 
 def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, scale: float) -> tuple[float, float]:

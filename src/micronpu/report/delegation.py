@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
+from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Verdict
@@ -98,6 +99,8 @@ class DelegationReport:
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
         agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.
+        accuracy: how the program compares with the float model and with the quantized one, on rows kept back from
+            calibration where there are enough; None where that was not asked for, or cannot be run here.
         has_npu: False for a core alone, which computes in int8 what an NPU would.
     """
 
@@ -109,6 +112,7 @@ class DelegationReport:
     latency: tuple[Latency, ...] = ()
     has_npu: bool = True
     agreement: Agreement | None = None
+    accuracy: ProgramAccuracy | None = None
 
     @property
     def delegated(self) -> int:
@@ -153,8 +157,8 @@ class DelegationReport:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a user should know, the comparison with the quantized model first."""
-        return (str(self.agreement), *self.notes) if self.agreement is not None else self.notes
+        """What a user should know, the accuracy and the comparison with the quantized model first."""
+        return (*(str(said) for said in (self.accuracy, self.agreement) if said is not None), *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -177,6 +181,7 @@ class DelegationReport:
                 for t in self.latency
             ],
             "agreement": asdict(self.agreement) if self.agreement is not None else None,
+            "accuracy": self.accuracy.to_dict() if self.accuracy is not None else None,
             "notes": list(self.notes),
             "verdicts": [
                 {

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from micronpu.files import write_file
+from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.rows import (
     NOTHING,
@@ -120,6 +121,11 @@ def _tiles(report: DelegationReport) -> str:
     tiles = _npu_tiles(report) if report.has_npu else _core_tiles(report)
     if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
         tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
+    if report.accuracy is not None and report.accuracy.sqnr is not None:
+        value = decibel_text(report.accuracy.sqnr)
+        kept = " kept back" if report.accuracy.held_out else ""
+        rows = f"on {plural(max(len(report.accuracy.rows), 1), 'row')}{kept}"
+        tiles.append(("SQNR against float", value, rows, report.accuracy.measured_on))
     if report.program_bytes:
         size = report.program_bytes
         tiles.append((".pte", f"{size / 1024:,.1f} KiB", f"{size:,} bytes", ""))

@@ -12,7 +12,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler import verify
-from micronpu.errors import WrongResultError
+from micronpu.errors import OptionError, WrongResultError
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes
@@ -48,7 +48,42 @@ def test_the_agreement_is_in_the_report(target, io):
     assert agreement.largest <= agreement.bound
     assert json.loads(program.report.to_json())["agreement"]["equal"] == agreement.equal
     assert "On 2 inputs the program gives what the quantized model gives" in str(program.report)
+    accuracy = program.report.accuracy
+    assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((0, 1), 4, False)
+    assert "on 2 rows that also calibrated (0, 1 of 4; " in str(program.report)
     assert "verify" in program.seconds
+
+
+def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
+    data = [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+    data[3] = 100 * data[3]  # which nothing of the calibration has seen
+    program = micronpu.compile(Net().eval(), data[0], TARGETS[0], calibration=data, held_out=1)
+    accuracy = program.report.accuracy
+    assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((3,), 6, True)
+    (output,) = accuracy.outputs
+    with torch.no_grad():
+        wanted, found, quantized = Net()(data[3]), program.run(data[3]), program.quantized(data[3])
+    ratio = 10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum())
+    assert output.float_model.sqnr == pytest.approx(float(ratio), abs=1e-3) == accuracy.sqnr
+    assert output.float_model.largest == pytest.approx(float((wanted - found).abs().max()))
+    assert accuracy.sqnr < 10 and output.quantized.sqnr > 20
+    assert output.quantized.largest == pytest.approx(float((quantized - found).abs().max()))
+    told = json.loads(program.report.to_json())["accuracy"]
+    assert told["rows"] == [3] and told["held_out"] is True and told["sqnr"] == accuracy.sqnr
+    assert "on 1 row kept back from calibration (3 of 6): " in str(program.report)
+    program.report.to_html(tmp_path / "report.html")
+    assert "SQNR against float" in (tmp_path / "report.html").read_text()
+
+
+def test_rows_that_are_kept_back():
+    assert [len(verify.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 5, 8, 8]
+    assert verify.rows_kept_back(16, None) == (4, 12)
+    assert verify.rows_kept_back(100, 0) == ()
+    assert verify.rows_kept_back(3, 2) == (0, 2)
+    with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
+        compiled(TARGETS[0], held_out=4)
+    with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
+        verify.rows_kept_back(4, -1)
 
 
 def broken(graph: Graph, **options: Any) -> Graph:
@@ -78,8 +113,9 @@ def test_a_wrong_operator_is_named_with_its_line(target, monkeypatch):
 
 def test_a_quantized_module_is_compared_on_its_examples():
     quantized = calibrate_and_quantize(torch.export.export(Net().eval(), (DATA[0],)), DATA, NeutronQuantizer())
-    agreement = micronpu.compile(quantized, DATA[0], "imxrt700-neutron").report.agreement
-    assert (agreement.inputs, agreement.elements) == (1, 4)
+    report = micronpu.compile(quantized, DATA[0], "imxrt700-neutron").report
+    assert (report.agreement.inputs, report.agreement.elements) == (1, 4)
+    assert report.accuracy.sqnr is None and "Accuracy on the example inputs: " in str(report)
 
 
 def test_what_cannot_run_here_is_said():
