@@ -65,8 +65,9 @@ format: $(STAMP) ## sort imports, repair what can be repaired, format
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 
-tables: $(STAMP) ## write the support tables in docs/ anew
+tables: $(STAMP) ## write the support tables in docs/ and the schema of reports anew
 	$(PY) -m tests.support_tables $(ARGS)
+	$(PY) -m tests.report_schema
 
 bench: $(STAMP) ## run the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)

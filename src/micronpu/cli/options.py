@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from micronpu.errors import InternalError, OptionError
+from micronpu.report.codec import attribute_texts
 
 if TYPE_CHECKING:
     from micronpu.targets.family import Target
@@ -79,7 +79,7 @@ def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
 
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
     for family in FAMILIES.values():
-        texts = _attribute_texts(family.options)
+        texts = attribute_texts(family.options)
         for field in fields(family.options):
             if field.name != family.silicon_field:
                 chosen.setdefault(field.name, []).append((family.title, field, texts.get(field.name, "")))
@@ -137,13 +137,6 @@ def _value(field: Field[Any], given: Any) -> Any:
     return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
-def _attribute_texts(cls: type) -> dict[str, str]:
-    """What the class's doc-string says about each attribute, on one line."""
-    section = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2].split("\n\n")[0]
-    texts = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)[1:]
-    return {name: " ".join(text.replace("``", "`").split()) for name, text in zip(texts[::2], texts[1::2], strict=True)}
-
-
 def _sentence(text: str) -> str:
     """The text with a capital, its brackets safe from rich's markup."""
-    return (text[:1].upper() + text[1:]).replace("[", "\\[")
+    return (text[:1].upper() + text[1:]).replace("``", "`").replace("[", "\\[")

@@ -14,6 +14,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.compiler.facts import border_tensors, digests, tool_versions
 from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
@@ -142,7 +143,16 @@ def compile_model(
         kernel_notes = check_kernels(program, host.module, allow_missing_kernels)
         buffer = stamp(bytes(program.buffer))
     notes = (*host.report.notes, *kernel_notes, *_border_notes(borders))
-    report = replace(host.report, notes=notes, program_bytes=len(buffer))
+    inputs, outputs = border_tensors(quantized, borders)
+    report = replace(
+        host.report,
+        notes=notes,
+        program_bytes=len(buffer),
+        inputs=inputs,
+        outputs=outputs,
+        tools=tool_versions(),
+        hashes=digests(buffer, host.partitions),
+    )
     data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
     program_made = CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
     if verify:

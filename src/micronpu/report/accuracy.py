@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from micronpu.report.codec import named
 
 Array = npt.NDArray[Any]
 
@@ -23,11 +25,6 @@ def decibels(signal: float, noise: float) -> float:
 def decibel_text(value: float) -> str:
     """``28.6 dB``."""
     return "no difference" if value == math.inf else f"{value:.1f} dB"
-
-
-def as_json(value: float | None) -> float | None:
-    """JSON has no infinity: null stands for it, and for what is not known."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -67,16 +64,6 @@ class Comparison:
         relative = largest / peak if peak else (math.inf if largest else 0.0)
         return cls(len(wanted), decibels(signal, noise), largest, relative, agreeing)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "sqnr": as_json(self.sqnr),
-            "identical": self.sqnr == math.inf,
-            "largest": self.largest,
-            "relative": as_json(self.relative),
-            "agreeing": self.agreeing,
-        }
-
     def against(self, what: str) -> str:
         """``28.6 dB against float, the same largest element in 8 of 8``."""
         same = f", the same largest element in {self.agreeing} of {self.rows}" if self.agreeing is not None else ""
@@ -94,7 +81,7 @@ class OutputAccuracy:
     """
 
     output: int
-    float_model: Comparison | None
+    float_model: Comparison | None = field(metadata=named("float"))
     quantized: Comparison
 
 
@@ -109,8 +96,10 @@ class ProgramAccuracy:
         outputs: one for each output that is a float.
     """
 
+    ALSO: ClassVar = ("sqnr",)
+
     rows: tuple[int, ...]
-    of: int
+    of: int = field(metadata=named("calibration_rows"))
     held_out: bool
     outputs: tuple[OutputAccuracy, ...]
 
@@ -130,22 +119,6 @@ class ProgramAccuracy:
         if self.held_out:
             return f"on {count} kept back from calibration ({numbers} of {self.of})"
         return f"on {count} that also calibrated ({numbers} of {self.of}; give 16 or more to have some kept back)"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rows": list(self.rows),
-            "calibration_rows": self.of,
-            "held_out": self.held_out,
-            "sqnr": as_json(self.sqnr),
-            "outputs": [
-                {
-                    "output": o.output,
-                    "float": o.float_model.to_dict() if o.float_model is not None else None,
-                    "quantized": o.quantized.to_dict(),
-                }
-                for o in self.outputs
-            ],
-        }
 
     def __str__(self) -> str:
         parts = []

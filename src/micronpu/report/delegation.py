@@ -6,18 +6,28 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from micronpu.errors import FileError
+from micronpu.files import read_file
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.agreement import Agreement
+from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+FORMAT = "micronpu report"
+VERSION = 1
+"""Of the JSON.  Keys may be added without a new one; none is taken away or changes its meaning."""
+
+_WRITE_ONE = "a file of `micronpu compile --report-json`, or of report.to_json()"
 
 
 @dataclass(frozen=True)
@@ -53,18 +63,23 @@ class Operation:
         cost: estimate of the NPU's compiler, or None where it has none.
         bytes_read, bytes_written: of activations, whatever executes the operation.
         constant_bytes: weights and tables that it reads.
+        dtype: of the elements of the result.
+        scale, zero_point: of the result; None where it has none, or more than one.
     """
 
     partition: int
-    name: str
+    name: str = field(metadata=named("operation"))
     attributes: str
     shape: tuple[int, ...]
     macs: int
-    origin: Origin
+    origin: Origin = field(metadata=flat("nodes", "source", "module", "passes"))
     cost: Cost | None = None
     bytes_read: int = 0
     bytes_written: int = 0
     constant_bytes: int = 0
+    dtype: str = ""
+    scale: float | None = None
+    zero_point: int | None = None
 
     @classmethod
     def of(cls, partition: int, node: Node, cost: Cost | None = None) -> Operation:
@@ -73,6 +88,7 @@ class Operation:
         fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
         result = node.outputs[0].type
         work = node.op.work(result, *node.input_types, constant=tuple(t.is_constant for t in node.inputs))
+        quantized = result.qparams if result.qparams is not None and len(result.qparams.scale) == 1 else None
         return cls(
             partition=partition,
             name=f"{node.op.name} + {clamp.name.lower()}" if clamp is not None and fused else node.op.name,
@@ -84,7 +100,29 @@ class Operation:
             bytes_read=work.bytes_read,
             bytes_written=work.bytes_written,
             constant_bytes=work.constant_bytes,
+            dtype=result.dtype.value,
+            scale=quantized.scale[0] if quantized is not None else None,
+            zero_point=quantized.zero_point[0] if quantized is not None else None,
         )
+
+
+@dataclass(frozen=True)
+class BorderTensor:
+    """An input or output of the program.
+
+    Attributes:
+        name: of the input, or "output_0" and so on.
+        dtype: of its elements, as torch calls it.
+        shape: sizes.
+        scale, zero_point: what its integers mean, or the integers that the program makes of floats here; None where
+            it is not quantized.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float | None = None
+    zero_point: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +140,13 @@ class DelegationReport:
         accuracy: how the program compares with the float model and with the quantized one, on rows kept back from
             calibration where there are enough; None where that was not asked for, or cannot be run here.
         has_npu: False for a core alone, which computes in int8 what an NPU would.
+        inputs, outputs: of the program, in order; empty before compilation.
+        tools: versions of what made the program, by name.
+        hashes: SHA-256 in hexadecimal of the program ("program") and of the payload of each partition ("partition 0"
+            and so on); empty before compilation.
     """
+
+    ALSO: ClassVar = ("operators", "delegated", "partitions", "macs", "delegated_macs")
 
     target: str
     verdicts: tuple[Verdict, ...]
@@ -113,6 +157,15 @@ class DelegationReport:
     has_npu: bool = True
     agreement: Agreement | None = None
     accuracy: ProgramAccuracy | None = None
+    inputs: tuple[BorderTensor, ...] = ()
+    outputs: tuple[BorderTensor, ...] = ()
+    tools: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def operators(self) -> int:
+        """Number of operators of the program."""
+        return len(self.verdicts)
 
     @property
     def delegated(self) -> int:
@@ -161,65 +214,50 @@ class DelegationReport:
         return (*(str(said) for said in (self.accuracy, self.agreement) if said is not None), *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "target": self.target,
-            "operators": len(self.verdicts),
-            "delegated": self.delegated,
-            "partitions": self.partitions,
-            "macs": self.macs,
-            "delegated_macs": self.delegated_macs,
-            "program_bytes": self.program_bytes,
-            "latency": [
-                {
-                    "processor": t.processor,
-                    "cycles": t.cycles,
-                    "clock_mhz": t.clock_mhz,
-                    "milliseconds": t.milliseconds,
-                    "band": list(t.band),
-                    "source": t.source,
-                }
-                for t in self.latency
-            ],
-            "agreement": asdict(self.agreement) if self.agreement is not None else None,
-            "accuracy": self.accuracy.to_dict() if self.accuracy is not None else None,
-            "notes": list(self.notes),
-            "verdicts": [
-                {
-                    "node": v.node,
-                    "operator": v.operator,
-                    "partition": v.partition,
-                    "core": v.core,
-                    "shape": list(v.shape),
-                    "macs": v.macs,
-                    "rewrites": list(v.rewrites),
-                    "source": v.origin.source,
-                    "module": v.origin.module,
-                    "reasons": [asdict(r) for r in v.reasons],
-                }
-                for v in self.verdicts
-            ],
-            "operations": [
-                {
-                    "partition": o.partition,
-                    "operation": o.name,
-                    "attributes": o.attributes,
-                    "shape": list(o.shape),
-                    "macs": o.macs,
-                    "bytes_read": o.bytes_read,
-                    "bytes_written": o.bytes_written,
-                    "constant_bytes": o.constant_bytes,
-                    "nodes": list(o.origin.nodes),
-                    "source": o.origin.source,
-                    "module": o.origin.module,
-                    "passes": list(o.origin.passes),
-                    "cost": asdict(o.cost) if o.cost is not None else None,
-                }
-                for o in self.operations
-            ],
-        }
+        """What `to_json` writes; docs/report.md says what it means."""
+        return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DelegationReport:
+        """Reads what `to_json` gave from a file.
+
+        Raises:
+            FileError: it cannot be read, is no report, or one of another version.
+        """
+        try:
+            text = read_file(path, "The report").decode()
+        except UnicodeDecodeError as error:
+            raise FileError(f"{path} is not a report: it is not text.", hint=_WRITE_ONE) from error
+        return cls.from_json(text, str(path))
+
+    @classmethod
+    def from_json(cls, text: str, name: str = "The text") -> DelegationReport:
+        """Reads what `to_json` gave.
+
+        Args:
+            name: what to call it in messages.
+
+        Raises:
+            FileError: it is no report, or one of another version.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise FileError(f"{name} is not a report: it is not JSON ({error}).", hint=_WRITE_ONE) from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise FileError(f'{name} is not a report: it has no "format": "{FORMAT}".', hint=_WRITE_ONE)
+        if data.get("version") != VERSION:
+            raise FileError(
+                f"{name} is a report of version {data.get('version')!r}, but this micronpu reads version {VERSION}.",
+                hint="the micronpu that wrote it, or compile the model again",
+            )
+        try:
+            return decode(cls, data)
+        except DecodeError as error:
+            raise FileError(f"{name} is a damaged report: {error}.", hint=_WRITE_ONE) from error
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Writes one self-contained page that needs no network.

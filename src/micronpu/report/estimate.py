@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Latency:
         source: what the cycles rest on, one clause.
     """
 
+    ALSO: ClassVar = ("milliseconds", "band")
+
     processor: str
     cycles: int
     clock_mhz: float
@@ -26,6 +29,7 @@ class Latency:
 
     @property
     def milliseconds(self) -> float:
+        """The estimate itself."""
         return self.cycles / self.clock_mhz / 1000
 
     @property

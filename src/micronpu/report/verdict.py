@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from micronpu.ir.graph import Origin
+from micronpu.report.codec import flat
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,10 @@ class Verdict:
             it is delegated or computed in float.
     """
 
+    ALSO: ClassVar = ("node",)
+
     operator: str
-    origin: Origin
+    origin: Origin = field(metadata=flat("nodes", "source", "module"))
     partition: int | None
     reasons: tuple[Reason, ...] = ()
     macs: int = 0
@@ -108,6 +111,7 @@ class Verdict:
 
     @property
     def node(self) -> str:
+        """Name of the operator's node in the exported program."""
         return self.origin.nodes[0] if self.origin.nodes else ""
 
     @property

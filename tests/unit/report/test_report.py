@@ -102,6 +102,9 @@ def test_json_says_everything():
         "module": "stem.conv",
         "passes": [],
         "cost": None,
+        "dtype": "",
+        "scale": None,
+        "zero_point": None,
     }
 
 

@@ -1,0 +1,85 @@
+"""What the report says about a finished program beside the decisions: its border, its tools, its digests."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu import __version__
+from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
+from micronpu.partition.device import CompiledPartition
+from micronpu.quantize.borders import IntegerBorders
+from micronpu.report.delegation import BorderTensor
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of Python, micronpu and the packages that micronpu needs, as far as they are installed."""
+    found = {"python": platform.python_version(), "micronpu": __version__}
+    for text in importlib.metadata.requires("micronpu") or ():
+        name = _NAME.match(text)
+        if name is None or "extra ==" in text:
+            continue
+        try:
+            found[name[0]] = importlib.metadata.version(name[0])
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def digests(program: bytes, partitions: Sequence[CompiledPartition]) -> dict[str, str]:
+    """SHA-256 of the program and of each payload."""
+    blobs: Mapping[str, bytes] = {
+        "program": program,
+        **{f"partition {i}": part.payload for i, part in enumerate(partitions)},
+    }
+    return {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
+
+
+def border_tensors(
+    module: GraphModule, borders: IntegerBorders | None
+) -> tuple[tuple[BorderTensor, ...], tuple[BorderTensor, ...]]:
+    """Inputs and outputs of a quantized module.
+
+    Args:
+        borders: what its integers mean, where it takes and gives integers.
+    """
+    view = ProgramView(module)
+    results: list[Node] = []
+    torch.fx.map_arg(module.graph.output_node().args, results.append)
+    known: tuple[Sequence[Any], Sequence[Any]] = (borders.inputs, borders.outputs) if borders is not None else ((), ())
+
+    def tensors(nodes: Sequence[Node], meanings: Sequence[Any], prefix: str) -> tuple[BorderTensor, ...]:
+        return tuple(
+            _tensor(view, node, f"{prefix}{i}" if prefix else node.name, meanings[i] if i < len(meanings) else None)
+            for i, node in enumerate(nodes)
+        )
+
+    return tensors(list(view.inputs), known[0], ""), tensors(results, known[1], "output_")
+
+
+def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> BorderTensor:
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor):
+        return BorderTensor(name, type(value).__name__, ())
+    scale, zero_point = (meaning.scale, meaning.zero_point) if meaning is not None else _step(view, node)
+    dtype = meaning.dtype if meaning is not None else str(value.dtype).removeprefix("torch.")
+    return BorderTensor(name, dtype, tuple(map(int, value.shape)), scale, zero_point)
+
+
+def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:
+    """The quantization that a float goes through right behind an input, or came through in front of an output."""
+    steps = [node] if is_dequantize(node) else [user for user in node.users if is_quantize(user)]
+    edges = {view.edge(step) for step in steps}
+    edge = edges.pop() if len(edges) == 1 else None
+    if edge is None or len(edge.qparams.scale) != 1:
+        return None, None
+    return edge.qparams.scale[0], edge.qparams.zero_point[0]

@@ -1,0 +1,69 @@
+"""What the report says in numbers, for a program of every family."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.compile.small import Small, batches, conv, image, linear
+from tests.report_schema import PLACE
+
+import micronpu
+from micronpu.report.delegation import DelegationReport
+
+TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
+
+
+def model() -> Small:
+    """Two partitions of an NPU with a host operator between."""
+
+    def forward(s, x):
+        y = F.max_pool2d(F.relu(s.c(x)), 2)
+        return F.softmax(s.l(torch.erf(y).flatten(1)), -1)
+
+    return Small(forward, c=conv(), l=linear(72, 5))
+
+
+@cache
+def compiled(target: str, **options: Any) -> micronpu.CompiledProgram:
+    return micronpu.compile(model(), (image(),), target, calibration=batches((image(),)), verify=False, **options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_report_of_every_family_keeps_the_schema(target):
+    report = compiled(target).report
+    jsonschema.validate(json.loads(report.to_json()), json.loads(PLACE.read_text()))
+    assert DelegationReport.from_json(report.to_json()).to_dict() == report.to_dict()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_digests_and_tools(target):
+    program = compiled(target)
+    hashes = dict(program.report.hashes)
+    assert hashes.pop("program") == hashlib.sha256(program.buffer).hexdigest()
+    assert list(hashes.values()) == [hashlib.sha256(p.payload).hexdigest() for p in program.partitions]
+    assert program.report.tools["torch"] == torch.__version__
+    assert {"python", "micronpu", "executorch", "torchao", "ethos-u-vela"} <= set(program.report.tools)
+
+
+@pytest.mark.parametrize("io", [None, "int8"])
+def test_scales_of_the_border(io):
+    report = compiled("imxrt700", io=io).report
+    (x,), (y,) = report.inputs, report.outputs
+    assert (x.dtype, x.shape, y.dtype, y.shape) == (io or "float32", (1, 8, 6, 6), io or "float32", (1, 5))
+    # Softmax has a grid of its own; that of the input is chosen by the calibration data.
+    assert (y.scale, y.zero_point) == (1 / 256, -128)
+    largest = max(float(b[0].abs().max()) for b in batches((image(),)))
+    assert largest / 130 < x.scale < 2 * largest / 250
+
+
+def test_scales_of_operations():
+    operations = compiled("imxrt700").report.operations
+    softmax = operations[-1]
+    assert (softmax.name, softmax.dtype, softmax.scale, softmax.zero_point) == ("softmax", "int8", 1 / 256, -128)
