@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arithmetic.h"
+#include "blocks.h"
 #include "feature_map.h"
 #include "kernels.h"
 #include "machine.h"
@@ -27,10 +28,6 @@ struct Finish {
   unsigned activation = 0; // of the register ACTIVATION
   const uint8_t* table = nullptr;
   std::vector<int32_t> row;
-};
-
-struct Shape3 {
-  int64_t height = 0, width = 0, depth = 0;
 };
 
 struct Combination; // of element-wise operations, see u55_elementwise.cpp
@@ -117,7 +114,7 @@ class U55 final : public Machine {
   struct {
     bool valid = false;
     FeatureMap map;
-    Shape3 size, block;
+    Size size, block;
   } previous_; // operation, and its output
 };
 

@@ -8,28 +8,11 @@ namespace {
 
 constexpr int64_t kMostOfBlock = 128; // in any direction; Arm's own limits are 32 rows, 64 columns, 128 channels
 
-int64_t blocks(int64_t size, int64_t block) {
-  return (size + block - 1) / block;
-}
-
-// Block number `index` of a map: depth first, then columns, then rows.
-Area block_of(const Shape3& size, const Shape3& block, int64_t index) {
-  const int64_t deep = blocks(size.depth, block.depth), wide = blocks(size.width, block.width);
-  const int64_t c = index % deep * block.depth, x = index / deep % wide * block.width,
-                y = index / deep / wide * block.height;
-  return {y, std::min(y + block.height, size.height), x, std::min(x + block.width, size.width),
-          c, std::min(c + block.depth, size.depth)};
-}
-
-int64_t count_of(const Shape3& size, const Shape3& block) {
-  return blocks(size.depth, block.depth) * blocks(size.width, block.width) * blocks(size.height, block.height);
-}
-
 } // namespace
 
 void U55::check_overlap(const Finish& out, const std::vector<Source>& sources) {
-  const Shape3 size{out.height, out.width, out.depth};
-  const Shape3 block{
+  const Size size{out.height, out.width, out.depth};
+  const Size block{
       int64_t{get(OFM_BLK_HEIGHT_M1)} + 1, int64_t{get(OFM_BLK_WIDTH_M1)} + 1, int64_t{get(OFM_BLK_DEPTH_M1)} + 1};
   if (block.height > kMostOfBlock || block.width > kMostOfBlock || block.depth > kMostOfBlock) {
     invalid(

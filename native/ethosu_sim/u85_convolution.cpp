@@ -101,9 +101,7 @@ void U85Machine::convolve_as(
     bool depthwise, Output& out, const Kernel& kernel, int64_t depth, int64_t job_depth,
     const std::vector<int16_t>& weights) {
   const Padding pad = padding();
-  const Size size{
-      kernel.rows(out.size.height) - pad.top - pad.bottom, kernel.columns(out.size.width) - pad.left - pad.right,
-      depthwise ? out.size.depth : depth};
+  const Size size = read_size(out, depthwise ? out.size.depth : depth);
   Plane<T> in;
   read_input<T>(Input::ifm, size, pad, upscale(), 0, in);
   check_window(out, size, depthwise ? Reads::window_channels : Reads::window, depthwise ? size.depth : job_depth);

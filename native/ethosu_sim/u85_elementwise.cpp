@@ -184,12 +184,7 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
     const Operand& operand = operands[i];
     chained_input = chained_input || operand.chained;
     if (!operand.is_scalar && !operand.chained) {
-      Source source;
-      source.reads = Reads::same;
-      source.map = operand.map;
-      source.size = operand.size;
-      source.job_depth = operand.size.depth;
-      sources.push_back(source);
+      sources.push_back(Source::same(operand.map, operand.size));
     }
   }
   check_overlap(out, chained_input, sources);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arithmetic.h"
+#include "blocks.h"
 #include "feature_map.h"
 #include "kernels.h"
 #include "machine.h"
@@ -13,14 +14,6 @@
 #include <vector>
 
 namespace ethosu::u85 {
-
-struct Size {
-  int64_t height = 1, width = 1, depth = 1;
-
-  int64_t count() const {
-    return height * width * depth;
-  }
-};
 
 // How an operation's results leave: requantized, clamped, looked up, and stored.
 struct Output {
@@ -119,6 +112,9 @@ class U85Machine final : public Machine {
     Padding pad;
     bool upscaled = false;
 
+    // The place of the output block in an input of that size.
+    static Source same(const FeatureMap& map, const Size& size);
+
     Area area(const Area& made, int64_t chunk) const;
   };
   // Refuses an operation that may read what the one before it has not written yet, as far as BLOCKDEP lets it. Call it
@@ -127,6 +123,7 @@ class U85Machine final : public Machine {
   // The same for operations with a window; `size`: of the IFM.
   void check_window(const Output& out, const Size& size, Reads reads, int64_t job_depth);
   static Size transposed(const Output& out); // size as it is written
+  Size read_size(const Output& out, int64_t depth) const; // of the IFM, by the kernel and its padding
 
   void convolve(bool depthwise, ethosu_sim_operation& done); // u85_convolution.cpp
   template <class T, class Sum>

@@ -12,24 +12,23 @@ namespace {
 constexpr Size kMostOfBlock{128, 128, 1024};
 constexpr int64_t kMostPixels = int64_t{1} << 24;
 
-int64_t blocks(int64_t size, int64_t block) {
-  return (size + block - 1) / block;
-}
-
-// Block number `index` of a map: depth first, then columns, then rows.
-Area block_of(const Size& size, const Size& block, int64_t index) {
-  const int64_t deep = blocks(size.depth, block.depth), wide = blocks(size.width, block.width);
-  const int64_t c = index % deep * block.depth, x = index / deep % wide * block.width,
-                y = index / deep / wide * block.height;
-  return {y, std::min(y + block.height, size.height), x, std::min(x + block.width, size.width),
-          c, std::min(c + block.depth, size.depth)};
-}
-
-int64_t count_of(const Size& size, const Size& block) {
-  return blocks(size.depth, block.depth) * blocks(size.width, block.width) * blocks(size.height, block.height);
-}
-
 } // namespace
+
+U85Machine::Source U85Machine::Source::same(const FeatureMap& map, const Size& size) {
+  Source source;
+  source.reads = Reads::same;
+  source.map = map;
+  source.size = size;
+  source.job_depth = size.depth;
+  return source;
+}
+
+Size U85Machine::read_size(const Output& out, int64_t depth) const {
+  const Kernel window = kernel();
+  const Padding pad = padding();
+  return {
+      window.rows(out.size.height) - pad.top - pad.bottom, window.columns(out.size.width) - pad.left - pad.right, depth};
+}
 
 Area U85Machine::Source::area(const Area& made, int64_t chunk) const {
   const int64_t scale = upscaled ? 2 : 1;
@@ -79,12 +78,7 @@ void U85Machine::check_window(const Output& out, const Size& size, Reads reads, 
     sources.push_back(source);
   }
   if (accumulators_.input == ACC_IFM2) {
-    Source source;
-    source.reads = Reads::same;
-    source.map = accumulators_.ifm2;
-    source.size = out.size;
-    source.job_depth = out.size.depth;
-    sources.push_back(source);
+    sources.push_back(Source::same(accumulators_.ifm2, out.size));
   }
   check_overlap(out, storage(Input::ifm) == STORAGE_CHAINED, sources);
 }

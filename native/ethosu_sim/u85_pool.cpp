@@ -42,12 +42,7 @@ void U85Machine::pool(uint32_t mode, ethosu_sim_operation& done) {
   switch (mode) {
     case POOL_NONE: {
       if (accumulators_.input == ACC_IFM2) {
-        Source source;
-        source.reads = Reads::same;
-        source.map = accumulators_.ifm2;
-        source.size = out.size;
-        source.job_depth = out.size.depth;
-        check_overlap(out, false, {source});
+        check_overlap(out, false, {Source::same(accumulators_.ifm2, out.size)});
       } else {
         check_overlap(out, false, {});
       }
@@ -82,9 +77,7 @@ template <class T, class Sum>
 void U85Machine::pool_as(uint32_t mode, Output& out) {
   const Kernel window = kernel();
   const Padding pad = padding();
-  const Size size{
-      window.rows(out.size.height) - pad.top - pad.bottom, window.columns(out.size.width) - pad.left - pad.right,
-      out.size.depth};
+  const Size size = read_size(out, out.size.depth);
   const T fill = mode == POOL_SUM ? T(0) : static_cast<T>(mode == POOL_MAX ? -kFar : kFar);
   const Pool what = mode == POOL_SUM ? Pool::sum : mode == POOL_MAX ? Pool::greatest : Pool::least;
   Plane<T> in;
@@ -107,9 +100,7 @@ void U85Machine::pool_as(uint32_t mode, Output& out) {
 void U85Machine::average(Output& out) {
   const Kernel window = kernel();
   const Padding pad = padding();
-  const Size size{
-      window.rows(out.size.height) - pad.top - pad.bottom, window.columns(out.size.width) - pad.left - pad.right,
-      out.size.depth};
+  const Size size = read_size(out, out.size.depth);
   if (accumulators_.input != ACC_RESET || !accumulators_.output) {
     not_modelled(
         "NPU_SET_ACC_FORMAT is " + hex(get(ACC_FORMAT)) +
@@ -171,9 +162,7 @@ void U85Machine::sum_depth(Output& out) {
 void U85Machine::find_greatest(uint32_t mode, Output& out) {
   const Kernel window = kernel();
   const Padding pad = padding();
-  const Size size{
-      window.rows(out.size.height) - pad.top - pad.bottom, window.columns(out.size.width) - pad.left - pad.right,
-      out.size.depth};
+  const Size size = read_size(out, out.size.depth);
   if (element_bytes(Input::ifm) > 2) {
     not_modelled(
         "NPU_SET_IFM_PRECISION is " + hex(get(IFM_PRECISION)) +
