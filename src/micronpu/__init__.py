@@ -8,8 +8,9 @@ program.run(x)          # in the ExecuTorch runtime, on this machine
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from micronpu._lazy import lazily
 from micronpu.errors import MicroNpuError
 
 if TYPE_CHECKING:
@@ -37,22 +38,14 @@ __all__ = [
     "get_imxrt700_recipe",
 ]
 
-# Imported on first use: torch and ExecuTorch take seconds, which `micronpu --help` must not wait for.
 _HOMES = {
-    "CompiledProgram": ("micronpu.compiler.program", "CompiledProgram"),
-    "check": ("micronpu.compiler.compile", "check_model"),
-    "compile": ("micronpu.compiler.compile", "compile_model"),
-    **{name: ("micronpu.recipes", name) for name in __all__ if name.endswith("_recipe")},
+    "CompiledProgram": "compiler.program",
+    "check": "compiler.compile:check_model",
+    "compile": "compiler.compile:compile_model",
+    **{name: "recipes" for name in __all__ if name.endswith("_recipe")},
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    module, attribute = _HOMES[name]
-    return getattr(import_module(module), attribute)
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,12 @@ class MicroNpuError(Exception):
         super().__init__(f"{what} Try: {hint}." if hint else what)
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's exception says, without a full stop; "" where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else ""
+
+
 class ModelError(MicroNpuError):
     """The model, its example inputs or its calibration data cannot be used as given."""
 

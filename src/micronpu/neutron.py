@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from micronpu._lazy import lazily
 
 if TYPE_CHECKING:
     from micronpu.quantize.calibrate import calibrate_and_quantize
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from micronpu.targets.neutron.quantizer import NeutronQuantizer
     from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-# Imported on first use: the quantizer and the back end need torch, which takes seconds to import.
 _HOMES = {
     "CustomDelegationOptions": "targets.neutron.options",
     "NeutronBackend": "targets.neutron.backend",
@@ -49,10 +50,4 @@ __all__ = [
     "merge_kernel_selections",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"micronpu.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.errors import MicroNpuError, ModelError, first_line
 from micronpu.files import read_file
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def load_archive(path: Path) -> ExportedProgram:
     except MicroNpuError:
         raise
     except Exception as error:
-        text = str(error).strip().splitlines()
         raise ModelError(
-            f"{path} is no program that torch can load: {text[0].rstrip('.') if text else type(error).__name__}.",
+            f"{path} is no program that torch can load: {first_line(error) or type(error).__name__}.",
             hint=_SAVE_AGAIN,
         ) from error
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.archive import load_archive
-from micronpu.errors import FileError, MicroNpuError, ModelError
+from micronpu.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.files import check_name
 from micronpu.report.rows import plural
 
@@ -118,10 +118,9 @@ class UserFile:
         except MicroNpuError:
             raise
         except (Exception, SystemExit) as error:
-            text = str(error).strip().splitlines()
-            said = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+            said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
             raise ModelError(
-                f"{what}{self._line(error)}: {said.rstrip('.')}.", hint="--debug, which shows the traceback"
+                f"{what}{self._line(error)}: {said}.", hint="--debug, which shows the traceback"
             ) from error
         finally:
             sys.path.remove(folder)
@@ -324,10 +323,8 @@ def load_arrays(text: str) -> dict[str, Array]:
     except FileError:
         raise
     except Exception as error:
-        detail = str(error).strip().splitlines() or [type(error).__name__]
-        raise FileError(
-            f"{path} cannot be read as .npy or .npz: {detail[0].rstrip('.')}.", hint="save it with numpy.save"
-        ) from error
+        why = first_line(error) or type(error).__name__
+        raise FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint="save it with numpy.save") from error
 
 
 def _native(array: Array) -> Array:

@@ -20,7 +20,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError
+from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
@@ -69,10 +69,9 @@ class _Clock:
         except Exception as error:
             if name in _OF_THE_USER:
                 raise
-            lines = str(error).strip().splitlines()
             raise InternalError(
                 f"The step `{name}` of the compilation failed: {type(error).__name__}: "
-                f"{lines[0].rstrip('.') if lines else 'nothing more is said'}.",
+                f"{first_line(error) or 'nothing more is said'}.",
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
         tell(name, 1.0)

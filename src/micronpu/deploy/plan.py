@@ -15,18 +15,8 @@ from micronpu.runtime.pte import PteSummary, TensorValue, read_pte
 
 _IDENTIFIER = b"ET12"
 KINDS = (
-    "None",
-    "Null",
-    "Int",
-    "Bool",
-    "Double",
-    "Tensor",
-    "String",
-    "IntList",
-    "DoubleList",
-    "BoolList",
-    "TensorList",
-    "OptionalTensorList",
+    *("None", "Null", "Int", "Bool", "Double", "Tensor", "String"),
+    *("IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList"),
 )
 """Names in the union KernelTypes, by number."""
 CALLS = ("None", "KernelCall", "DelegateCall", "MoveCall", "JumpFalseCall", "FreeCall")

@@ -178,8 +178,38 @@ def any_scale(emit: LiteRtEmitter) -> dict[str, bool]:
     return {"potScaleInt16": False} if emit.input_type(0).dtype is DType.INT16 else {}
 
 
+class Sum(Binary):
+    """Base of addition and subtraction."""
+
+    activation: Activation
+
+    quantization = own_qparams("x", "z")
+    tosa_steps = Steps(int8=1, int16=1)
+    litert: ClassVar[str]
+    litert_options: ClassVar[str]
+    combine: ClassVar[np.ufunc]
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return scaled_sum(y, operands, self.activation.limits(y), self.combine)
+
+    @classmethod
+    def imported(cls, node: AtenNode) -> Tensor:
+        """Appends the operator for an overload with the argument `alpha`."""
+        _alpha_is_one(node)
+        x, z = node.tensor("x"), node.tensor("z")
+        check_addition(node, x, z)
+        return emit_binary(node, cls(fused_activation(node)), x, z, node.output)  # type: ignore[call-arg]
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        fields = {"fusedActivationFunction": emit.activation(self.activation)} | any_scale(emit)
+        emit.add(self.litert, options=self.litert_options, fields=fields, version=2)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return tosa_sum(emit, self.litert, self.activation.limits(emit.output_type))
+
+
 @operator("add")
-class Add(Binary):
+class Add(Sum):
     """Sum of two tensors, with NumPy's broadcasting.
 
     x int8, z int8  ->  y int8 [broadcast shape], qparams of its own.
@@ -188,30 +218,16 @@ class Add(Binary):
     activation: Activation = Activation.NONE
 
     verb = "added"
-    quantization = own_qparams("x", "z")
-    tosa_steps = Steps(int8=1, int16=1)
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return scaled_sum(y, operands, self.activation.limits(y), np.add)
+    litert, litert_options, combine = "ADD", "AddOptions", np.add
 
     @from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        _alpha_is_one(node)
-        x, z = node.tensor("x"), node.tensor("z")
-        check_addition(node, x, z)
-        return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        fields = {"fusedActivationFunction": emit.activation(self.activation)} | any_scale(emit)
-        emit.add("ADD", options="AddOptions", fields=fields, version=2)
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        return tosa_sum(emit, "ADD", self.activation.limits(emit.output_type))
+        return cls.imported(node)
 
 
 @operator("sub")
-class Sub(Binary):
+class Sub(Sum):
     """Difference x - z, with NumPy's broadcasting.
 
     x int8, z int8  ->  y int8 [broadcast shape], qparams of its own.
@@ -220,27 +236,13 @@ class Sub(Binary):
     activation: Activation = Activation.NONE
 
     verb = "subtracted"
-    quantization = own_qparams("x", "z")
-    tosa_steps = Steps(int8=1, int16=1)
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return scaled_sum(y, operands, self.activation.limits(y), np.subtract)
+    litert, litert_options, combine = "SUB", "SubOptions", np.subtract
 
     @from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True)
     @from_aten("rsub.Tensor", x="other", z="self", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        _alpha_is_one(node)
-        x, z = node.tensor("x"), node.tensor("z")
-        check_addition(node, x, z)
-        return emit_binary(node, cls(fused_activation(node)), x, z, node.output)
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        fields = {"fusedActivationFunction": emit.activation(self.activation)} | any_scale(emit)
-        emit.add("SUB", options="SubOptions", fields=fields, version=2)
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        return tosa_sum(emit, "SUB", self.activation.limits(emit.output_type))
+        return cls.imported(node)
 
 
 @operator("mul")

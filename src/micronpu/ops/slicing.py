@@ -68,18 +68,12 @@ class Slice(Op):
     @from_aten("narrow.default", "narrow_copy.default", moves_only=True)
     @classmethod
     def build_narrow(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        axis = axis_of(node, "dim", len(x.shape))
-        start = int(node.value("start")) % x.shape[axis]
-        return sliced(node, x, axis, start, start + int(node.value("length")))
+        return _from(node, "start", int(node.value("length")))
 
     @from_aten("select.int", "select_copy.int", moves_only=True)
     @classmethod
     def build_select(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        axis = axis_of(node, "dim", len(x.shape))
-        index = int(node.value("index")) % x.shape[axis]
-        return reshaped(node, sliced(node, x, axis, index, index + 1), node.shape)
+        return reshaped(node, _from(node, "index", 1), node.shape)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("SLICE", options="SliceOptions", inputs=[0, emit.int32(self.begin), emit.int32(self.size)], version=2)
@@ -103,6 +97,14 @@ def sliced(node: AtenNode, x: Tensor, axis: int, start: int, stop: int) -> Tenso
     begin = [0] * len(shape)
     begin[axis] = start
     return node.emit(Slice(tuple(begin), tuple(shape)), x)
+
+
+def _from(node: AtenNode, argument: str, length: int) -> Tensor:
+    """``length`` elements along the axis `dim`, from the argument's index on, which may count from the end."""
+    x = node.tensor("x")
+    axis = axis_of(node, "dim", len(x.shape))
+    start = int(node.value(argument)) % x.shape[axis]
+    return sliced(node, x, axis, start, start + length)
 
 
 def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:

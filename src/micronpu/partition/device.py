@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
     from torch.fx import GraphModule
     from torch.fx import Node as FxNode
+    from typing_extensions import Unpack
 
     from micronpu.frontend.program import ProgramView
-    from micronpu.quantize.config import Activations
+    from micronpu.quantize.config import QuantizerChoices
     from micronpu.quantize.quantizer import StaticQuantizer
 
 
@@ -132,14 +133,7 @@ class Device(ABC):
         return False
 
     @abstractmethod
-    def quantizer(
-        self,
-        *,
-        per_channel: bool = True,
-        is_qat: bool = False,
-        activations: Activations = "int8",
-        io: Activations | None = None,
-    ) -> StaticQuantizer:
+    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:
         """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
 
     def unverified(self) -> Device:

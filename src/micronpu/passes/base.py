@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.op import Op
@@ -29,6 +29,26 @@ class Pass(ABC):
         if type.qparams is None:
             type = type.with_qparams(qparams)
         return Node(op, inputs, [Tensor(op.name, type)], origin.through(self.name))
+
+
+class MergePairs(Pass):
+    """One operator for two of a kind in a row; the first one stays for those who read it otherwise."""
+
+    kind: ClassVar[type[Op]]
+
+    @abstractmethod
+    def merged(self, first: Any, second: Any) -> Op:
+        """What stands in the place of the second operator, and reads what the first one reads."""
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            first = walk.producer.get(node.inputs[0])
+            if isinstance(node.op, self.kind) and first is not None and isinstance(first.op, self.kind):
+                node.op, node.inputs = self.merged(first.op, node.op), [first.inputs[0]]
+                node.origin = node.origin.joined(first.origin).through(self.name)
+                walk.changed = True
+        return walk.changed
 
 
 class Walk:

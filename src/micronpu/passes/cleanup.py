@@ -13,7 +13,7 @@ from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.passes.base import Pass, Walk
+from micronpu.passes.base import MergePairs, Pass, Walk
 
 
 def returned_operand(node: Node) -> Tensor | None:
@@ -85,7 +85,7 @@ class RemoveNoOps(Pass):
         return walk.changed
 
 
-class MergeReshapes(Pass):
+class MergeReshapes(MergePairs):
     """One reshape for two in a row; the first one stays for those who read it otherwise.
 
     x -> reshape(a) -> reshape(b) -> y        x -> reshape(b) -> y
@@ -93,12 +93,7 @@ class MergeReshapes(Pass):
 
     name = "merge_reshapes"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0])
-            if isinstance(node.op, Reshape) and first is not None and isinstance(first.op, Reshape):
-                node.inputs = [first.inputs[0]]
-                node.origin = node.origin.joined(first.origin).through(self.name)
-                walk.changed = True
-        return walk.changed
+    kind = Reshape
+
+    def merged(self, first: Reshape, second: Reshape) -> Reshape:
+        return second

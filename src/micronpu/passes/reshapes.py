@@ -8,7 +8,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Permutation
 from micronpu.ops.movement import Reshape, Transpose, inverse
 from micronpu.ops.slicing import Slice
-from micronpu.passes.base import Pass, Walk
+from micronpu.passes.base import MergePairs, Pass, Walk
 from micronpu.passes.layout import meets
 
 Shape = tuple[int, ...]
@@ -103,7 +103,7 @@ class SinkThroughReshapes(Pass):
         node.op, node.inputs, node.origin = Transpose(outer), [reshaped], node.origin.through(self.name)
 
 
-class MergeSlices(Pass):
+class MergeSlices(MergePairs):
     """One slice for two in a row; the first one stays for those who read it otherwise.
 
     x -> slice -> slice -> y        x -> slice -> y
@@ -111,16 +111,10 @@ class MergeSlices(Pass):
 
     name = "merge_slices"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0])
-            if isinstance(node.op, Slice) and first is not None and isinstance(first.op, Slice):
-                begin = tuple(a + b for a, b in zip(first.op.begin, node.op.begin, strict=True))
-                node.op, node.inputs = Slice(begin, node.op.size), [first.inputs[0]]
-                node.origin = node.origin.joined(first.origin).through(self.name)
-                walk.changed = True
-        return walk.changed
+    kind = Slice
+
+    def merged(self, first: Slice, second: Slice) -> Slice:
+        return Slice(tuple(a + b for a, b in zip(first.begin, second.begin, strict=True)), second.size)
 
 
 class HoistTransposes(Pass):

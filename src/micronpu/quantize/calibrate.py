@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.errors import MicroNpuError, ModelError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
 from micronpu.quiet import quiet
@@ -210,10 +210,8 @@ def _run(prepared: GraphModule, number: int, batch: tuple[torch.Tensor, ...]) ->
     except MicroNpuError:
         raise
     except Exception as error:  # torch's kernels raise many kinds
-        lines = str(error).strip().splitlines()
         raise ModelError(
-            f"The model cannot compute calibration item {number}: "
-            f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
+            f"The model cannot compute calibration item {number}: {first_line(error) or type(error).__name__}.",
             hint="model(*inputs) in eager mode, which fails alike: indices within their range, one dtype throughout",
         ) from error
 

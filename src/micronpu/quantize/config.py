@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import nn
@@ -34,6 +34,16 @@ WEIGHT_EPS = 2**-24
 
 ActivationObserver = Literal["histogram", "minmax", "moving_average"]
 Activations = Literal["int8", "int16"]
+
+
+class QuantizerChoices(TypedDict, total=False):
+    """What every quantizer may be asked for; `StaticQuantizer` says what it means and what is meant by nothing."""
+
+    per_channel: bool
+    is_qat: bool
+    activations: Activations
+    io: Activations | None
+
 
 _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 

@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e import FakeQuantize, FakeQuantizeBase, MovingAverageMinMaxObserver, ObserverBase
 
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.ops import ATEN_IMPORTS
@@ -290,9 +290,8 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
     except MicroNpuError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
         raise ModelError(
-            f"The quantized module does not take the example inputs: {lines[0] if lines else type(error).__name__}",
+            f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}.",
             hint="example inputs of the shapes that it was exported with",
         ) from error
     for node in list(model.graph.nodes):

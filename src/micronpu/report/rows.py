@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from micronpu.report.delegation import Cost, DelegationReport
+from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.verdict import Verdict
 
 NOTHING = "–"
 
@@ -47,34 +48,16 @@ def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
     """The rows of every partition by its number: NPU operations, or the model's operators before compilation."""
     rows: dict[int, list[Row]] = {}
     for operation in report.operations:
-        origin = operation.origin
-        rows.setdefault(operation.partition, []).append(
-            Row(
-                operation.name,
-                operation.attributes,
-                operation.shape,
-                operation.macs,
-                origin.nodes,
-                origin.module,
-                origin.source,
-                operation.cost,
-            )
-        )
+        row = _row(operation, operation.name, operation.attributes)
+        rows.setdefault(operation.partition, []).append(replace(row, cost=operation.cost))
     for verdict in report.verdicts if not rows else ():
         if verdict.partition is not None:
-            origin = verdict.origin
-            rows.setdefault(verdict.partition, []).append(
-                Row(
-                    verdict.operator,
-                    verdict.node,
-                    verdict.shape,
-                    verdict.macs,
-                    origin.nodes,
-                    origin.module,
-                    origin.source,
-                )
-            )
+            rows.setdefault(verdict.partition, []).append(_row(verdict, verdict.operator, verdict.node))
     return {number: _joined(members) for number, members in sorted(rows.items())}
+
+
+def _row(of: Operation | Verdict, name: str, attributes: str) -> Row:
+    return Row(name, attributes, of.shape, of.macs, of.origin.nodes, of.origin.module, of.origin.source)
 
 
 def _joined(rows: Iterable[Row]) -> list[Row]:

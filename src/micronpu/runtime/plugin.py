@@ -42,14 +42,7 @@ class _Tensor(ctypes.Structure):
 class HostTensor(ctypes.Structure):
     """`micronpu_host_tensor` of native/host_runtime.cpp."""
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("size", ctypes.c_uint64),
-        ("scalar_type", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int32)),
-        ("dim_order", ctypes.POINTER(ctypes.c_uint8)),
-    )
+    _fields_ = (*_Tensor._fields_, ("dim_order", ctypes.POINTER(ctypes.c_uint8)))
 
 
 _TENSORS = ctypes.POINTER(_Tensor)

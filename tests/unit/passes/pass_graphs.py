@@ -19,7 +19,7 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Mean
 from micronpu.ops.softmax import Softmax
-from micronpu.passes import Pass
+from micronpu.passes import Pass, run_passes
 
 FIRST, LAST = TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
@@ -185,3 +185,10 @@ def drawn(text: str) -> str:
 def count(graph: Graph, name: str) -> int:
     """Number of operators of a name."""
     return sum(n.op.name == name for n in graph.nodes)
+
+
+def simplified(graph: Graph) -> Graph:
+    """The graph after the whole pipeline, checked after every pass."""
+    after = run_passes(graph.clone(), after=lambda step, changed: verify(changed))
+    assert_same(graph, after)
+    return after

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.unit.passes.pass_graphs import FIRST, LAST, Net, apply, assert_same, count, drawn, picture, q
+from tests.unit.passes.pass_graphs import FIRST, LAST, Net, apply, assert_same, count, drawn, picture, q, simplified
 
-from micronpu.ir import DType, Graph, QParams, TensorType, verify
+from micronpu.ir import DType, QParams, TensorType
 from micronpu.ops.movement import Transpose
 from micronpu.ops.slicing import Slice
-from micronpu.passes import run_passes
 from micronpu.passes.layout import (
     FoldTransposeIntoLinear,
     MergeTransposes,
@@ -18,13 +17,6 @@ from micronpu.passes.layout import (
 )
 
 C = 8
-
-
-def simplified(graph: Graph) -> Graph:
-    """The graph after the whole pipeline, checked after every pass."""
-    after = run_passes(graph.clone(), after=lambda step, changed: verify(changed))
-    assert_same(graph, after)
-    return after
 
 
 # ---------------------------------------------------------------- MergeTransposes

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.passes.pass_graphs import Net, apply, assert_same, count, drawn, picture
+from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, simplified
 
-from micronpu.ir import Graph, verify
-from micronpu.passes import run_passes
 from micronpu.passes.layout import GatherTransposes, LiftTransposes, MergeTransposes
 
 C = 8
-
-
-def simplified(graph: Graph) -> Graph:
-    """The graph after the whole pipeline, checked after every pass."""
-    after = run_passes(graph.clone(), after=lambda step, changed: verify(changed))
-    assert_same(graph, after)
-    return after
 
 
 def test_a_transpose_moves_up_to_where_it_serves_two():

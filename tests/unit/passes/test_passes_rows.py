@@ -12,7 +12,7 @@ from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Clamp
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
-from micronpu.passes.base import Pass, Walk
+from micronpu.passes.base import MergePairs, Pass
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
 from micronpu.passes.tosa import LEGALIZE_TOSA
 
@@ -105,7 +105,7 @@ def test_a_pass_fires_and_computes_the_same(name: str) -> None:
     pytest.fail(f"{name} does not fire on\n{graph}")
 
 
-class DropFirstBounds(Pass):
+class DropFirstBounds(MergePairs):
     """Two clamps as the second alone, which is wrong.
 
     x -> clamp(-0.2, 0.2) -> clamp(-3, 3) -> y        x -> clamp(-3, 3) -> y
@@ -113,14 +113,10 @@ class DropFirstBounds(Pass):
 
     name = "merge_clamps"
 
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            first = walk.producer.get(node.inputs[0])
-            if isinstance(node.op, Clamp) and first is not None and isinstance(first.op, Clamp):
-                node.inputs = [first.inputs[0]]
-                walk.changed = True
-        return walk.changed
+    kind = Clamp
+
+    def merged(self, first: Clamp, second: Clamp) -> Clamp:
+        return second
 
 
 def test_a_wrong_pass_is_found() -> None:

@@ -16,8 +16,9 @@ from micronpu.targets.cortexm.part import CortexMPart
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+    from typing_extensions import Unpack
 
-    from micronpu.quantize.config import Activations
+    from micronpu.quantize.config import QuantizerChoices
     from micronpu.targets.cortexm.quantizer import CortexMQuantizer
 
 
@@ -34,23 +35,10 @@ class CortexMDevice(Device):
         self.target = target or options.core
         self.beside = CortexMPart(find_core(options.core), options.disabled_passes)
 
-    def quantizer(
-        self,
-        *,
-        per_channel: bool = True,
-        is_qat: bool = False,
-        activations: Activations = "int8",
-        io: Activations | None = None,
-    ) -> CortexMQuantizer:
+    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> CortexMQuantizer:
         from micronpu.targets.cortexm.quantizer import CortexMQuantizer
 
-        return CortexMQuantizer(
-            per_channel=per_channel,
-            is_qat=is_qat,
-            disabled_rewrites=self.options.disabled_rewrites,
-            activations=activations,
-            io=io,
-        )
+        return CortexMQuantizer(disabled_rewrites=self.options.disabled_rewrites, **choices)
 
     def policy(self) -> Policy | None:
         return None

@@ -21,8 +21,9 @@ from micronpu.targets.ethosu.vela import VelaProgram
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+    from typing_extensions import Unpack
 
-    from micronpu.quantize.config import Activations
+    from micronpu.quantize.config import QuantizerChoices
     from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
@@ -52,17 +53,10 @@ class EthosUDevice(Device):
         self.additional_checks = tuple(additional_checks)
         self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None
 
-    def quantizer(
-        self,
-        *,
-        per_channel: bool = True,
-        is_qat: bool = False,
-        activations: Activations = "int8",
-        io: Activations | None = None,
-    ) -> EthosUQuantizer:
+    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> EthosUQuantizer:
         from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
-        return EthosUQuantizer(self.spec, per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        return EthosUQuantizer(self.spec, **choices)
 
     def policy(self) -> Policy:
         return ethosu_policy(self.spec, self.target, self.additional_checks)

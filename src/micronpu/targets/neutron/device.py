@@ -24,8 +24,9 @@ from micronpu.targets.neutron.sdk import select_converter
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+    from typing_extensions import Unpack
 
-    from micronpu.quantize.config import Activations
+    from micronpu.quantize.config import QuantizerChoices
     from micronpu.targets.neutron.quantizer import NeutronQuantizer
 
 REFERENCE_NOTE = (
@@ -58,24 +59,10 @@ class NeutronDevice(Device):
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
 
-    def quantizer(
-        self,
-        *,
-        per_channel: bool = True,
-        is_qat: bool = False,
-        activations: Activations = "int8",
-        io: Activations | None = None,
-    ) -> NeutronQuantizer:
+    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> NeutronQuantizer:
         from micronpu.targets.neutron.quantizer import NeutronQuantizer
 
-        return NeutronQuantizer(
-            self.options.target,
-            per_channel=per_channel,
-            is_qat=is_qat,
-            disabled_rewrites=self.options.disabled_rewrites,
-            activations=activations,
-            io=io,
-        )
+        return NeutronQuantizer(self.options.target, disabled_rewrites=self.options.disabled_rewrites, **choices)
 
     def policy(self) -> Policy:
         return neutron_policy(self.options, self.target, self.delegation, self.core)
