@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -117,3 +118,18 @@ def test_a_program_that_ends_its_process_is_a_sentence(tmp_path):
     path.write_bytes(programs.pte(blob, (int8(1, 3, 5, 4),), (int8(1, 6, 5, 4),)))
     with pytest.raises(PayloadError):
         HostProgram(path).run(int8(1, 3, 5, 4))
+
+
+def test_a_program_that_never_ends_is_stopped(tmp_path):
+    (tmp_path / "a.pte").write_bytes(add_pte())
+    program = HostProgram(tmp_path / "a.pte", RunOptions(isolated=True))
+    process = program._isolated._process
+    os.kill(process.pid, signal.SIGSTOP)
+    program._isolated._limit = 0.1
+    with pytest.raises(PayloadError, match=r"a\.pte took more than 0\.1 s to run and was stopped.*--time-limit"):
+        program.run(A, B)
+    assert process.returncode == -signal.SIGKILL
+    for wrong in (0, -1, math.nan, math.inf, "60", True):
+        with pytest.raises(OptionError, match=r"time_limit is .* number of seconds above 0, or None"):
+            RunOptions(time_limit=wrong)
+    assert RunOptions(time_limit=None).time_limit is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ def run_program(
     rows: bool,
     fast: bool,
     isolated: bool | None = None,
+    time_limit: float | None = None,
     listener: Listener,
 ) -> list[str]:
     """Runs a program on arrays from files.
@@ -47,6 +49,7 @@ def run_program(
         folder: where the outputs go as ``output_0.npy`` and so on; None to leave them out.
         rows: whether the inputs hold a row for each of many runs.
         isolated: see `RunOptions`.
+        time_limit: the same; 0 for no limit, None for the usual one.
 
     Returns:
         Lines for the user: each output's type, shape and values, and what was written.
@@ -63,7 +66,10 @@ def run_program(
 
     from micronpu.runtime import ArrayProgram, RunOptions
 
-    with ArrayProgram(path, RunOptions(fast=fast, isolated=isolated)) as program:
+    options = RunOptions(fast=fast, isolated=isolated)
+    if time_limit is not None:
+        options = replace(options, time_limit=time_limit or None)
+    with ArrayProgram(path, options) as program:
         notes = (
             [_NOTES[program.digest.value].format(path)]
             if program.is_isolated and program.digest.value in _NOTES

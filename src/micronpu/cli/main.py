@@ -319,13 +319,31 @@ def run(
             show_default="isolated unless the program carries the digest that `micronpu compile` writes",
         ),
     ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="Stop an isolated program that takes longer to load or to run; 0 for no limit.",
+            show_default="600",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import run_program
 
     with console.progress() as listener:
-        results = run_program(program, inputs or [], output, rows=rows, fast=fast, isolated=isolated, listener=listener)
+        results = run_program(
+            program,
+            inputs or [],
+            output,
+            rows=rows,
+            fast=fast,
+            isolated=isolated,
+            time_limit=time_limit,
+            listener=listener,
+        )
     out = console.output()
     for line in results:
         out.print(Text(line), soft_wrap=True)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from micronpu.runtime.program import RunOptions
 
 _LENGTH = 8  # bytes of a message's length
+_LEAST = 1e-3  # seconds; 0 would be another mode of a socket
 _TYPES = frozenset(ELEMENT_TYPES.values())
 
 
@@ -41,20 +43,26 @@ def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | m
         channel.sendall(blob)
 
 
-def receive(channel: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
+def receive(channel: socket.socket, until: float | None = None) -> tuple[dict[str, Any], list[bytes]]:
     """What `send` sent.
+
+    Args:
+        until: when to give up, as `time.monotonic` counts; None to wait for good.
 
     Raises:
         EOFError: the other side is gone.
+        TimeoutError: it has not sent all of it in time.
         ValueError: what comes is no message.
     """
-    head = json.loads(_read(channel, int.from_bytes(_read(channel, _LENGTH), "little")))
-    return head, [_read(channel, int(size)) for size in head["sizes"]]
+    head = json.loads(_read(channel, int.from_bytes(_read(channel, _LENGTH, until), "little"), until))
+    return head, [_read(channel, int(size), until) for size in head["sizes"]]
 
 
-def _read(channel: socket.socket, size: int) -> bytes:
+def _read(channel: socket.socket, size: int, until: float | None) -> bytes:
     data = bytearray()
     while len(data) < size:
+        if until is not None:
+            channel.settimeout(max(until - time.monotonic(), _LEAST))
         part = channel.recv(min(size - len(data), 1 << 20))
         if not part:
             raise EOFError
@@ -137,14 +145,16 @@ class IsolatedProgram:
     Args:
         data: the program.
         name: what to call it in messages.
+        options: how to run; their `time_limit` is for each request, loading included.
 
     Raises:
-        PayloadError: it cannot be loaded, or loading it ends the process.
+        PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
         RuntimeUnavailableError: no process can be started, or there is no plug-in for it.
     """
 
     def __init__(self, data: bytes, name: str, options: RunOptions, method: str) -> None:
         self._name = name
+        self._limit = options.time_limit
         self._lock = threading.Lock()
         command = [sys.executable or "python", "-m", "micronpu.runtime.isolated_worker"]
         # The child finds what this process finds, also where somebody has changed the path since it was started.
@@ -188,12 +198,16 @@ class IsolatedProgram:
         """The answer to a request.
 
         Raises:
-            MicroNpuError: what the process raised, or that it ended.
+            MicroNpuError: what the process raised, that it ended, or that it takes too long.
         """
         with self._lock:
+            until = None if self._limit is None else time.monotonic() + self._limit
             try:
+                self._channel.settimeout(self._limit)
                 send(self._channel, head, blobs)
-                answer, data = receive(self._channel)
+                answer, data = receive(self._channel, until)
+            except TimeoutError as error:
+                raise self._late(head) from error
             except (EOFError, OSError, ValueError) as error:
                 raise self._ended() from error
             except BaseException:  # an interrupt: the answer on its way is nobody's
@@ -208,6 +222,14 @@ class IsolatedProgram:
     def close(self) -> None:
         """Ends the process."""
         self._end()
+
+    def _late(self, head: dict[str, Any]) -> PayloadError:
+        self._end()
+        what = {"load": "be loaded", "run": "run"}.get(head["do"], "answer")
+        return PayloadError(
+            f"{self._name} took more than {self._limit:g} s to {what} and was stopped: it never ends, or is large.",
+            hint="RunOptions(time_limit=...) or `micronpu run --time-limit`, with more seconds, for one that you trust",
+        )
 
     def _ended(self) -> PayloadError:
         try:

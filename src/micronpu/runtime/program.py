@@ -35,6 +35,10 @@ _UNNAMED = "The program"
 _Bytes = bytes | bytearray | memoryview
 
 
+TIME_LIMIT = 600.0
+"""Seconds that a request to an isolated program may take: the first on a machine builds the plug-in."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How a program runs on the host.
@@ -51,6 +55,8 @@ class RunOptions:
         isolated: run in a process of its own, where a crash does no harm. None leaves it to the program: one from a
             file is isolated unless it carries the digest that `micronpu.compile` writes. True runs also a program
             whose digest says that it is damaged.
+        time_limit: seconds on the clock after which a run of an isolated program, or loading it, is stopped; None for
+            no limit. Other programs run in this process, where nothing can stop them.
 
     Raises:
         OptionError: a value of the wrong type.
@@ -61,6 +67,7 @@ class RunOptions:
     profile: bool = False
     debug_buffer_size: int = 1 << 26
     isolated: bool | None = None
+    time_limit: float | None = TIME_LIMIT
 
     def __post_init__(self) -> None:
         for name in ("fast", "graph", "profile"):
@@ -79,6 +86,13 @@ class RunOptions:
             raise OptionError(
                 f"The run option debug_buffer_size is {size!r}, but it must be a number of bytes.",
                 hint="RunOptions(profile=True, debug_buffer_size=1 << 26)",
+            )
+        limit = self.time_limit
+        number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (number and 0 < limit < threading.TIMEOUT_MAX):
+            raise OptionError(
+                f"The run option time_limit is {limit!r}, but it must be a number of seconds above 0, or None.",
+                hint="RunOptions(isolated=True, time_limit=60)",
             )
 
 
