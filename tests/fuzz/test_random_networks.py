@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.random_networks import Row, check, shrunk
+from tests.fuzz.random_networks import Row, Seen, check, shrunk
 
 KEPT = (
     Row(159, "ethos-u85-1024", length=3),  # Vela's stream of a convolution in groups from TOSA is wrong
@@ -14,15 +14,15 @@ KEPT = (
 
 @pytest.mark.parametrize("row", [*map(Row.of, (0, 3, 8, 14)), *KEPT], ids=lambda row: f"{row.seed}-{row.target}")
 def test_network(row: Row) -> None:
-    found = check(row)
+    found = check(row).wrong
     assert not found, shrunk(row, found)
 
 
 def test_what_is_wrong_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail would be none."""
 
-    def wrong(row: Row) -> str:
-        return "WrongResultError: ..." if row.length >= 2 else ""
+    def wrong(row: Row) -> Seen:
+        return Seen("WrongResultError: ..." if row.length >= 2 else "")
 
     monkeypatch.setattr("tests.fuzz.random_networks.check", wrong)
     assert shrunk(Row(0, "imxrt700", length=8), "WrongResultError: ...")[0].length == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,7 @@ _ONE, _ONE_AND_A_HALF, _HALF_ROOT_OF_TWO = 1 << 28, 3 << 27, 1518500250
 _NEWTON_STEPS = 5
 
 
+@functools.cache  # of 255 values that every table of the function reads
 def _inverse_root(value: int) -> tuple[int, int]:
     """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift.
 
