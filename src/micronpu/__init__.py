@@ -14,6 +14,7 @@ from micronpu._lazy import lazily
 from micronpu.errors import MicroNpuError
 
 if TYPE_CHECKING:
+    from micronpu.accuracy.evaluate import evaluate
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
     from micronpu.compiler.program import CompiledProgram
@@ -31,6 +32,7 @@ __all__ = [
     "MicroNpuError",
     "check",
     "compile",
+    "evaluate",
     "get_chip_recipe",
     "get_corstone300_recipe",
     "get_corstone320_recipe",
@@ -42,6 +44,7 @@ _HOMES = {
     "CompiledProgram": "compiler.program",
     "check": "compiler.compile:check_model",
     "compile": "compiler.compile:compile_model",
+    "evaluate": "accuracy.evaluate",
     **{name: "recipes" for name in __all__ if name.endswith("_recipe")},
 }
 

@@ -26,6 +26,7 @@ ROOMS = (
     ("runtime",),
     ("deploy",),
     ("compiler",),
+    ("accuracy",),
     ("recipes",),
     ("cli",),
     ("neutron", "ethosu"),

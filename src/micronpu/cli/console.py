@@ -29,6 +29,8 @@ _STEPS = {
     "compile": "Compiling for the NPU",
     "lower": "Lowering the host's part",
     "run": "Running",
+    "float": "Running the float model",
+    "program": "Running the program",
 }
 
 

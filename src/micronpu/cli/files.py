@@ -274,7 +274,7 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
     for (name, array), example in zip(arrays.items(), model.examples, strict=True):
         if array.ndim < example.dim():
             raise ModelError(
-                f"The array {name} of {text} has shape {list(array.shape)}; calibration data for an input "
+                f"The array {name} of {text} has shape {list(array.shape)}; data for an input "
                 f"{list(example.shape)} has one row per input.",
                 hint=f"stack inputs to [N, {', '.join(map(str, example.shape[1:]))}]",
             )

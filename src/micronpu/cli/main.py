@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, run, inspect, deploy, disassemble, doctor, targets, passes."""
+"""`micronpu`: compile, check, eval, run, inspect, deploy, disassemble, doctor, targets, passes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from micronpu.cli import console
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
+from micronpu.cli.evaluate import evaluate
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
@@ -369,6 +370,7 @@ def inspect(
         out.print(found)
 
 
+app.command(name="eval")(evaluate)
 app.command()(deploy)
 app.command()(doctor)
 app.command()(disassemble)

@@ -23,13 +23,16 @@ from micronpu.quiet import quiet
 Progress = Callable[[int], None]
 
 
-def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+def calibration_batches(
+    calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration"
+) -> list[tuple[torch.Tensor, ...]]:
     """Calibration data as a list of input tuples, each checked against the example inputs.
 
     Args:
         calibration: an iterable of inputs.  An item is a tuple of tensors, or a tensor where the model has one
             input; NumPy arrays will do.  An item that holds several rows of a batch-1 model is cut into rows.
         examples: the example inputs.
+        kind: what the data is for, as messages call it.
 
     Raises:
         ModelError: there is none, or an item has another number of inputs, shape, dtype, or holds NaN or infinity.
@@ -41,19 +44,19 @@ def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor]) -> l
         )
     if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
         raise ModelError(
-            f"Calibration data is of type {type(calibration).__name__}, not a list of inputs.",
-            hint="calibration=[x1, x2, ...]",
+            f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs.",
+            hint="[x1, x2, ...]",
         )
     batches: list[tuple[torch.Tensor, ...]] = []
     for number, item in enumerate(calibration):
-        batches += _rows(_checked(number, item, examples), examples)
+        where = f"{kind.capitalize()} item {number}"
+        batches += _rows(_checked(where, item, examples), examples)
     if not batches:
-        raise ModelError("The calibration data is empty.", hint="pass some dozens of typical inputs")
+        raise ModelError(f"The {kind} data is empty.", hint="pass some dozens of typical inputs")
     return batches
 
 
-def _checked(number: int, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    where = f"Calibration item {number}"
+def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
         raise ModelError(

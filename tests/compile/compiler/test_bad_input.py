@@ -73,7 +73,7 @@ CALIBRATION = {
     "NaN": ([X, X / 0], WRONG, "holds NaN or infinity, from which no range can be learnt. Try: look for missing"),
     "text": ([X, "x"], WRONG, "is a str, not a tensor. Try: give tensors or NumPy arrays"),
     "objects": ([X, np.array([[None] * 2])], WRONG, "is a NumPy array of object, not a tensor."),
-    "dictionary": ({"x": X}, "Calibration data is of type dict, not a list of inputs. Try: calibration=[x1, x2, ...]."),
+    "dictionary": ({"x": X}, "Calibration data is of type dict, not a list of inputs. Try: [x1, x2, ...]."),
     "number as data": (7, "Calibration data is of type int, not a list of inputs."),
 }
 

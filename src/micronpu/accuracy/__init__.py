@@ -1,0 +1,1 @@
+"""What quantization costs: programs judged on data, layers blamed, cures tried."""

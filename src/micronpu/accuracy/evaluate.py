@@ -1,0 +1,382 @@
+"""`micronpu.evaluate`: the float model and the finished program on the same labelled rows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
+from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
+from micronpu.compiler.program import CompiledProgram
+from micronpu.deploy.border import Border, borders_of
+from micronpu.deploy.plan import read_plan
+from micronpu.errors import ModelError, OptionError
+from micronpu.files import check_name, read_file
+from micronpu.quantize.calibrate import calibration_batches, one_thread
+from micronpu.quiet import quiet
+from micronpu.report.accuracy import Comparison
+from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
+from micronpu.runtime import ArrayProgram, RunOptions
+
+Row: TypeAlias = tuple[torch.Tensor, ...]
+Listener: TypeAlias = Callable[[str, float], None]
+
+BATCH = 64
+"""Rows that a float model is given at once, if it takes them."""
+_CLOSE = 1e-3  # of the largest value: what another order of summation changes in a batch
+
+
+def evaluate(
+    model: nn.Module | ExportedProgram,
+    program: CompiledProgram | str | os.PathLike[str] | bytes,
+    data: Any,
+    labels: Any = None,
+    *,
+    metric: str | Function | None = None,
+    quantized: nn.Module | None = None,
+    output: int = 0,
+    fast: bool = False,
+    listener: Listener | None = None,
+) -> Evaluation:
+    """Compares a program with the float model that it was made of, on as many rows as you like.
+
+    Args:
+        model: the float model, in evaluation mode.
+        program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
+            simulators.
+        data: inputs of the float model as for calibration: an array with a row per input, or a list of them, or of
+            tuples where the model has several inputs.
+        labels: an array with an entry per row; or fewer, where each is for as many successive rows and ``metric`` is a
+            function of yours.
+        metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
+            returns a number, of which more is better; "top1" where there are labels and nothing is said.
+        quantized: the quantized model, ``program.quantized``, to be judged as well.
+        output: which output is judged.
+        fast: optimised kernels, which may differ by one step from the bit-exact ones.
+        listener: hears about progress: "float", "quantized" and "program", and the part that is done.
+
+    Raises:
+        ModelError: data or labels do not fit the model or the metric, or there is no row.
+        OptionError: there is no such metric or output.
+        PayloadError: the program cannot be run here.
+    """
+    tell = listener or (lambda name, part: None)
+    if metric is not None and labels is None:
+        raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
+    chosen = metric_of(metric or "top1") if labels is not None else None
+    with _Finished(program, fast) as finished:
+        finished.check_output(output)
+        rows = calibration_batches(data, finished.examples, kind="evaluation")
+        inputs = tuple(_joined([r[i].numpy() for r in rows]) for i in range(len(rows[0])))
+        runs: dict[str, Callable[[], Array]] = {
+            "float": lambda: run_float(checked_module(model), rows, output, lambda part: tell("float", part))
+        }
+        if quantized is not None:
+            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, tell)
+        runs["program"] = lambda: _run_rows(
+            lambda row: finished.run(row, output), rows, output, lambda part: tell("program", part)
+        )
+        results: dict[str, tuple[Array, float]] = {}
+        for name, run in runs.items():
+            start = time.perf_counter()
+            outputs = run()
+            results[name] = outputs, len(outputs) / max(time.perf_counter() - start, 1e-9)
+    float_outputs = results["float"][0]
+    for name, (outputs, _) in results.items():
+        if outputs.shape != float_outputs.shape:
+            raise ModelError(
+                f"The {name} gives outputs of shape {list(outputs.shape)}, the float model "
+                f"{list(float_outputs.shape)}.",
+                hint="the program that was compiled from this model",
+            )
+        check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
+    array = None if labels is None else _labels(labels, len(float_outputs), chosen, float_outputs)
+    return _judged(results, array, chosen, inputs)
+
+
+def _judged(
+    results: dict[str, tuple[Array, float]], labels: Array | None, metric: Metric | None, inputs: tuple[Array, ...]
+) -> Evaluation:
+    wanted = results["float"][0]
+    scores: dict[str, Score] = {}
+    differences: dict[str, Difference] = {}
+    notes: tuple[str, ...] = ()
+    if labels is not None and metric is not None:
+        outputs = {name: found for name, (found, _) in results.items()}
+        scores, differences, notes = _scored(outputs, labels, metric, inputs)
+    judged = tuple(
+        Judged(
+            name,
+            speed,
+            None if name == "float" else _compared(found, wanted),
+            scores.get(name),
+            differences.get(name),
+        )
+        for name, (found, speed) in results.items()
+    )
+    beside = _compared(results["program"][0], results["quantized"][0]) if "quantized" in results else None
+    return Evaluation(
+        rows=len(wanted),
+        metric=metric.name if metric is not None else "",
+        labels=0 if labels is None else len(labels),
+        larger_is_better=metric.larger_is_better if metric is not None else True,
+        judged=judged,
+        against_quantized=beside,
+        notes=notes,
+    )
+
+
+def _compared(found: Array, wanted: Array) -> Comparison:
+    return Comparison.of([found[i : i + 1] for i in range(len(found))], [wanted[i : i + 1] for i in range(len(wanted))])
+
+
+def _scored(
+    outputs: dict[str, Array], labels: Array, metric: Metric, inputs: tuple[Array, ...]
+) -> tuple[dict[str, Score], dict[str, Difference], tuple[str, ...]]:
+    """Score and difference to float of each program, with their intervals."""
+    values = {name: metric.score(found, labels, inputs) for name, found in outputs.items()}
+    if metric.right is not None:
+        return *_counted(outputs, labels, metric.right, values), ()
+    names = list(outputs)
+    group = len(outputs["float"]) // len(labels)
+
+    def score(chosen: Array) -> tuple[float, ...]:
+        rows = chosen if group == 1 else (chosen[:, None] * group + np.arange(group)).reshape(-1)
+        taken = tuple(x[rows] for x in inputs)
+        return tuple(metric.score(outputs[name][rows], labels[chosen], taken) for name in names)
+
+    resampled = bootstrap(score, len(labels))
+    scores, differences = {}, {}
+    for column, name in enumerate(names):
+        scores[name] = Score(values[name], *percentile_interval(resampled[:, column]))
+        if name != "float":
+            apart = resampled[:, column] - resampled[:, names.index("float")]
+            test = f"{len(resampled)} resamples of {len(labels)} rows"
+            away = values[name] - values["float"]
+            p = 1.0 if away == 0 else p_of(apart)
+            differences[name] = Difference(away, *percentile_interval(apart), p, test)
+    return scores, differences, ()
+
+
+def _counted(
+    outputs: dict[str, Array], labels: Array, right: Callable[[Array, Array], Array], values: dict[str, float]
+) -> tuple[dict[str, Score], dict[str, Difference]]:
+    """The same where rows are right or wrong, for which nothing has to be drawn."""
+    truth = {name: right(found, labels) for name, found in outputs.items()}
+    rows, exact = len(labels), truth["float"]
+    scores = {name: Score(values[name], *wilson(int(found.sum()), rows)) for name, found in truth.items()}
+    differences = {}
+    for name, found in truth.items():
+        if name != "float":
+            worse, better = int((exact & ~found).sum()), int((found & ~exact).sum())
+            interval = paired_share(worse, better, rows)
+            p = mcnemar(worse, better)
+            differences[name] = Difference(
+                values[name] - values["float"], *interval, p, "exact McNemar test", worse, better
+            )
+    return scores, differences
+
+
+def _labels(labels: Any, rows: int, metric: Metric | None, outputs: Array) -> Array:
+    """Labels as an array with an entry per row, checked."""
+    assert metric is not None
+    try:
+        array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"The labels are no array: {error}.", hint="one number for each row") from error
+    if array.dtype.kind not in "iufb" or not array.ndim:
+        raise ModelError(
+            f"The labels are {array.dtype}{list(array.shape)}, not an array of numbers.", hint="one number for each row"
+        )
+    if metric.name == "top1" or metric.name == "f1" or metric.name == "auc":
+        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    own = metric.name not in ("top1", "f1", "auc", "mae")
+    if len(array) != rows and not (own and len(array) and rows % len(array) == 0):
+        raise ModelError(
+            f"There are {len(array):,} labels for {rows:,} rows of data.",
+            hint="a label for each row; a metric of your own may have one for several successive rows",
+        )
+    metric.check(outputs, array)
+    return array
+
+
+# ---------------------------------------------------------------- the programs
+
+
+def checked_module(model: Any) -> Callable[..., Any]:
+    """The float model as a function.
+
+    Raises:
+        ModelError: it is none, or in training mode.
+    """
+    if isinstance(model, ExportedProgram):
+        module: Callable[..., Any] = model.module(check_guards=False)
+        return module
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"The model is a {type(model).__name__}.", hint="a float torch.nn.Module, or an exported program of one"
+        )
+    if model.training:
+        raise ModelError(
+            "The model is in training mode, in which dropout and batch norm change results.", hint="eval()"
+        )
+    return model
+
+
+def _tensor(results: Any, output: int) -> torch.Tensor:
+    """The output of a model that is judged."""
+    tensors = [r for r in tree_leaves(results) if isinstance(r, torch.Tensor)]
+    if not 0 <= output < len(tensors):
+        raise OptionError(f"There is no output {output}: the model has {len(tensors)}.", hint="0 for the first")
+    return tensors[output]
+
+
+def _as_rows(result: Array) -> Array:
+    """An output with the rows along its first axis; one without a batch is a row."""
+    return result if result.ndim > 1 else result.reshape(1, -1) if result.ndim == 0 else result[None]
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate([_as_rows(p) for p in parts])
+
+
+def _run_rows(run: Callable[[Row], Any], rows: Sequence[Row], output: int, tell: Callable[[float], None]) -> Array:
+    found = []
+    for number, row in enumerate(rows):
+        if number % 16 == 0:
+            tell(number / len(rows))
+        result = run(row)
+        found.append(result if isinstance(result, np.ndarray) else _tensor(result, output).detach().numpy())
+    tell(1.0)
+    return _joined(found)
+
+
+def run_float(
+    module: Callable[..., Any], rows: Sequence[Row], output: int = 0, tell: Callable[[float], None] = lambda part: None
+) -> Array:
+    """What a float model gives for rows, [N, ...]; many at once where it gives the same as one by one.
+
+    Raises:
+        ModelError: the model cannot compute a row.
+    """
+    with torch.no_grad(), quiet():
+        try:
+            if _takes_batches(module, rows, output):
+                found = []
+                for start in range(0, len(rows), BATCH):
+                    tell(start / len(rows))
+                    batch = [torch.cat(parts) for parts in zip(*rows[start : start + BATCH], strict=True)]
+                    found.append(_tensor(module(*batch), output).numpy())
+                tell(1.0)
+                return np.concatenate(found)
+            return _run_rows(lambda row: module(*row), rows, output, tell)
+        except (ModelError, OptionError):
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ModelError(
+                f"The float model cannot compute the data: {lines[0].rstrip('.')}.",
+                hint="model(*inputs) in eager mode, which fails alike",
+            ) from error
+
+
+def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int) -> bool:
+    """Whether two rows at once give what they give one by one."""
+    if len(rows) < 3 or any(t.dim() == 0 or t.shape[0] != 1 for t in rows[0]):
+        return False
+    single = [_tensor(module(*row), output) for row in rows[:2]]
+    try:
+        both = _tensor(module(*(torch.cat(parts) for parts in zip(*rows[:2], strict=True))), output)
+    except Exception:  # exported for one row, or a shape that holds the batch size
+        return False
+    if single[0].dim() < 2 or both.shape != (2, *single[0].shape[1:]):
+        return False
+    wanted = torch.cat(single)
+    return bool((both - wanted).abs().max() <= _CLOSE * wanted.abs().max()) if wanted.is_floating_point() else False
+
+
+def _run_quantized(module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, tell: Listener) -> Array:
+    """The quantized model, whose inputs and outputs are integers where the program's are."""
+
+    def run(row: Row) -> Array:
+        given = [torch.from_numpy(a) for a in finished.as_given(row)]
+        return finished.as_float(_tensor(module(*given), output).numpy(), output)
+
+    with torch.no_grad(), quiet(), one_thread():
+        return _run_rows(run, rows, output, lambda part: tell("quantized", part))
+
+
+class _Finished:
+    """A program on the host that takes and gives floats, whatever it has at its border.
+
+    Attributes:
+        examples: tensors of the shapes and types that the float model takes.
+    """
+
+    def __init__(self, program: Any, fast: bool) -> None:
+        if isinstance(program, CompiledProgram):
+            data, name = program.buffer, "The program"
+        elif isinstance(program, bytes | bytearray | memoryview):
+            data, name = bytes(program), "The program"
+        elif isinstance(program, str | os.PathLike):
+            path = check_name(program)
+            data, name = read_file(path), str(path)
+        else:
+            raise ModelError(
+                f"The program is a {type(program).__name__}.", hint="a CompiledProgram, or the path of a .pte"
+            )
+        plan, summary = read_plan(data, name=name)
+        known = None
+        if isinstance(program, CompiledProgram) and program.borders is not None:
+            known = (program.borders.inputs, program.borders.outputs)
+        self._inputs, self._outputs = borders_of(plan, summary.named_data, known)
+        self._program = ArrayProgram(data, RunOptions(fast=fast), name=name)
+        self.examples = tuple(self._example(b, name) for b in self._inputs)
+
+    def __enter__(self) -> _Finished:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._program.close()
+
+    @staticmethod
+    def _example(border: Border, name: str) -> torch.Tensor:
+        if not border.is_integer:
+            return torch.zeros(border.tensor.shape, dtype=getattr(torch, border.tensor.dtype))
+        if border.scale is None:
+            raise ModelError(
+                f"{name} takes {border.tensor.dtype} integers and does not say what they mean.",
+                hint="a program that micronpu.compile made with io=",
+            )
+        return torch.zeros(border.tensor.shape)
+
+    def check_output(self, output: int) -> None:
+        """Refuses the number of an output that there is not."""
+        if isinstance(output, bool) or not isinstance(output, int) or not 0 <= output < len(self._outputs):
+            raise OptionError(
+                f"There is no output {output!r}: the program has {len(self._outputs)}.", hint="0 for the first"
+            )
+
+    def as_given(self, row: Row) -> list[Array]:
+        """Inputs of the float model as the program takes them."""
+        arrays = [t.numpy() for t in row]
+        return [b.quantize(a) if b.is_integer else a for a, b in zip(arrays, self._inputs, strict=True)]
+
+    def as_float(self, result: Array, output: int) -> Array:
+        """An output of the program as the float model gives it."""
+        border = self._outputs[output]
+        if border.is_integer and border.scale is not None and border.zero_point is not None:
+            return np.asarray((result.astype(np.float32) - border.zero_point) * np.float32(border.scale))
+        return result
+
+    def run(self, row: Row, output: int) -> Array:
+        """One output for a row of the float model."""
+        return self.as_float(self._program.run_arrays(*self.as_given(row))[output], output)

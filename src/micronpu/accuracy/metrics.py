@@ -1,0 +1,209 @@
+"""What results are judged by: metrics of outputs against labels, each with its definition."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.errors import MicroNpuError, ModelError, OptionError
+
+Array: TypeAlias = npt.NDArray[Any]
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of merit.
+
+    Attributes:
+        name: as the user gives it.
+        score: of outputs [N, ...], labels [N / group, ...] and inputs, which functions of a user may want.
+        check: refuses outputs and labels that do not fit, before anything is computed with them.
+        larger_is_better: False for errors.
+        right: for each row whether it is right, where the metric is the share of such rows.
+    """
+
+    name: str
+    score: Callable[[Array, Array, tuple[Array, ...]], float]
+    check: Callable[[Array, Array], None]
+    larger_is_better: bool = True
+    right: Callable[[Array, Array], Array] | None = None
+
+
+def _right(outputs: Array, labels: Array) -> Array:
+    return np.asarray(outputs.argmax(1) == labels)
+
+
+def _top1(outputs: Array, labels: Array, _: tuple[Array, ...]) -> float:
+    """Share of the rows whose largest score is at the label."""
+    return float(_right(outputs, labels).mean())
+
+
+def auc(scores: Array, labels: Array) -> float:
+    """Area under the ROC curve: how often a row of class 1 scores above one of class 0; a tie counts half.
+
+    NaN where one of the classes is missing.
+    """
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    # Ranks from 1, those of ties averaged.
+    first = np.searchsorted(ordered, ordered, "left")
+    last = np.searchsorted(ordered, ordered, "right")
+    ranks = np.empty(len(scores))
+    ranks[order] = (first + last + 1) / 2
+    positive = labels == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return math.nan
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _scores(outputs: Array) -> Array:
+    """One score per row: the output itself, or how far class 1 is above class 0."""
+    flat = outputs.reshape(len(outputs), -1)
+    return flat[:, 0] if flat.shape[1] == 1 else flat[:, 1] - flat[:, 0]
+
+
+def f1(predicted: Array, labels: Array, classes: int) -> float:
+    """2 * true positives / (2 * true positives + false ones of both kinds).
+
+    Of class 1 where there are two classes, else the mean over the classes that occur.
+    """
+    found = []
+    for label in range(classes) if classes > 2 else (1,):
+        hits = int(((predicted == label) & (labels == label)).sum())
+        wrong = int(((predicted == label) != (labels == label)).sum())
+        if hits or wrong:
+            found.append(2 * hits / (2 * hits + wrong))
+    return float(np.mean(found)) if found else math.nan
+
+
+def _refuse(what: str, hint: str) -> None:
+    raise ModelError(what, hint=hint)
+
+
+def _check_classes(outputs: Array, labels: Array) -> None:
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
+        _refuse(
+            f"The output has shape [N, {', '.join(map(str, outputs.shape[1:]))}], of which no class can be read.",
+            "an output [N, classes], --output for another one, or a metric of your own, file.py:function",
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iub":
+        _refuse(
+            f"The labels are {labels.dtype}{list(labels.shape)}; class numbers, an integer for each row, are expected.",
+            "labels.argmax(1) of one-hot labels, labels.astype(int)",
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= outputs.shape[1]:
+        _refuse(
+            f"The labels go from {low} to {high}, but the output has {outputs.shape[1]} classes.",
+            "classes numbered from 0, in the order of the model's output",
+        )
+
+
+def _check_binary(outputs: Array, labels: Array) -> None:
+    if outputs.ndim > 2 or (outputs.ndim == 2 and outputs.shape[1] > 2):
+        _refuse(
+            f"The output has shape [N, {', '.join(map(str, outputs.shape[1:]))}]; for the area under the ROC curve one "
+            "score per row is expected, or two classes.",
+            "a metric of your own, file.py:function, which makes a score of it",
+        )
+    found = set(np.unique(labels).tolist())
+    if labels.ndim != 1 or found != {0, 1}:
+        shown = ", ".join(map(str, sorted(found)[:5]))
+        _refuse(
+            f"The labels are {labels.dtype}{list(labels.shape)} with the values {shown}; 0 and 1, both of them, are "
+            "expected.",
+            "labels of shape [N]: 1 for what should score high",
+        )
+
+
+def _check_values(outputs: Array, labels: Array) -> None:
+    if labels.shape != outputs.shape and labels.size != outputs.size:
+        _refuse(
+            f"The labels have shape {list(labels.shape)} and the outputs {list(outputs.shape)}.",
+            "labels of the outputs' shape",
+        )
+    if labels.dtype.kind not in "iufb" or not np.isfinite(labels.astype(np.float64)).all():
+        _refuse("The labels hold what is no finite number.", "rows without NaN")
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("top1", _top1, _check_classes, right=_right),
+        Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary),
+        Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes),
+        Metric(
+            "mae",
+            lambda y, t, _: float(np.abs(y - t.reshape(y.shape)).mean()),
+            _check_values,
+            larger_is_better=False,
+        ),
+    )
+}
+"""Those that have a name."""
+
+
+def metric_of(given: str | Function) -> Metric:
+    """The metric of a name, or of a function of outputs and labels, and of inputs if it has a third argument.
+
+    Raises:
+        OptionError: no metric has this name, or the function takes another number of arguments.
+    """
+    if isinstance(given, str):
+        if given not in METRICS:
+            raise OptionError(
+                f"There is no metric {given!r}.", hint=f"one of {', '.join(METRICS)}, or file.py:function"
+            )
+        return METRICS[given]
+    if not callable(given):
+        raise OptionError(f"`metric` is of type {type(given).__name__}.", hint=f"one of {', '.join(METRICS)}")
+    name = getattr(given, "__name__", "metric")
+    takes = _arguments(given)
+    if takes not in (2, 3):
+        raise OptionError(
+            f"The metric `{name}` takes {takes} arguments.", hint="def metric(outputs, labels), or with inputs as third"
+        )
+
+    def score(outputs: Array, labels: Array, inputs: tuple[Array, ...]) -> float:
+        try:
+            value = given(outputs, labels, *([inputs[0] if len(inputs) == 1 else inputs] if takes == 3 else []))
+            return float(value)
+        except MicroNpuError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines() or ["nothing more is said"]
+            raise ModelError(
+                f"The metric `{name}` raised {type(error).__name__}: {lines[0].rstrip('.')}.",
+                hint="outputs and labels are NumPy arrays with a row for each input, and a number is returned",
+            ) from error
+
+    return Metric(name, score, lambda outputs, labels: None)
+
+
+def _arguments(function: Function) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
+
+
+def check_finite(outputs: Array, what: str) -> None:
+    """Refuses outputs of which nothing can be computed.
+
+    Raises:
+        ModelError: there is NaN among them.
+    """
+    if outputs.dtype.kind == "f" and np.isnan(outputs).any():
+        row = int(np.argwhere(np.isnan(outputs).reshape(len(outputs), -1).any(1))[0, 0])
+        raise ModelError(
+            f"{what} gives NaN for row {row}.", hint="look for a division by zero, or the data of this row"
+        )

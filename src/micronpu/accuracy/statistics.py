@@ -1,0 +1,84 @@
+"""How sure a figure is: intervals, and whether two programs differ by more than chance."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+Z = 1.959963984540054
+"""The normal distribution's 97.5 % point: intervals hold the true value in 95 of 100 cases."""
+RESAMPLES = 1000
+_LEAST_RESAMPLES = 100
+_SECONDS = 5.0  # for all resamples together, of which a user's own metric may need fewer
+
+
+def wilson(right: int, rows: int) -> tuple[float, float]:
+    """95 % interval of a share (E. B. Wilson, 1927): where right of rows were right."""
+    share = right / rows
+    middle = (share + Z * Z / (2 * rows)) / (1 + Z * Z / rows)
+    half = Z / (1 + Z * Z / rows) * math.sqrt(share * (1 - share) / rows + Z * Z / (4 * rows * rows))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mcnemar(worse: int, better: int) -> float:
+    """Exact two-sided p-value (McNemar, 1947): how likely so uneven a split is where each way is as likely.
+
+    Args:
+        worse, better: rows that only the one, or only the other program has right.
+    """
+    changed = worse + better
+    if not changed:
+        return 1.0
+    tail = sum(math.comb(changed, k) for k in range(min(worse, better) + 1))
+    return min(1.0, float(2 * tail / 2**changed))
+
+
+def paired_share(worse: int, better: int, rows: int) -> tuple[float, float]:
+    """95 % interval of the difference of two shares on the same rows (Agresti and Min, 2005)."""
+    difference = (better - worse) / (rows + 2)
+    spread = math.sqrt(max(worse + better + 1 - (better - worse) ** 2 / (rows + 2), 0.0)) / (rows + 2)
+    return difference - Z * spread, difference + Z * spread
+
+
+def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int, *, seed: int = 0) -> Array:
+    """Scores of resamples: [resamples, number of scores].
+
+    Args:
+        score: scores of the rows with these numbers, of several programs on the same rows.
+        rows: how many there are to draw from, with replacement.
+    """
+    random = np.random.default_rng(seed)
+    found: list[tuple[float, ...]] = []
+    start = time.perf_counter()
+    while len(found) < RESAMPLES:
+        found.append(score(random.integers(0, rows, rows)))
+        if len(found) == _LEAST_RESAMPLES:  # decided once, so that the same machine gives the same numbers
+            each = (time.perf_counter() - start) / len(found)
+            if each * RESAMPLES > _SECONDS:
+                break
+    return np.asarray(found)
+
+
+def percentile_interval(values: Array) -> tuple[float, float]:
+    """The middle 95 % of some values; NaN is left out."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return math.nan, math.nan
+    low, high = np.percentile(known, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def p_of(differences: Array) -> float:
+    """Two-sided p-value of a bootstrapped difference: how often it has the other sign, or none."""
+    known = differences[np.isfinite(differences)]
+    if not len(known):
+        return 1.0
+    below, above = int((known <= 0).sum()), int((known >= 0).sum())
+    return min(1.0, 2 * (min(below, above) + 1) / (len(known) + 1))

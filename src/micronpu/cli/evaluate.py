@@ -1,0 +1,123 @@
+"""`micronpu eval`: the float model and the finished program on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from micronpu.cli import console
+from micronpu.errors import ModelError, OptionError
+from micronpu.files import check_writable, write_file
+
+
+@console.guarded
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="The float model: path/to/file.py:function or file.pt2.", show_default=False
+        ),
+    ],
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` made of it.", show_default=False)
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DATA",
+            help="Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
+            "picks arrays), or file.py:function, which returns a list of inputs.",
+            show_default=False,
+        ),
+    ],
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="FILE.npy or FILE.npz:name with an entry for each row.", show_default=False),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a "
+            "number, of which more is better.",
+            show_default="top1 where there are labels",
+        ),
+    ] = None,
+    output: Annotated[int, typer.Option(metavar="NUMBER", help="Which output of the model is judged.")] = 0,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
+    ] = False,
+    report_json: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Write the figures as JSON; - for standard output.", show_default=False),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Judge a .pte program on data, beside the float model: what was lost, and whether that is noise."""
+    from micronpu.cli.files import load_calibration, load_model
+
+    if metric is not None and labels is None:
+        raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
+    if report_json is not None and str(report_json) != "-":
+        check_writable(report_json)
+    with console.progress() as listener:
+        listener("load", 0.0)
+        loaded = load_model(model)
+        rows = load_calibration(data, loaded)
+        truth = load_labels(labels) if labels is not None else None
+        judge = load_metric(metric) if metric is not None else None
+        from micronpu.accuracy.evaluate import evaluate as run
+
+        listener("load", 1.0)
+        found = run(loaded.module, program, rows, truth, metric=judge, output=output, fast=fast, listener=listener)
+    out = console.errors() if str(report_json) == "-" else console.output()
+    out.print(found)
+    write_json(report_json, found.to_json())
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Writes JSON to a file, or to standard output where the path is "-"."""
+    if path is not None and str(path) == "-":
+        typer.echo(text)
+    elif path is not None:
+        write_file(path, (text + "\n").encode())
+        console.output().print(f"Wrote {path}.", soft_wrap=True, markup=False)
+
+
+def load_labels(text: str) -> Any:
+    """The one array that ``text`` names.
+
+    Raises:
+        ModelError: the file holds several.
+        FileError: it cannot be read.
+    """
+    from micronpu.cli.files import load_arrays
+
+    arrays = load_arrays(text)
+    if len(arrays) != 1:
+        raise ModelError(
+            f"{text} holds {len(arrays)} arrays ({', '.join(arrays)}), of which one is the labels.",
+            hint=f"{text.partition(':')[0]}:{next(iter(arrays), 'name')}",
+        )
+    return next(iter(arrays.values()))
+
+
+def load_metric(text: str) -> str | Callable[..., Any]:
+    """The name of a metric, or the function that ``file.py:function`` names.
+
+    Raises:
+        ModelError: there is no such file or function.
+    """
+    from micronpu.cli.files import UserFile
+
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    file = UserFile(Path(path))
+    if not file.has(name):
+        raise ModelError(f"{file.path} has no function {name!r}.", hint="def metric(outputs, labels): return number")
+    function: Callable[..., Any] = getattr(file.module, name)
+    return function

@@ -1,0 +1,157 @@
+"""A program judged on data: the figures are those of its own runs, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.cli.main import app
+from micronpu.errors import MicroNpuError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.fc = nn.Conv2d(2, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(torch.relu(self.conv(x)).mean((2, 3)))
+        return y
+
+
+X = torch.randn(60, 2, 6, 6, generator=torch.Generator().manual_seed(1))
+MODEL = Net().eval()
+with torch.no_grad():
+    WANTED = MODEL(X)
+Y = WANTED.argmax(1).numpy().copy()
+Y[:12] = (Y[:12] + 1) % 4  # float has 48 of 60 right
+
+
+@pytest.fixture(scope="module", params=[None, "int8"])
+def program(request):
+    return micronpu.compile(MODEL, X[:1], "imxrt700-neutron", calibration=X[:8], io=request.param)
+
+
+def test_the_figures_are_those_of_the_programs_own_runs(program):
+    borders = program.borders
+    found = torch.cat([program.run(*(borders.quantize((x,)) if borders else (x,))) for x in X[:, None]])
+    found = borders.dequantize((found,))[0] if borders else found
+    got = micronpu.evaluate(MODEL, program, X, Y, quantized=program.quantized)
+    assert [j.name for j in got.judged] == ["float", "quantized", "program"]
+    ratio = 10 * torch.log10(WANTED.square().sum() / (WANTED - found).square().sum())
+    assert got.program.against_float.sqnr == pytest.approx(float(ratio), abs=1e-3)
+    assert got.program.against_float.agreeing == int((found.argmax(1) == WANTED.argmax(1)).sum())
+    assert got.of("float").score.value == pytest.approx(48 / 60)
+    right = found.argmax(1).numpy() == Y
+    assert got.program.score.value == pytest.approx(right.mean())
+    difference = got.program.difference
+    assert difference.value == pytest.approx(right.mean() - 48 / 60)
+    assert difference.worse - difference.better == 48 - right.sum()
+    assert got.against_quantized.sqnr > 30
+    assert got.program.score.low < got.program.score.value < got.program.score.high
+
+
+def test_what_is_noise_and_what_is_not(program):
+    got = micronpu.evaluate(MODEL, program.buffer, list(X), Y)
+    assert got.program.difference.is_noise
+    assert "noise" in got.verdict or "No difference" in got.verdict
+    broken = Net().eval()
+    with torch.no_grad():
+        broken.fc.weight.copy_(MODEL.fc.weight.roll(1, 0))
+        broken.fc.bias.copy_(MODEL.fc.bias.roll(1, 0))
+    got = micronpu.evaluate(broken, program, X, Y)
+    assert not got.program.difference.is_noise and "more than chance" in got.verdict
+
+
+def pairs(outputs, labels, inputs):
+    """A metric of one's own on pairs of rows: the mean score, the inputs being there."""
+    assert inputs.shape[1:] == (2, 6, 6) and len(inputs) == len(outputs) == 2 * len(labels)
+    return float((outputs.reshape(len(labels), 2, 4).mean((1, 2)) * labels).mean())
+
+
+def test_labels_for_several_rows_each(program):
+    labels = np.arange(30.0)
+    got = micronpu.evaluate(MODEL, program, X, labels, metric=pairs)
+    assert got.of("float").score.value == pytest.approx(
+        float((WANTED.numpy().reshape(30, 8).mean(1) * labels).mean()), rel=1e-4
+    )
+    assert (got.labels, got.rows, got.metric) == (30, 60, "pairs")
+    low, high = got.program.score.low, got.program.score.high
+    assert low < got.program.score.value < high
+    without = micronpu.evaluate(MODEL, program, X)
+    assert without.metric == "" and without.program.score is None and "On 60 rows: " in without.verdict
+
+
+REFUSED = {
+    "labels of other rows": ({"labels": Y[:50]}, "There are 50 labels for 60 rows of data."),
+    "a class that there is not": ({"labels": np.full(60, 4)}, "from 4 to 4, but the output has 4 classes"),
+    "no labels": ({"metric": "top1"}, "A metric is given, and no labels"),
+    "wrong metric": ({"labels": Y, "metric": "accuracy"}, "There is no metric 'accuracy'. Try: one of top1, auc"),
+    "text as labels": ({"labels": ["a"] * 60}, "not an array of numbers"),
+    "another shape": (
+        {"data": X[:, :1]},
+        "Evaluation item 0, input 0 has shape [1, 6, 6], the model takes [1, 2, 6, 6]",
+    ),
+    "another type": ({"data": X.double()}, "has dtype float64, the model takes float32"),
+    "no rows": ({"data": X[:0]}, "The evaluation data is empty."),
+    "no such output": ({"output": 1}, "There is no output 1: the program has 1."),
+    "another model": ({"model": nn.Sequential(MODEL, nn.Linear(4, 5)).eval()}, "the float model [60, 5]"),
+    "training mode": ({"model": Net().train()}, "in training mode"),
+    "a file that is none": ({"program": "there is none.pte"}, "there is none.pte"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name, program):
+    given, said = REFUSED[name]
+    chosen = {"model": MODEL, "program": program, "data": X} | given
+    with pytest.raises(MicroNpuError) as caught:
+        micronpu.evaluate(**chosen)
+    assert said in str(caught.value), str(caught.value)
+
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(2, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.conv(x)).mean((2, 3)))
+
+def net():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.zeros(1, 2, 6, 6),)
+
+def share(outputs, labels):
+    return (outputs.argmax(1) == labels).mean()
+"""
+
+
+def test_the_command(tmp_path, program):
+    (tmp_path / "model.py").write_text(SOURCE)
+    program.save(tmp_path / "net.pte")
+    np.savez(tmp_path / "x.npz", x=X.numpy(), y=Y)
+    said = [str(tmp_path / "model.py:net"), str(tmp_path / "net.pte"), "--data", f"{tmp_path}/x.npz:x"]
+    labels = ["--labels", f"{tmp_path}/x.npz:y"]
+    done = CliRunner().invoke(app, ["eval", *said, *labels, "--report-json", str(tmp_path / "out.json")])
+    assert done.exit_code == 0, done.output
+    assert "80.00 %" in done.output and "program (.pte)" in done.output
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert told["version"] == 1 and told["judged"][0]["score"]["value"] == pytest.approx(0.8)
+    own = CliRunner().invoke(app, ["eval", *said, *labels, "--metric", f"{tmp_path}/model.py:share"])
+    assert own.exit_code == 0 and "share" in own.output
+    wrong = CliRunner().invoke(app, ["eval", *said, "--labels", f"{tmp_path}/x.npz"])
+    assert wrong.exit_code == 1 and "holds 2 arrays (x, y), of which one is the labels" in wrong.output
+    wrong = CliRunner().invoke(app, ["eval", *said, *labels, "--metric", f"{tmp_path}/model.py:none"])
+    assert wrong.exit_code == 1 and "has no function 'none'" in wrong.output
