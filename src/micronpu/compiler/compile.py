@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from executorch.exir import EdgeProgramManager
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.compiler.facts import border_tensors, digests, tool_versions
-from micronpu.compiler.kernels import check_kernels, out_variants
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
@@ -28,7 +27,8 @@ from micronpu.ir.graph import Graph
 from micronpu.ir.types import DType
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.device import CompiledPartition, Device, NamedData
-from micronpu.partition.outline import border, compute_contiguously, delegate, lower, outline
+from micronpu.partition.direct import program_of
+from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
@@ -41,6 +41,9 @@ from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.runtime.digest import stamp
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
 
 DEFAULT_TARGET = "imxrt700"
 
@@ -137,23 +140,22 @@ def compile_model(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
     )
     host = host_part(quantized, device, clock, borders)
-    with clock.step("lower"), quiet(), out_variants(host.module):
-        program = lower(host.module, examples, _finish(host, borders))
-        kernel_notes = check_kernels(program, host.module, allow_missing_kernels)
-        buffer = stamp(bytes(program.buffer))
-    notes = (*host.report.notes, *kernel_notes, *_border_notes(borders))
+    with clock.step("lower"), quiet():
+        lowered = _lowered(host, examples, borders, allow_missing_kernels)
+        buffer = stamp(lowered.buffer)
     inputs, outputs = border_tensors(quantized, borders)
     report = replace(
         host.report,
-        notes=notes,
+        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders)),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
         tools=tool_versions(),
         hashes=digests(buffer, host.partitions),
     )
-    data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-    program_made = CompiledProgram(buffer, report, host.partitions, quantized, clock.seconds, data_files, borders, rows)
+    program_made = CompiledProgram(
+        buffer, report, host.partitions, quantized, clock.seconds, dict(lowered.data_files), borders, rows
+    )
     if verify:
         with clock.step("verify"):
             agreement, accuracy = verified(program_made, trial, host.reads)
@@ -166,7 +168,8 @@ class HostPart:
     """A quantized program in which the NPU's parts are calls of finished payloads, not lowered yet.
 
     Attributes:
-        module: calls ``delegate_0`` and so on for the NPU, and ``core_0`` and so on for what a core computes in int8.
+        module: calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for what a
+            core computes in int8.
         report: what runs where and why.
         partitions: what the NPU computes, in the order of the calls.
         reads: for each of them, the nodes of the quantized module whose integers it takes.
@@ -203,7 +206,7 @@ def host_part(
             compiled = [replace(compiled[0], named_data=named), *compiled[1:]]
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [
-            (f"delegate_{i}", delegate(device.backend, part, specs, *border(partition, view)))
+            (f"delegate_{i}", DelegateCall(device.backend, part, specs, *border(partition, view)))
             for i, (part, partition) in enumerate(zip(compiled, partitioning.partitions, strict=True))
         ]
         core = device.beside if partitioning.core else None
@@ -256,6 +259,32 @@ def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
         return ()
     known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]
     return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
+
+
+class _Lowered(NamedTuple):
+    """The program's bytes, what the report says about its kernels, and data files by name."""
+
+    buffer: bytes
+    notes: tuple[str, ...] = ()
+    data_files: Mapping[str, bytes] = MappingProxyType({})
+
+
+def _lowered(
+    host: HostPart, examples: tuple[torch.Tensor, ...], borders: IntegerBorders | None, allow_missing_kernels: bool
+) -> _Lowered:
+    """The host part round the NPU's as a program; through ExecuTorch's compiler where it has anything to do."""
+    named = {BORDERS_KEY: pack_borders(borders.inputs, borders.outputs)} if borders is not None else {}
+    direct = program_of(host.module, examples, named)
+    if direct is not None:
+        return _Lowered(direct)
+    from micronpu.compiler.kernels import check_kernels, out_variants
+    from micronpu.partition.lower import lower
+
+    with out_variants(host.module):
+        program = lower(host.module, examples, _finish(host, borders))
+        notes = check_kernels(program, host.module, allow_missing_kernels)
+        data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
+        return _Lowered(bytes(program.buffer), notes, data_files)
 
 
 def _finish(host: HostPart, borders: IntegerBorders | None) -> Callable[[EdgeProgramManager], None]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from executorch.exir import ExecutorchProgramManager
 from torch.fx import GraphModule, Node
 
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.program import origin_of, qualified_name
-from micronpu.partition.outline import missing_kernels
+from micronpu.partition.lower import missing_kernels
+
+if TYPE_CHECKING:
+    from executorch.exir import ExecutorchProgramManager
 
 _HINT = "other operators for it, or allow_missing_kernels=True where you register a kernel, here and on the device"
 

@@ -19,7 +19,6 @@ from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
     from torch.fx import GraphModule
     from torch.fx import Node as FxNode
     from typing_extensions import Unpack
@@ -210,8 +209,8 @@ class Device(ABC):
                 partitioning = decisions.partitioning()
 
     @abstractmethod
-    def specs(self) -> list[CompileSpec]:
-        """What is written beside the payload: the options, without what only concerns this machine."""
+    def specs(self) -> list[tuple[str, bytes]]:
+        """Keys and values that are written beside the payload: the options, without what only concerns this machine."""
 
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         """How long the NPU is busy with the finished parts; empty where there is no model of it."""

@@ -6,29 +6,14 @@ walk every node many times, never meet them.  What is left is lowered by ExecuTo
 
 from __future__ import annotations
 
-import functools
 import operator
-import re
-from collections.abc import Callable, Sequence
-from importlib import resources
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from executorch.exir import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-    to_edge,
-)
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
-from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.container import digest
 from micronpu.frontend.program import (
     ProgramView,
     arguments,
@@ -43,20 +28,34 @@ from micronpu.frontend.program import (
 )
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.entry import named_data
-from micronpu.partition.memory import plan
 from micronpu.partition.order import Call, outlined_order
 from micronpu.partition.partition import Partition
 
 _CLONE = torch.ops.aten.clone.default
-_EDGE = EdgeCompileConfig(_check_ir_validity=False)
 
 
-class _Stub(nn.Module):
-    """Has the types of a partition's border and computes nothing: exir asks a delegate for no more than that."""
+class DelegateCall(nn.Module):
+    """A call of the NPU: it has the types of a partition's border, and computes nothing.
 
-    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
+    Args:
+        backend: name by which the runtime looks up the delegate.
+        specs: keys and values of the compile specs.
+        inputs, outputs: tensors with the shapes, dtypes and layouts of the call's border.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        part: CompiledPartition,
+        specs: Sequence[tuple[str, bytes]],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+    ) -> None:
         super().__init__()
+        self.backend = backend
+        self.part = part
+        self.specs = tuple(specs)
+        self.examples = tuple(inputs)
         self.types = [(tuple(t.shape), t.dtype, _memory_format(t)) for t in outputs]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -67,26 +66,6 @@ class _Stub(nn.Module):
 
 def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last
-
-
-def delegate(
-    backend: str,
-    part: CompiledPartition,
-    specs: list[CompileSpec],
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-) -> LoweredBackendModule:
-    """A delegate call with a finished payload.
-
-    Args:
-        backend: name by which the runtime looks up the delegate.
-        inputs, outputs: tensors with the shapes and dtypes of the call's border.
-    """
-    stub = torch.export.export(_Stub(outputs), tuple(inputs))
-    beside = named_data(part).get_named_data_store_output()
-    module = LoweredBackendModule(stub, backend, part.payload, specs, beside)
-    module.meta = {"debug_handle_map": part.debug_handles}
-    return module
 
 
 def border(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -191,57 +170,3 @@ def _share(source: nn.Module, target: nn.Module, name: str) -> None:
         target.register_buffer(last, value)
     else:
         setattr(target, last, value)
-
-
-def lower(
-    module: nn.Module,
-    examples: tuple[torch.Tensor, ...],
-    finish: Callable[[EdgeProgramManager], None] | None = None,
-) -> ExecutorchProgramManager:
-    """Export and ExecuTorch's lowering of the host part.
-
-    Args:
-        finish: changes the program between the two.
-    """
-    import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
-
-    edge = to_edge(torch.export.export(module, examples), compile_config=_EDGE)
-    if finish is not None:
-        finish(edge)
-    edge._named_data_store.add_named_data(digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
-    return edge.to_executorch(config=backend_config())
-
-
-def backend_config() -> ExecutorchBackendConfig:
-    """How programs are finished: payloads inside, where device runtimes can read them in place, and tensors placed."""
-    planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
-    return ExecutorchBackendConfig(extract_delegate_segments=False, memory_planning_pass=planning)
-
-
-# Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.
-_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
-
-
-@functools.lru_cache(maxsize=1)
-def _portable_kernels() -> frozenset[str]:
-    """Names of the operators that ExecuTorch has portable kernels for, from the lists that it ships."""
-    texts = [
-        resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
-        for package, name in (
-            ("portable", "functions.yaml"),
-            ("portable", "custom_ops.yaml"),
-            ("quantized", "quantized.yaml"),
-        )
-    ]
-    found = (name for text in texts for name in re.findall(r"^- (?:op|func): ([\w:.]+)", text, re.MULTILINE))
-    return frozenset(name if "::" in name else f"aten::{name}" for name in found)
-
-
-def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
-    """Operators of the host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
-    called = {
-        f"{o.name}.{o.overload}" if o.overload else o.name
-        for plan in program.executorch_program.execution_plan
-        for o in plan.operators
-    }
-    return sorted(n for n in called - _portable_kernels() if not n.startswith(_PRIMITIVES))

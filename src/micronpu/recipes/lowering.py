@@ -22,6 +22,7 @@ from micronpu.chips.core import Core
 from micronpu.compiler.compile import host_part
 from micronpu.frontend.export import check_static
 from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.lower import with_delegates
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module
 from micronpu.quiet import quiet
@@ -67,7 +68,7 @@ class OutliningPartitioner(Partitioner):
             host = host_part(module, self.device, borders=self.borders)
             self.partitions = host.partitions
             self.report = None if _is_behind_an_npu(module) else host.report
-            return torch.export.export(host.module, examples)
+            return torch.export.export(with_delegates(host.module), examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """None: what is left is for the host."""

@@ -15,7 +15,7 @@ from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
 from micronpu.errors import OptionError
 from micronpu.partition.device import Device
-from micronpu.partition.outline import backend_config
+from micronpu.partition.lower import backend_config
 from micronpu.quantize.config import Activations, check_activations
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quiet import quiet

@@ -34,19 +34,23 @@ class Options:
         values: dict[str, Any] = asdict(self)
         return {key: value for key, value in values.items() if key not in self.of_this_machine}
 
-    def to_specs(self, *, for_program: bool = False) -> list[CompileSpec]:
+    def to_specs(self) -> list[CompileSpec]:
+        """Key-value pairs as ExecuTorch has them."""
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        return [CompileSpec(key, value) for key, value in self.to_pairs()]
+
+    def to_pairs(self, *, for_program: bool = False) -> list[tuple[str, bytes]]:
         """Key-value pairs, values as JSON.
 
         Args:
             for_program: leave out what only concerns the machine that compiles, such as paths.
         """
-        from executorch.exir.backend.compile_spec_schema import CompileSpec
-
         values = self.program_values() if for_program else asdict(self)
         for name in self.only_where_given:
             if not values[name]:
                 del values[name]
-        return [CompileSpec(key, json.dumps(value).encode()) for key, value in values.items()]
+        return [(key, json.dumps(value).encode()) for key, value in values.items()]
 
     @classmethod
     def owns(cls, specs: Iterable[CompileSpec]) -> bool:

@@ -16,7 +16,8 @@ from tests.runtime import neutron_programs as programs
 from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
 from micronpu.ops.softmax import Softmax
-from micronpu.partition.outline import delegate, lower
+from micronpu.partition.lower import lower
+from micronpu.partition.outline import DelegateCall
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
@@ -98,7 +99,7 @@ class Caller(torch.nn.Module):
 
 def finished(compiled: NeutronPartition, inputs: tuple[torch.Tensor, ...], outputs: list[torch.Tensor]) -> bytes:
     """The `.pte` of a program that is one partition, made as `micronpu.compile` makes it."""
-    call = delegate("NeutronBackend", compiled, [], inputs, outputs)
+    call = DelegateCall("NeutronBackend", compiled, [], inputs, outputs)
     return bytes(lower(Caller(call), inputs).buffer)
 
 

@@ -15,7 +15,6 @@ from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.cortexm.part import CortexMPart
 
 if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
     from typing_extensions import Unpack
 
     from micronpu.quantize.config import QuantizerChoices
@@ -49,7 +48,7 @@ class CortexMDevice(Device):
     def compile_program(self, graph: Graph) -> CompiledPartition:
         raise InternalError(f"{self.target} delegates nothing, but a program was to be compiled for it.")
 
-    def specs(self) -> list[CompileSpec]:
+    def specs(self) -> list[tuple[str, bytes]]:
         return []
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from executorch.exir import EdgeProgramManager
 from torch.fx import GraphModule
 
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.device import CorePart
+from micronpu.partition.outline import DelegateCall
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice
 from micronpu.report.verdict import Reason
 from micronpu.targets.cortexm.costs import core_note
 from micronpu.targets.cortexm.emit import emit
 from micronpu.targets.cortexm.legalize import legalize
-from micronpu.targets.cortexm.lower import calls_a_delegate, plan_scratch, quantize_by_kernels_of_the_core
 from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.cortexm.rules import check_node
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
 
 
 class CortexMPart(CorePart):
@@ -49,10 +52,16 @@ class CortexMPart(CorePart):
         return emit(graph, self.core)
 
     def adapt(self, module: GraphModule) -> None:
+        if any(isinstance(m, DelegateCall) for m in module.modules()):
+            return
+        from micronpu.targets.cortexm.lower import calls_a_delegate, quantize_by_kernels_of_the_core
+
         if not calls_a_delegate(module):
             quantize_by_kernels_of_the_core(module)
 
     def finish(self, edge: EdgeProgramManager) -> None:
+        from micronpu.targets.cortexm.lower import plan_scratch
+
         plan_scratch(edge)
 
     def note(self, graphs: Iterable[Graph]) -> str:

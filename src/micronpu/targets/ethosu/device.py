@@ -20,7 +20,6 @@ from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.vela import VelaProgram
 
 if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
     from typing_extensions import Unpack
 
     from micronpu.quantize.config import QuantizerChoices
@@ -79,8 +78,8 @@ class EthosUDevice(Device):
     def compile_program(self, graph: Graph) -> EthosUPartition:
         return compile_graph(graph, self.spec)
 
-    def specs(self) -> list[CompileSpec]:
-        return self.spec.to_specs(for_program=True)
+    def specs(self) -> list[tuple[str, bytes]]:
+        return self.spec.to_pairs(for_program=True)
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]

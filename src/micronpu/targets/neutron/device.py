@@ -23,7 +23,6 @@ from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.sdk import select_converter
 
 if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
     from typing_extensions import Unpack
 
     from micronpu.quantize.config import QuantizerChoices
@@ -86,8 +85,8 @@ class NeutronDevice(Device):
     def compile_program(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)
 
-    def specs(self) -> list[CompileSpec]:
-        return self.options.to_specs(for_program=True)
+    def specs(self) -> list[tuple[str, bytes]]:
+        return self.options.to_pairs(for_program=True)
 
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         return npu_latency(parts, self.options.target.npu)

@@ -1,0 +1,101 @@
+"""ExecuTorch's lowering of the host part, with all of its compiler."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from importlib import resources
+
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+from executorch.exir.passes import MemoryPlanningPass
+from torch import nn
+
+from micronpu.container import digest
+from micronpu.partition.entry import named_data
+from micronpu.partition.memory import plan
+from micronpu.partition.outline import DelegateCall
+
+_EDGE = EdgeCompileConfig(_check_ir_validity=False)
+
+
+def delegate(call: DelegateCall) -> LoweredBackendModule:
+    """A delegate call with a finished payload, as ExecuTorch has it."""
+    stub = torch.export.export(call, call.examples)
+    beside = named_data(call.part).get_named_data_store_output()
+    specs = [CompileSpec(key, value) for key, value in call.specs]
+    module = LoweredBackendModule(stub, call.backend, call.part.payload, specs, beside)
+    module.meta = {"debug_handle_map": call.part.debug_handles}
+    return module
+
+
+def with_delegates(module: nn.Module) -> nn.Module:
+    """The module with ExecuTorch's delegate calls in the place of ours, in place."""
+    for name, child in list(module.named_children()):
+        if isinstance(child, DelegateCall):
+            setattr(module, name, delegate(child))
+    return module
+
+
+def lower(
+    module: nn.Module,
+    examples: tuple[torch.Tensor, ...],
+    finish: Callable[[EdgeProgramManager], None] | None = None,
+) -> ExecutorchProgramManager:
+    """Export and ExecuTorch's lowering of the host part.
+
+    Args:
+        finish: changes the program between the two.
+    """
+    import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
+
+    edge = to_edge(torch.export.export(with_delegates(module), examples), compile_config=_EDGE)
+    if finish is not None:
+        finish(edge)
+    edge._named_data_store.add_named_data(digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
+    return edge.to_executorch(config=backend_config())
+
+
+def backend_config() -> ExecutorchBackendConfig:
+    """How programs are finished: payloads inside, where device runtimes can read them in place, and tensors placed."""
+    planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
+    return ExecutorchBackendConfig(extract_delegate_segments=False, memory_planning_pass=planning)
+
+
+# Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.
+_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
+
+
+@functools.lru_cache(maxsize=1)
+def _portable_kernels() -> frozenset[str]:
+    """Names of the operators that ExecuTorch has portable kernels for, from the lists that it ships."""
+    texts = [
+        resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
+        for package, name in (
+            ("portable", "functions.yaml"),
+            ("portable", "custom_ops.yaml"),
+            ("quantized", "quantized.yaml"),
+        )
+    ]
+    found = (name for text in texts for name in re.findall(r"^- (?:op|func): ([\w:.]+)", text, re.MULTILINE))
+    return frozenset(name if "::" in name else f"aten::{name}" for name in found)
+
+
+def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
+    """Operators of the host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
+    called = {
+        f"{o.name}.{o.overload}" if o.overload else o.name
+        for plan in program.executorch_program.execution_plan
+        for o in plan.operators
+    }
+    return sorted(n for n in called - _portable_kernels() if not n.startswith(_PRIMITIVES))
