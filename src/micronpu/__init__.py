@@ -14,6 +14,7 @@ from micronpu._lazy import lazily
 from micronpu.errors import MicroNpuError
 
 if TYPE_CHECKING:
+    from micronpu.accuracy.blame import blame
     from micronpu.accuracy.evaluate import evaluate
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CompiledProgram",
     "MicroNpuError",
+    "blame",
     "check",
     "compile",
     "evaluate",
@@ -42,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "CompiledProgram": "compiler.program",
+    "blame": "accuracy.blame",
     "check": "compiler.compile:check_model",
     "compile": "compiler.compile:compile_model",
     "evaluate": "accuracy.evaluate",

@@ -29,6 +29,7 @@ _STEPS = {
     "compile": "Compiling for the NPU",
     "lower": "Lowering the host's part",
     "run": "Running",
+    "blame": "Comparing layer by layer",
     "float": "Running the float model",
     "program": "Running the program",
 }

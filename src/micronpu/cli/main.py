@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, eval, run, inspect, deploy, disassemble, doctor, targets, passes."""
+"""`micronpu`: compile, check, eval, blame, run, inspect, deploy, disassemble, doctor, targets, passes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from micronpu import __version__
 from micronpu.cli import console
+from micronpu.cli.blame import blame
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
@@ -371,6 +372,7 @@ def inspect(
 
 
 app.command(name="eval")(evaluate)
+app.command()(takes_npu_options("blame")(blame))
 app.command()(deploy)
 app.command()(doctor)
 app.command()(disassemble)

@@ -135,7 +135,7 @@ def compile_model(
     device = device_for(target, options)
     if not verify:
         device = device.unverified()
-    quantizer = _quantizer(device, quantizer, train is not None, per_channel, activations, io)
+    quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io)
     quantized, examples, borders, rows, trial = quantized_module(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
     )
@@ -327,7 +327,7 @@ def check_model(
     clock = _Clock(None)
     examples = as_inputs(example_inputs)
     device = device_for(target, options)
-    quantizer = _quantizer(device, quantizer, False, per_channel, activations, io)
+    quantizer = quantizer_for(device, quantizer, False, per_channel, activations, io)
     quantized, *_ = quantized_module(
         model,
         examples,
@@ -340,7 +340,7 @@ def check_model(
     return device.partition(ProgramView(quantized))
 
 
-def _quantizer(
+def quantizer_for(
     device: Device,
     given: StaticQuantizer | None,
     is_qat: bool,
@@ -381,6 +381,23 @@ class Quantized(NamedTuple):
     trial: Trial
 
 
+def exported_module(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """The model as a graph, checked.
+
+    Raises:
+        ModelError: it cannot be exported, or cannot be compiled whatever the target.
+    """
+    if isinstance(model, GraphModule) and not is_float(model):
+        module = finished(model, examples)
+    else:
+        module = graph_module(export(model, examples))
+    check_static(module)
+    check_results(module)
+    check_examples(module, examples)
+    check_parameters(module)
+    return module
+
+
 def quantized_module(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
@@ -394,14 +411,7 @@ def quantized_module(
     """Checks all input, exports and quantizes."""
     examples = as_inputs(example_inputs)
     with clock.step("export"):
-        if isinstance(model, GraphModule) and not is_float(model):
-            module = finished(model, examples)
-        else:
-            module = graph_module(export(model, examples))
-        check_static(module)
-        check_results(module)
-        check_examples(module, examples)
-        check_parameters(module)
+        module = exported_module(model, examples)
     if not is_float(module):
         if train is not None:
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")

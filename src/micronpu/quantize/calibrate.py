@@ -219,15 +219,15 @@ def _run(prepared: GraphModule, number: int, batch: tuple[torch.Tensor, ...]) ->
         ) from error
 
 
-def quantize(
+def calibrated(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
-    """prepare_pt2e, calibration and convert_pt2e.
+    """prepare_pt2e and calibration: the float module with observers that have seen the data.
 
     Args:
         progress: called with the number of batches done.
     """
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
     from micronpu.quantize.transforms import fold_batch_norms
 
@@ -236,15 +236,34 @@ def quantize(
         if fold_batch_norms(module):
             module.graph.eliminate_dead_code()
             module.recompile()
-        prepared = prepare_pt2e(module, quantizer)
+        prepared: GraphModule = prepare_pt2e(module, quantizer)
         number = 0
         with finite_values(prepared, lambda: number):
             for number, batch in enumerate(batches):
                 _run(prepared, number, batch)
                 if progress is not None:
                     progress(number + 1)
+    return prepared
+
+
+def converted(prepared: GraphModule) -> GraphModule:
+    """convert_pt2e: the quantized module; the prepared one is used up."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+    with quiet(), torch.no_grad(), one_thread():
         quantized: GraphModule = convert_pt2e(prepared)
     return quantized
+
+
+def quantize(
+    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
+) -> GraphModule:
+    """prepare_pt2e, calibration and convert_pt2e.
+
+    Args:
+        progress: called with the number of batches done.
+    """
+    return converted(calibrated(module, batches, quantizer, progress))
 
 
 def calibrate_and_quantize(

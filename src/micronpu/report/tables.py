@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.accuracy import Comparison, decibel_text
+from micronpu.report.blame import Blame, LayerError
 from micronpu.report.evaluation import Evaluation, Judged
-from micronpu.report.rows import NOTHING
+from micronpu.report.rows import NOTHING, file_name
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
 
@@ -61,3 +64,39 @@ def _comparison_cells(comparison: Comparison | None) -> tuple[str, str, str]:
         return NOTHING, NOTHING, NOTHING
     agreeing = NOTHING if comparison.agreeing is None else f"{comparison.agreeing:,} of {comparison.rows:,}"
     return decibel_text(comparison.sqnr), f"{comparison.largest:.4g}", agreeing
+
+
+SHOWN = 12
+"""Layers that the table shows; the value and the JSON have all."""
+
+
+def blame_view(blame: Blame) -> RenderableType:
+    """A line per layer, the worst ones, and what to try."""
+    numbers = ("share", "own", "inherited", "total", "worst", "clipped")
+    table = plain_table("layer", "share", "own", "inherited", "total", "worst", "source", numbers=numbers)
+    table.columns[0].style = "cyan"
+    table.columns[-1].style = "dim"
+    for layer in blame.layers[:SHOWN]:
+        share = NOTHING if layer.share is None else f"{layer.share:.1%}"
+        ratios = [_ratio(v) for v in (layer.own, layer.inherited, layer.sqnr)]
+        name = f"{layer.node}  {layer.operator}"
+        table.add_row(*map(Text, (name, share, *ratios, f"{layer.steps:.3g} steps", _place(layer))))
+    parts: list[RenderableType] = [Text(blame.summary, style="bold"), "", table]
+    if len(blame.layers) > SHOWN:
+        parts.append(Text(f"and {len(blame.layers) - SHOWN} more, each with less", style="dim"))
+    advice: dict[str, list[str]] = {}
+    for layer in blame.layers[:SHOWN]:
+        if layer.advice:
+            advice.setdefault(layer.advice, []).append(layer.node)
+    if advice:
+        parts += ["", Text("To try:", style="bold")]
+        parts += [Text(f"  {', '.join(nodes)}: {text}") for text, nodes in advice.items()]
+    return Group(*parts)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f} dB" if isfinite(value) else NOTHING
+
+
+def _place(layer: LayerError) -> str:
+    return ", ".join(t for t in (layer.module, file_name(layer.source)) if t) or NOTHING

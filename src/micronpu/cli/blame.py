@@ -1,0 +1,89 @@
+"""`micronpu blame`: which layer costs the accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from micronpu.cli import console
+from micronpu.cli.evaluate import write_json
+from micronpu.cli.options import chosen_options
+from micronpu.files import check_writable
+
+Sort = Annotated[
+    str, typer.Option(metavar="BY", help="Worst first by: output (its part of the output's error), own, or total.")
+]
+
+
+@console.guarded
+def blame(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="The float model: path/to/file.py:function or file.pt2.", show_default=False
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Inputs to measure on, a dozen or more: FILE.npy, FILE.npz (FILE.npz:name,... picks arrays), or "
+            "file.py:function, which returns a list of inputs.",
+            show_default="the function `calibration` of the model's file",
+        ),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Inputs that choose the ranges.", show_default="those of --data"),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="What to quantize for; see `micronpu targets`.")
+    ] = "imxrt700-neutron-cortexm",
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
+    ] = False,
+    activations: Annotated[
+        str, typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it.")
+    ] = "int8",
+    sort: Sort = "output",
+    report_json: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Write all layers as JSON; - for standard output.", show_default=False),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Show which layers cost the accuracy: quantized against float on real data, worst first, and what to try."""
+    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.targets.registry import find_target
+
+    options = chosen_options(context, find_target(target))
+    if report_json is not None and str(report_json) != "-":
+        check_writable(report_json)
+    with console.progress() as listener:
+        listener("load", 0.0)
+        loaded = load_model(model)
+        rows = list(load_calibration(data, loaded))
+        ranges = None if calibration is None else load_calibration(calibration, loaded)
+        from micronpu.accuracy.blame import blame as run
+        from micronpu.quantize.config import check_activations
+        from micronpu.report.blame import check_sort
+
+        listener("load", 1.0)
+        found = run(
+            loaded.module,
+            rows,
+            target=target,
+            calibration=ranges,
+            example_inputs=loaded.examples,
+            per_channel=not per_tensor,
+            activations=check_activations(activations, "--activations"),
+            options=options,
+            sort=check_sort(sort),
+            listener=listener,
+        )
+    out = console.errors() if str(report_json) == "-" else console.output()
+    out.print(found)
+    write_json(report_json, found.to_json())

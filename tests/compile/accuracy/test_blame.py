@@ -1,0 +1,169 @@
+"""Errors per layer, against what each of them means."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.accuracy.blame import float_module, measure
+from micronpu.cli.main import app
+from micronpu.errors import MicroNpuError
+from micronpu.neutron import NeutronQuantizer
+
+TARGET = "imxrt700-neutron"
+
+
+class Net(nn.Module):
+    """Three layers; of the second one channel is off whose weights are a hundred times those of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.fc = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        with torch.no_grad():
+            self.second.weight[1:] *= 0.01
+            self.second.bias[1:] *= 0.01
+            self.second.bias[0] = -100
+            self.fc.bias[:] = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(torch.relu(self.second(torch.relu(self.first(x)))))
+        return y
+
+
+X = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
+MODEL = Net().eval()
+
+
+def rounded(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """On the int8 grid of a range that holds zero, as PT2E makes it."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255
+    zero = round(-128 - low / scale)
+    return (torch.clamp(torch.round(x / scale) + zero, -128, 127) - zero) * scale
+
+
+def test_each_error_is_what_it_says():
+    found = measure(float_module(MODEL, (X[:1],)), NeutronQuantizer(), [(x[None],) for x in X], [(x[None],) for x in X])
+    layers = {layer.first.name: layer for layer in found.layers}
+    assert list(layers) == ["x", "linear", "linear_1", "linear_2"]
+    with torch.no_grad():
+        exact = torch.relu(MODEL.first(X))
+        weight = MODEL.first.weight
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        quantized = torch.clamp(torch.round(weight / scale), -127, 127) * scale
+        operand = rounded(X, float(X.min()), float(X.max()))
+        own = torch.relu(operand @ quantized.T + MODEL.first.bias)
+        weights = torch.relu(X @ quantized.T + MODEL.first.bias) - exact
+        quantizer = layers["linear"].quantize
+        step, zero, low, high = quantizer.args[1:5]
+        result = (torch.clamp(torch.round(own / step) + zero, low, high) - zero) * step
+    layer = layers["linear"]
+    assert layer.signal == pytest.approx(float(exact.square().sum()), rel=1e-5)
+    assert layer.own == pytest.approx(float((result - exact).square().sum()), rel=0.01)
+    assert layer.weights == pytest.approx(float(weights.square().sum()), rel=1e-3)
+    assert layer.grid == pytest.approx(float((result - own).square().sum()), rel=0.01)
+    assert layer.inherited == 0.0 and layers["linear_1"].inherited > 0.0
+    assert layers["x"].own == pytest.approx(float((operand - X).square().sum()), rel=0.01)
+    # At the end there is only what was inherited and the own part, which is what the program's output has lost.
+    with torch.no_grad():
+        total = sum(float((found.converted(x[None]) - MODEL(x[None])).square().sum()) for x in X)
+    assert found.noise == pytest.approx(total, rel=1e-4)
+    assert layers["linear_2"].total == pytest.approx(found.noise, rel=1e-4)
+
+
+def test_what_layers_add_is_what_the_output_loses():
+    """Followed to the output, the errors of the layers sum up to that of the whole network, to first order."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    rows = [(x[None],) for x in torch.randn(200, 6, generator=torch.Generator().manual_seed(2))]
+    found = measure(float_module(model, (X[:1],)), NeutronQuantizer(), rows, rows)
+    assert sum(layer.moved for layer in found.layers) == pytest.approx(found.noise, rel=0.35)
+
+
+def test_a_single_scale_for_weights_is_blamed():
+    # Rows of weights a hundred times smaller than the first have a step or two of a common grid.
+    got = micronpu.blame(MODEL, X, target=TARGET, per_channel=False)
+    worst = got.layers[0]
+    assert worst.node == "linear_1" and worst.share > 0.5 and worst.weights < worst.grid
+    assert worst.advice.startswith("per_channel=True")
+    assert worst.source.startswith(__file__) and worst.module == "second"
+    assert worst.operator == "linear + relu" and worst.setting == "node"
+    assert got.sqnr < micronpu.blame(MODEL, X, target=TARGET).sqnr - 10
+    assert sum(layer.share for layer in got.layers) == pytest.approx(1.0)
+    by_own = got.sorted("own")
+    assert [layer.own for layer in by_own.layers] == sorted(layer.own for layer in got.layers)
+    assert "`linear_1`" in str(got) and "that also calibrated" in got.summary
+
+
+def test_what_only_moves_values_is_not_blamed():
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu_(self.conv(nn.functional.pad(x, (1, 1, 1, 1)))).flatten(1).clone()
+
+    data = [torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+    got = micronpu.blame(Moves().eval(), data[:3], target="ethos-u55-128", calibration=data, activations="int16")
+    assert sorted(layer.operator for layer in got.layers) == ["conv2d + relu", "input"]
+    assert {layer.dtype for layer in got.layers} == {"int16"} and got.sqnr > 40
+    assert (got.rows, got.calibration_rows, got.calibrated_on_them) == (3, 6, False)
+
+
+class Sorts(nn.Module):
+    """No gradient comes through an index."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.argmax(x * 2.0, 1, keepdim=True).float()
+
+
+def test_without_a_gradient_there_is_no_share():
+    got = micronpu.blame(Sorts().eval(), X, target=TARGET)
+    assert all(layer.share is None for layer in got.layers)
+
+
+REFUSED = {
+    "no data": ({"data": None}, "There is no data to compare"),
+    "empty data": ({"data": []}, "The blame data is empty."),
+    "other shapes": ({"data": [X[:1], X[:1, :3]]}, "Blame item 1, input 0 has shape [1, 3], the model takes [1, 6]"),
+    "an order that there is not": ({"sort": "name"}, "cannot be sorted by 'name'. Try: one of output, own, total."),
+    "int16 on Neutron": ({"activations": "int16"}, "does not compute with int16"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    given, said = REFUSED[name]
+    with pytest.raises(MicroNpuError) as caught:
+        micronpu.blame(MODEL, **({"data": X, "target": TARGET} | given))
+    assert said in str(caught.value), str(caught.value)
+
+
+def test_a_quantized_model_is_refused():
+    program = micronpu.compile(MODEL, X[:1], TARGET, calibration=X[:4])
+    with pytest.raises(MicroNpuError, match="is quantized already"):
+        micronpu.blame(program.quantized, X, target=TARGET)
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef net():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), (torch.zeros(1, 6),)\n"
+    )
+    np.save(tmp_path / "x.npy", X.numpy())
+    said = [f"{tmp_path}/model.py:net", "--data", f"{tmp_path}/x.npy", "-t", TARGET]
+    done = CliRunner().invoke(app, ["blame", *said, "--report-json", f"{tmp_path}/out.json"])
+    assert done.exit_code == 0, done.output
+    assert "linear  linear + relu" in done.output and "on 24 rows that also calibrated" in done.output
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert told["format"] == "micronpu blame" and len(told["layers"]) == 3 and math.isfinite(told["sqnr"])
+    assert CliRunner().invoke(app, ["blame", said[0]]).exit_code == 1
