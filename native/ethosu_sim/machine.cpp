@@ -22,6 +22,23 @@ void Machine::reset() {
   forget();
 }
 
+void Machine::tell(ethosu_sim_operation& done, const Footprint& footprint) {
+  const auto ranges_of = [](const std::vector<Span>& spans) {
+    std::vector<ethosu_sim_range> ranges;
+    ranges.reserve(spans.size());
+    for (const Span& span : spans) {
+      ranges.push_back({span.region, span.begin, span.end - span.begin});
+    }
+    return ranges;
+  };
+  const std::vector<ethosu_sim_range> reads = ranges_of(footprint.reads), writes = ranges_of(footprint.writes);
+  done.reads = reads.data(), done.num_reads = reads.size();
+  done.writes = writes.data(), done.num_writes = writes.size();
+  if (callback(callback_user, &done) != 0) {
+    throw Fault(ETHOSU_SIM_BAD_ARGUMENT, "the callback stopped the run");
+  }
+}
+
 void Machine::run(const uint32_t* words, size_t count) {
   registers_ = {};
   memory.start_run(max_kernels_, max_transfers_);
@@ -78,8 +95,8 @@ void Machine::run(const uint32_t* words, size_t count) {
           const bool transfer = operate(code, parameter, done);
           memory.commit(transfer ? Memory::Engine::transfer : Memory::Engine::kernel, operations);
           done.work = memory.budget.spent() - before;
-          if (callback && callback(callback_user, &done) != 0) {
-            throw Fault(ETHOSU_SIM_BAD_ARGUMENT, "the callback stopped the run");
+          if (callback) {
+            tell(done, memory.committed(transfer ? Memory::Engine::transfer : Memory::Engine::kernel));
           }
           ++operations;
         }

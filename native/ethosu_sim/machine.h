@@ -63,6 +63,9 @@ class Machine {
   virtual void forget() {} // what else a reset clears
   virtual void start() {} // before the first command of a run; registers are zero
 
+  // Calls the callback.
+  void tell(ethosu_sim_operation& done, const Footprint& footprint);
+
   unsigned max_kernels_ = 3, max_transfers_ = 1;
   Registers registers_;
 };

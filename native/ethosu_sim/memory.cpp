@@ -233,16 +233,21 @@ void Memory::begin() {
   current_.writes.clear();
 }
 
+// Most operations are never compared with a transfer: spans are put in order only where they are.
+const Footprint& Memory::in_order(Job& job) {
+  if (!job.is_tidy) {
+    tidy(job.footprint.reads);
+    tidy(job.footprint.writes);
+    job.is_tidy = true;
+  }
+  return job.footprint;
+}
+
+const Footprint& Memory::committed(Engine engine) {
+  return in_order((engine == Engine::kernel ? kernels_ : transfers_).back());
+}
+
 void Memory::refuse_overlap(Job& current, std::deque<Job>& jobs, const char* engine) {
-  // Most operations are never compared with a transfer: spans are put in order only where they are.
-  const auto in_order = [](Job& job) -> const Footprint& {
-    if (!job.is_tidy) {
-      tidy(job.footprint.reads);
-      tidy(job.footprint.writes);
-      job.is_tidy = true;
-    }
-    return job.footprint;
-  };
   for (Job& job : jobs) {
     Span where{};
     const Footprint &mine = in_order(current), &other = in_order(job);

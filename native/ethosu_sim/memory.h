@@ -74,6 +74,8 @@ class Memory {
   enum class Engine { kernel, transfer };
   void begin();
   void commit(Engine engine, uint32_t operation);
+  // What the operation of the last commit() reads and writes, in order and without overlaps.
+  const Footprint& committed(Engine engine);
   // Waits until at most `count` of that engine are at work.
   void wait(Engine engine, unsigned count);
   void start_run(unsigned max_kernels, unsigned max_transfers);
@@ -96,6 +98,7 @@ class Memory {
 
   const Region& locate(unsigned region, uint64_t address, uint64_t size, const char* what) const;
   static void note(std::vector<Span>& spans, Span span);
+  static const Footprint& in_order(Job& job);
   static void refuse_overlap(Job& current, std::deque<Job>& jobs, const char* engine);
 
   std::array<Region, kMaxRegions + 1> regions_;

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define ETHOSU_SIM_VERSION 1
+#define ETHOSU_SIM_VERSION 2
 
 #ifndef ETHOSU_SIM_API
 #define ETHOSU_SIM_API __attribute__((visibility("default")))
@@ -43,7 +43,8 @@ typedef struct {
   int32_t kind;
 } ethosu_sim_region;
 
-// Bytes of a scratch region that the caller has filled, for instance with the inputs.
+// Bytes of a region: of a scratch region those that the caller has filled, for instance with the inputs; of an operation
+// those that it reads or writes.
 typedef struct {
   uint32_t region;
   uint64_t offset;
@@ -72,6 +73,10 @@ typedef struct {
   uint64_t work; // multiplications and bytes moved
   ethosu_sim_feature_map ofm; // all zero for a transfer
   uint64_t source_region, source_address, destination_region, destination_address, length; // of a transfer
+  // Every byte that it has read and written, in order of regions and addresses, gaps left out. Of regions inside another
+  // it is the outer one; region 8 is the table memory inside the NPU.
+  const ethosu_sim_range *reads, *writes;
+  uint64_t num_reads, num_writes;
 } ethosu_sim_operation;
 
 // Called after each operation; memory holds its result. A value other than 0 stops the run with ETHOSU_SIM_BAD_ARGUMENT.

@@ -47,7 +47,11 @@ def test_command_line(tmp_path: Path) -> None:
     run = CliRunner().invoke
     shown = run(app, ["disassemble", str(path), "--registers"])
     assert shown.exit_code == 0 and "NPU_SET_IFM_REGION" in shown.output and "bytes moved: " in shown.output
+    assert "; Conv2d small.py:" in shown.output, "operator and line of the model"
+    memory = run(app, ["disassemble", str(path), "--memory"]).output
+    assert "r read, w written" in memory and "Conv2d small.py:" in memory
     (stream,) = json.loads(run(app, ["disassemble", str(path), "--json"]).output)
+    assert stream["memory"][0]["region"] == 1 and len(stream["memory"][0]["live"]) == len(stream["steps"])
     assert stream["steps"] and stream["accelerator"] == "ethos-u55-128"
     assert run(app, ["disassemble", str(path), "--diff", str(path)]).exit_code == 0
     assert run(app, ["disassemble", str(path), "--diff", str(other)]).exit_code == 1

@@ -35,10 +35,16 @@ def disassemble(
             show_default=False,
         ),
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show which bytes of the scratch memory are alive during each operation.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Show the command streams of an Ethos-U program: what each operation reads and writes, and bytes moved."""
+    """Show the command streams of an Ethos-U program: what each operation reads and writes, and for which line.
+
+    With --memory: what lies where in memory while it runs.
+    """
     from micronpu.runtime.disassembly import difference
 
     found = _streams(program)
@@ -61,7 +67,7 @@ def disassemble(
         return
     for number, stream in enumerate(found):
         out.print(Text(f"Partition {number}, {stream.accelerator}: {len(stream.steps)} operations", style="bold"))
-        for line in stream.lines(registers):
+        for line in stream.memory_lines() if memory else stream.lines(registers):
             out.print(Text(line), soft_wrap=True)
 
 
@@ -73,9 +79,14 @@ def _streams(path: Path) -> list[Disassembly]:
     """
     from micronpu.runtime.disassembly import disassemble as take_apart
     from micronpu.runtime.pte import read_pte
+    from micronpu.targets.ethosu.trace import trace_of
 
     summary = read_pte(read_file(path), name=str(path))
-    streams = [take_apart(blob) for backend, blob in summary.payloads if backend == "EthosUBackend"]
+    streams = [
+        take_apart(blob, trace_of(blob, summary.named_data))
+        for backend, blob in summary.payloads
+        if backend == "EthosUBackend"
+    ]
     if not streams:
         raise OptionError(f"{path} has no command stream of an Ethos-U.", hint="`micronpu inspect` shows what it has")
     return streams

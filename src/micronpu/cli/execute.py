@@ -38,6 +38,7 @@ def run_program(
     *,
     rows: bool,
     fast: bool,
+    check: bool = False,
     isolated: bool | None = None,
     time_limit: float | None = None,
     listener: Listener,
@@ -48,7 +49,7 @@ def run_program(
         inputs: files, see `load_arrays`.
         folder: where the outputs go as ``output_0.npy`` and so on; None to leave them out.
         rows: whether the inputs hold a row for each of many runs.
-        isolated: see `RunOptions`.
+        check, isolated: see `RunOptions`.
         time_limit: the same; 0 for no limit, None for the usual one.
 
     Returns:
@@ -66,7 +67,7 @@ def run_program(
 
     from micronpu.runtime import ArrayProgram, RunOptions
 
-    options = RunOptions(fast=fast, isolated=isolated)
+    options = RunOptions(fast=fast, check=check, isolated=isolated)
     if time_limit is not None:
         options = replace(options, time_limit=time_limit or None)
     with ArrayProgram(path, options) as program:
@@ -86,6 +87,11 @@ def run_program(
             _check_type(name, array)
         given = [array for _, array in arrays]
         results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
+        notes += [
+            f"The command stream computes what its graph does: all outputs, and {c.equal} of {c.steps} operations that "
+            "could be told apart."
+            for c in program.checks.values()
+        ]
     lines = notes
     for number, result in enumerate(results):
         if isinstance(result, np.ndarray):

@@ -313,6 +313,13 @@ def run(
     fast: Annotated[
         bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Compare the command stream of an Ethos-U with the integer graph that the program carries.",
+        ),
+    ] = False,
     isolated: Annotated[
         bool | None,
         typer.Option(
@@ -342,6 +349,7 @@ def run(
             output,
             rows=rows,
             fast=fast,
+            check=check,
             isolated=isolated,
             time_limit=time_limit,
             listener=listener,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from micronpu.deploy.deployment import Deployment
     from micronpu.quantize.borders import IntegerBorders
-    from micronpu.runtime import HostProgram
+    from micronpu.runtime import HostProgram, RunOptions
+    from micronpu.runtime.check import Reference
 
 
 LITERT_SUFFIX = ".tflite"
@@ -51,7 +52,7 @@ class CompiledProgram:
     data_files: dict[str, bytes] = field(default_factory=dict)
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
-    _host: dict[bool, HostProgram] = field(default_factory=dict, repr=False)
+    _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
         """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
@@ -127,24 +128,36 @@ class CompiledProgram:
             data_files=self.data_files,
         )
 
-    def _results(self, *inputs: torch.Tensor, fast: bool = False) -> tuple[Any, ...]:
+    def _references(self) -> dict[bytes, Reference]:
+        """What the runs of command streams can be compared with, by payload."""
+        from micronpu.runtime.check import GraphReference
+
+        return {p.payload: GraphReference(p.graph, p.written) for p in self.partitions if p.written}
+
+    def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
         from micronpu.runtime import HostProgram, RunOptions
 
-        if fast not in self._host:
-            self._host[fast] = HostProgram(self.buffer, RunOptions(fast=fast))
-        return self._host[fast].run(*inputs)
+        options = RunOptions(fast=fast, check=check)
+        if options not in self._host:
+            self._host[options] = HostProgram(self.buffer, options, references=self._references())
+        return self._host[options].run(*inputs)
 
-    def run(self, *inputs: Any, fast: bool = False) -> Any:
+    def run(self, *inputs: Any, fast: bool = False, check: bool = False) -> Any:
         """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
         Args:
             inputs: tensors with shape and dtype of the example inputs.
             fast: optimised kernels, which may differ by one step from the bit-exact ones.
+            check: compare the command stream of an Ethos-U with its graph after every operation that both name, which
+                is slow; see `RunOptions`.
 
         Returns:
             The output, or a tuple where there are several.
+
+        Raises:
+            PayloadError: with ``check``, where the first difference is.
         """
-        results = self._results(*inputs, fast=fast)
+        results = self._results(*inputs, fast=fast, check=check)
         return results[0] if len(results) == 1 else results
 
     def __rich__(self) -> RenderableType:

@@ -235,7 +235,8 @@ def _user_line(stack_trace: str) -> str:
         part = part.strip()
         if part.startswith('File "'):
             path, _, rest = part[len('File "') :].partition('"')
-            if not path.startswith(_LIBRARIES) and "site-packages" not in path:
+            # Code that torch writes has no file: "<eval_with_key>.5".
+            if not path.startswith(("<", *_LIBRARIES)) and "site-packages" not in path:
                 line = f"{path}:{rest.split(',')[1].replace('line', '').strip()}"
     return line
 

@@ -73,6 +73,14 @@ class CompiledPartition:
     name: str
     costs: Mapping[int, Cost] = field(default_factory=dict)
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """For each operator that the maker of the command stream was given, the index of the graph's node.
+
+        Empty where the payload is no command stream that could be run beside the graph.
+        """
+        return ()
+
     def firmware_files(self) -> Mapping[str, str]:
         """What the firmware has to be built with for this partition, text by file name; nothing as a rule."""
         return {}

@@ -102,7 +102,7 @@ class ArrayProgram(HostProgram):
             return super()._start()  # which knows more kernels, or says which ones are missing
         check_plan(self._data, self._name, self.method_name)
         try:
-            with EXECUTORCH, self._plugin.mode(self._mode):
+            with EXECUTORCH, self._plugin.mode(self._mode, self.checks):
                 self._native = NativeMethod(self._plugin, self._data, summary)
         except NativeError as error:
             raise self._failure(f"{self._name} cannot be loaded", error) from error

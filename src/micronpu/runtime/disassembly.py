@@ -6,20 +6,24 @@ The stream is run once in the simulator, on random integers, for what every oper
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from micronpu.errors import MicroNpuError
-from micronpu.runtime.ethosu_sim import EthosUSimulator, Operation
+from micronpu.runtime.ethosu_sim import Bytes, EthosUSimulator, Operation
+from micronpu.runtime.memory_map import MemoryMap, Use, memory_map
 from micronpu.runtime.proof import random_integers
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream import accelerator_of, words_of
+from micronpu.targets.ethosu.trace import StreamTrace
 
 _HAS_VALUE = 0x4000
 _OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
 _STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
+_SCRATCH = (1, 2)
 _REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch"}
 
 
@@ -56,6 +60,7 @@ class Step:
         work: multiplications, and bytes read.
         moved: bytes that it reads and writes, by region.
         commands: those since the operation before it, its own the last.
+        operator: of the user's model that it stems from, with its line, such as "Conv2d model.py:12", or "".
     """
 
     index: int
@@ -65,6 +70,7 @@ class Step:
     work: int
     moved: dict[str, int]
     commands: tuple[Command, ...]
+    operator: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,14 @@ class Disassembly:
         steps: operations in order.
         rest: commands behind the last operation.
         stopped: why the simulator did not finish, or "".
+        memory: the scratch regions over time; those operations that the simulator did not reach are left out.
     """
 
     accelerator: str
     steps: tuple[Step, ...]
     rest: tuple[Command, ...] = ()
     stopped: str = ""
+    memory: tuple[MemoryMap, ...] = ()
 
     @property
     def moved(self) -> dict[str, int]:
@@ -104,16 +112,33 @@ class Disassembly:
             if registers:
                 yield from (f"    {command}" for command in step.commands)
             reads = ", ".join(step.reads)
-            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}"
+            operator = f"  ; {step.operator}" if step.operator else ""
+            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}{operator}"
         if registers:
             yield from (f"    {command}" for command in self.rest)
         if self.stopped:
             yield f"The simulator stops here: {self.stopped}"
         yield "bytes moved: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.moved.items()))
 
+    def memory_lines(self) -> Iterator[str]:
+        """Memory over time as text: per region, a line per operation with the bytes alive and where they lie."""
+        width = max((len(s.operator or s.name) for s in self.steps), default=0)
+        for region in self.memory:
+            step = self.steps[region.busiest]
+            yield (
+                f"{_region(region.region)}: {region.size:,} bytes, at most {region.peak:,} alive, during operation "
+                f"{step.index} ({step.operator or step.name}); a column is {max(1, region.size // 64):,} bytes: "
+                f"r read, w written, x both, # alive, . free"
+            )
+            for step, live, row in zip(self.steps, region.live, region.picture, strict=False):
+                yield f"{step.index:4d}  {step.operator or step.name:<{width}} {live:>10,}  {row}"
 
-def disassemble(payload: bytes) -> Disassembly:
+
+def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly:
     """Takes the stream of a payload apart.
+
+    Args:
+        trace: names the operators of the model.
 
     Raises:
         PayloadError: the payload is damaged, or for no known accelerator.
@@ -138,11 +163,32 @@ def disassemble(payload: bytes) -> Disassembly:
     for command in _commands(words_of(content.commands), simulator):
         since.append(command)
         if command.name in _STARTS:
-            steps.append(_step(len(steps), command.name, registers, seen.get(len(steps)), tuple(since)))
+            found = _step(len(steps), command.name, registers, seen.get(len(steps)), tuple(since))
+            operator = trace.of(_reader(len(steps), seen)) if trace is not None else None
+            steps.append(replace(found, operator=str(operator or "")))
             since = []
         else:
             registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
-    return Disassembly(accelerator, tuple(steps), tuple(since), stopped)
+    uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
+    ends = [
+        Bytes(b.region, b.address, math.prod(b.shape) * b.element_size) for b in (() if stopped else content.outputs)
+    ]
+    used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
+    memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
+    return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory)
+
+
+def _reader(index: int, seen: Mapping[int, Operation]) -> int:
+    """Of a transfer, the first operation that reads what it brings, which may stand behind others; else itself."""
+    transfer = seen.get(index)
+    if transfer is None or transfer.shape:
+        return index
+    for later in range(index + 1, len(seen)):
+        for w in transfer.writes:
+            for r in seen[later].reads:
+                if r.region == w.region and r.address < w.address + w.size and w.address < r.address + r.size:
+                    return later
+    return index
 
 
 def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:

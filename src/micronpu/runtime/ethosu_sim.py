@@ -11,7 +11,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from micronpu.targets.ethosu.payload import EthosUPayload, parse
 
 Array = npt.NDArray[Any]
 
-_VERSION = 1
+_VERSION = 2
 _OK = 0
 _NOT_MODELLED, _TOO_MUCH_WORK = 2, 4
 _CONSTANT, _SCRATCH = 0, 1
@@ -88,10 +88,22 @@ class _Operation(ctypes.Structure):
         ("destination_region", ctypes.c_uint64),
         ("destination_address", ctypes.c_uint64),
         ("length", ctypes.c_uint64),
+        ("reads", ctypes.POINTER(_Range)),
+        ("writes", ctypes.POINTER(_Range)),
+        ("num_reads", ctypes.c_uint64),
+        ("num_writes", ctypes.c_uint64),
     )
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_Operation))
+
+
+class Bytes(NamedTuple):
+    """Neighbouring bytes of a region; region 8 is the table memory inside the NPU."""
+
+    region: int
+    address: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,7 @@ class Operation:
         address: of the output in its region.
         shape: height, width and depth of the output; empty for a transfer.
         value: the output as memory holds it now, of `shape`; None for a transfer or where it stays inside the NPU.
+        reads, writes: every byte that it has read and written, in order and without gaps or overlaps inside a range.
     """
 
     index: int
@@ -117,6 +130,8 @@ class Operation:
     address: int
     shape: tuple[int, ...]
     value: Array | None
+    reads: tuple[Bytes, ...] = ()
+    writes: tuple[Bytes, ...] = ()
 
 
 Watcher = Callable[[Operation], None]
@@ -336,7 +351,9 @@ def _operation(o: Any, memories: Sequence[Array]) -> Operation:
         shape = ()
     elif 0 <= ofm.region < len(memories):
         value = _read(memories[ofm.region], ofm)
-    return Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
+    reads = tuple(Bytes(r.region, r.offset, r.size) for r in o.reads[: o.num_reads])
+    writes = tuple(Bytes(r.region, r.offset, r.size) for r in o.writes[: o.num_writes])
+    return Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value, reads, writes)
 
 
 def _read(memory: Array, ofm: Any) -> Array | None:

@@ -175,6 +175,11 @@ class LiteRtProgram:
         self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
 
     @property
+    def inputs(self) -> tuple[Border, ...]:
+        """Sizes and element types of the inputs."""
+        return tuple(self._inputs)
+
+    @property
     def outputs(self) -> tuple[Border, ...]:
         """Sizes and element types of the outputs."""
         return tuple(self._outputs)

@@ -10,7 +10,7 @@ import atexit
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import numpy as np
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
 from micronpu.runtime.build import build_plugin, find_executorch
+from micronpu.runtime.check import CarriedReference, StreamCheck
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
 from micronpu.runtime.stream_executor import StreamProgram
 from micronpu.runtime.tosa_executor import TosaProgram
@@ -144,12 +145,18 @@ class Plugin:
         return len(self._programs)
 
     @contextmanager
-    def mode(self, mode: Mode) -> Iterator[None]:
-        """Programs that this thread loads inside the context compute with `mode`."""
+    def mode(self, mode: Mode, checks: Mapping[bytes, StreamCheck] | None = None) -> Iterator[None]:
+        """Programs that this thread loads inside the context compute with `mode`.
+
+        Args:
+            checks: compare the runs of a payload with its graph.
+        """
+        self._local.checks = checks or {}
         self._library.micronpu_set_mode(int(mode))
         try:
             yield
         finally:
+            self._local.checks = {}
             self._library.micronpu_set_mode(int(Mode.REFERENCE))
 
     def clear_error(self) -> None:
@@ -191,7 +198,10 @@ class Plugin:
             if content.startswith(stream_executor.IDENTIFIER):
                 carried = ctypes.string_at(graph, graph_size) if graph else None
                 make = (lambda: flatbuffer(carried)) if carried is not None else None
-                program = StreamProgram(content, Mode(mode), num_inputs, num_outputs, make)
+                check = getattr(self._local, "checks", {}).get(content)
+                if check is not None and check.reference is None and carried is not None:
+                    check.reference = CarriedReference(flatbuffer(carried))
+                program = StreamProgram(content, Mode(mode), num_inputs, num_outputs, make, check)
             else:
                 program = flatbuffer(content)
             handle = next(self._handles)

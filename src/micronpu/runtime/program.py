@@ -7,19 +7,21 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.files import check_name
+from micronpu.runtime.check import Reference, StreamCheck
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.plan import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
-from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
+from micronpu.runtime.pte import MethodSummary, PteSummary, TensorValue, read_pte
+from micronpu.targets.ethosu.trace import graph_key, trace_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,9 @@ class RunOptions:
             is bit-exact to micronpu's arithmetic.
         graph: run the integer graph that an Ethos-U program carries (`carry_graph=True`) in the place of its command
             stream. Both compute the same; the graph is what Vela was given.
+        check: compare every run of an Ethos-U's command stream with the integer graph that it was made of, after each
+            operation that both name; a difference is an error that says where it begins. A program from a file needs
+            its graph for that (`carry_graph=True`); `CompiledProgram.run(check=True)` has it.
         profile: record an ETDump with one event and the output of each NPU operation, for
             `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
         debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may not
@@ -64,13 +69,14 @@ class RunOptions:
 
     fast: bool = False
     graph: bool = False
+    check: bool = False
     profile: bool = False
     debug_buffer_size: int = 1 << 26
     isolated: bool | None = None
     time_limit: float | None = TIME_LIMIT
 
     def __post_init__(self) -> None:
-        for name in ("fast", "graph", "profile"):
+        for name in ("fast", "graph", "check", "profile"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(
                     f"The run option {name} is {getattr(self, name)!r}, but it must be True or False.",
@@ -80,6 +86,11 @@ class RunOptions:
             raise OptionError(
                 f"The run option isolated is {self.isolated!r}, but it must be True, False or None.",
                 hint="RunOptions(isolated=True)",
+            )
+        if self.check and self.graph:
+            raise OptionError(
+                "The run options check and graph are both on, but the graph runs in the place of the stream then.",
+                hint="RunOptions(check=True)",
             )
         size = self.debug_buffer_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
@@ -125,6 +136,10 @@ class HostProgram:
         options: how to run.
         method: which of the program's methods to load.
         name: what to call the program in messages; its path unless given.
+        references: for each payload what to compare its runs with, in the place of the graph that the program carries.
+
+    Attributes:
+        checks: what the comparisons of the last run have shown, by payload, where they run in this process.
 
     Raises:
         PayloadError: the file is no whole `.pte`, or its digest says that it is damaged; its plan is none that the
@@ -143,6 +158,7 @@ class HostProgram:
         *,
         method: str = "forward",
         name: str = "",
+        references: Mapping[bytes, Reference] | None = None,
     ) -> None:
         self.options = options or RunOptions()
         self.method_name = method
@@ -150,6 +166,7 @@ class HostProgram:
         self._data, self._name = _read(source)
         self._name = name or self._name
         summary = read_pte(self._data, name=self._name)
+        self.checks = _checks_of(summary, self._name, references or {}) if self.options.check else {}
         if method not in summary.methods:
             raise OptionError(
                 f"{self._name} has no method {method!r}.",
@@ -350,7 +367,7 @@ class HostProgram:
                 enable_etdump=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
             )
-            with self._plugin.mode(self._mode):
+            with self._plugin.mode(self._mode, self.checks):
                 self._method = self._program.load_method(self.method_name)
         except RuntimeError as error:
             self.close()
@@ -469,6 +486,31 @@ class HostProgram:
                 if same_size
                 else "the shape of the example inputs that the program was compiled with",
             )
+
+
+def _checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, StreamCheck]:
+    """A comparison for each payload that is a command stream.
+
+    Raises:
+        OptionError: there is none, or nothing to compare it with.
+    """
+    found: dict[bytes, StreamCheck] = {}
+    for delegate, payload in summary.payloads:
+        if delegate != "EthosUBackend":
+            continue
+        trace = trace_of(payload, summary.named_data)
+        if trace is None or not (payload in references or graph_key(payload) in summary.named_data):
+            raise OptionError(
+                f"{name} carries no integer graph, with which its command stream could be compared.",
+                hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
+            )
+        found[payload] = StreamCheck(trace, references.get(payload))
+    if not found:
+        raise OptionError(
+            f"{name} has no command stream of an Ethos-U, so that there is nothing to check.",
+            hint="run it without check=True: its integer graph is what the laptop computes",
+        )
+    return found
 
 
 def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from micronpu.errors import PayloadError
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError
+from micronpu.runtime.check import StreamCheck
+from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError, Watcher
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import FIRST, parse
@@ -44,6 +45,7 @@ class StreamProgram:
         mode: the simulator has one way to compute, so that the fast mode makes no difference.
         num_inputs, num_outputs: of the delegate call; checked.
         graph: makes the executor of the carried integer graph, or None where there is none.
+        check: compares every run with the graph, operation by operation.
 
     Raises:
         PayloadError: the payload cannot be read, is for no known accelerator, or its inputs and outputs do not match.
@@ -51,7 +53,13 @@ class StreamProgram:
     """
 
     def __init__(
-        self, payload: bytes, mode: Mode, num_inputs: int, num_outputs: int, graph: Callable[[], Graph] | None = None
+        self,
+        payload: bytes,
+        mode: Mode,
+        num_inputs: int,
+        num_outputs: int,
+        graph: Callable[[], Graph] | None = None,
+        check: StreamCheck | None = None,
     ) -> None:
         self._content = parse(payload)
         found = (len(self._content.inputs), len(self._content.outputs))
@@ -64,6 +72,7 @@ class StreamProgram:
         self._simulator = EthosUSimulator(accelerator_of(self._content.commands))
         self._make_graph = graph
         self._graph: Graph | None = None
+        self._check = check
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Compute all outputs. Inputs and outputs are in the order of the payload.
@@ -117,20 +126,36 @@ class StreamProgram:
         self._graph = self._make_graph()
         return self._graph
 
-    def _run(
-        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], watch: Callable[[Operation], None] | None
-    ) -> None:
+    def _run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], watch: Watcher | None) -> None:
         _check("Input", inputs, self._content.inputs)
         _check("Output", outputs, self._content.outputs)
         arrays = [_array(b, border) for b, border in zip(inputs, self._content.inputs, strict=True)]
+        check = self._check
+        if check is not None:
+            check.begin()
         try:
-            made = self._simulator.run(self._content, arrays, watch=watch)
+            made = self._simulator.run(
+                self._content, arrays, watch=_both(watch, None if check is None else check.watch)
+            )
         except NotModelledError:
             raise
         except SimulationError as error:
             raise PayloadError(f"The Ethos-U program fails: {error.what}", hint=_COMPILE_AGAIN) from error
+        if check is not None:
+            check.end(arrays, made)
         for array, buffer in zip(made, outputs, strict=True):
             ctypes.memmove(buffer.address, array.ctypes.data, buffer.size)
+
+
+def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
+    if first is None or second is None:
+        return first or second
+
+    def watch(operation: Operation) -> None:
+        first(operation)
+        second(operation)
+
+    return watch
 
 
 def _array(buffer: Buffer, border: Border) -> np.ndarray[Any, Any]:

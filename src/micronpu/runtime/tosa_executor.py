@@ -87,6 +87,11 @@ class TosaProgram:
             )
 
     @property
+    def inputs(self) -> tuple[_Border, ...]:
+        """Sizes and element types of the inputs."""
+        return tuple(self._inputs)
+
+    @property
     def outputs(self) -> tuple[_Border, ...]:
         """Sizes and element types of the outputs."""
         return tuple(self._outputs)

@@ -10,7 +10,6 @@ from executorch.exir.schema import DelegateCall
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.container import digest
 from micronpu.container.payload import TensorSlot, parse
 from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
@@ -19,7 +18,7 @@ from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and
 from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
-from micronpu.targets.ethosu.compile import host_graph_key
+from micronpu.targets.ethosu.trace import graph_key
 
 LAST = torch.channels_last
 ETHOS_U = "ethos-u55-128"
@@ -173,7 +172,7 @@ def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
     """For every call of an Ethos-U: the orders of its tensors in memory, and what its program takes them for."""
     blob = deserialize_pte_binary(buffer)
     assert blob.named_data is not None
-    entries = {k: e for k, e in blob.named_data.pte_data.items() if k != digest.KEY}
+    entries = {k: e for k, e in blob.named_data.pte_data.items() if k.startswith("micronpu_graph_")}
     graphs = {k: parse(bytes(blob.named_data.buffers[e.buffer_index])).layout for k, e in entries.items()}
     (plan,) = blob.program.execution_plan
     found = []
@@ -183,7 +182,7 @@ def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
             payload = bytes(
                 blob.program.backend_delegate_data[plan.delegates[call.delegate_index].processed.index].data
             )
-            layout = graphs[host_graph_key(payload)]
+            layout = graphs[graph_key(payload)]
             orders = [list(plan.values[i].val.dim_order) for i in call.args]
             found.append((orders, [*layout.inputs, *layout.outputs]))
     return found

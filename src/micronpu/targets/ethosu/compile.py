@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -29,9 +28,8 @@ from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS
+from micronpu.targets.ethosu.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
-
-KEY = "micronpu_graph_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +45,7 @@ class EthosUPartition(CompiledPartition):
         rewrites: name of a rewrite that costs less, see `micronpu.targets.ethosu.rewrites`, to how many operators have
             it.
         unproved: why nobody can tell whether the stream computes the graph, or "".
+        trace: where the operations of the stream come from.
     """
 
     model: LiteRtModel | TosaModel
@@ -54,7 +53,12 @@ class EthosUPartition(CompiledPartition):
     plan: Plan
     others: tuple[Plan, ...]
     rewrites: Mapping[str, int]
+    trace: StreamTrace
     unproved: str = ""
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        return self.model.nodes
 
 
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
@@ -92,10 +96,13 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
     }
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
-    named = dict(external.values())
+    operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
+    trace = StreamTrace(operators, program.sources)
+    packed = trace.pack()
+    named = {**dict(external.values()), key_of(payload, packed): NamedData(packed)}
     # A host does not find what stands outside of the program, and cannot run what the simulator does not model.
     if spec.carry_graph or external or best.unproved:
-        named[host_graph_key(payload)] = NamedData(_host_graph(graph, model))
+        named[graph_key(payload)] = NamedData(_host_graph(graph, model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
     return EthosUPartition(
@@ -106,6 +113,7 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
         name=name,
         model=model,
         program=program,
+        trace=trace,
         plan=best.plan,
         others=tuple(p for p in best.plans if p is not best.plan),
         rewrites=best.rewrites,
@@ -154,11 +162,6 @@ def _beginning(graph: Graph, count: int) -> Graph:
     outputs = [t for n in nodes for t in n.outputs if t in read]
     used = {t for n in nodes for t in n.inputs}
     return Graph([t for t in graph.inputs if t in used], outputs, list(nodes))
-
-
-def host_graph_key(payload: bytes) -> str:
-    """Key of the integer graph that belongs to a payload: CRC-32 and size, as native/ethosu.cpp computes it."""
-    return f"{KEY}{zlib.crc32(payload):08x}_{len(payload):x}"
 
 
 def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:

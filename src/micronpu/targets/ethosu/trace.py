@@ -1,0 +1,111 @@
+"""Which operator of the user's model every operation of a command stream stems from.  Standard library only.
+
+It travels as named data beside the payload, a hundred bytes for a small network: deflated JSON of the version, of kind
+and source for each operator that Vela was given, and of the operator's index for each operation of the stream.
+`micronpu deploy` leaves it out.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from micronpu.errors import PayloadError
+
+KEY = "micronpu_trace_"
+_VERSION = 1
+_MOST_BYTES = 1 << 26
+"""Of the text, beyond which a trace is none of ours."""
+
+
+@dataclass(frozen=True)
+class TracedOperator:
+    """An operator that Vela was given.
+
+    Attributes:
+        kind: such as "Conv2d".
+        source: ``file:line`` of the user's model without folders, or "".
+    """
+
+    kind: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.source}".rstrip()
+
+
+@dataclass(frozen=True)
+class StreamTrace:
+    """Where the operations of a stream come from.
+
+    Attributes:
+        operators: that Vela was given, in order.
+        sources: for each operation of the stream in order, transfers included, index of its operator, or -1.
+    """
+
+    operators: tuple[TracedOperator, ...]
+    sources: tuple[int, ...]
+
+    def of(self, operation: int) -> TracedOperator | None:
+        """The operator that an operation of the stream stems from, where it is known."""
+        source = self.sources[operation] if 0 <= operation < len(self.sources) else -1
+        return self.operators[source] if source >= 0 else None
+
+    def pack(self) -> bytes:
+        rows = [[o.kind, o.source] for o in self.operators]
+        text = json.dumps([_VERSION, rows, self.sources], separators=(",", ":"))
+        return zlib.compress(text.encode(), 9)
+
+
+def traced(kind: str, source: str) -> TracedOperator:
+    """An operator by its ``path:line``, of which the folders stay on this machine."""
+    return TracedOperator(kind, PurePath(source).name)
+
+
+def graph_key(payload: bytes) -> str:
+    """Key of the integer graph that belongs to a payload, as native/ethosu.cpp computes it."""
+    return f"micronpu_graph_{_identity(payload)}"
+
+
+def key_of(payload: bytes, trace: bytes) -> str:
+    """Key of a trace that belongs to a payload.
+
+    Equal payloads may come from several places of a model, and a key stands for one content: its checksum is the end.
+    """
+    return f"{_begin(payload)}{zlib.crc32(trace):08x}"
+
+
+def _begin(payload: bytes) -> str:
+    return f"{KEY}{_identity(payload)}_"
+
+
+def _identity(payload: bytes) -> str:
+    return f"{zlib.crc32(payload):08x}_{len(payload):x}"
+
+
+def trace_of(payload: bytes, named_data: Mapping[str, bytes]) -> StreamTrace | None:
+    """The trace of a payload among what travels with it, the first of several; None where there is none.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    begin = _begin(payload)
+    data = next((named_data[key] for key in sorted(named_data) if key.startswith(begin)), None)
+    if data is None:
+        return None
+    try:
+        inflater = zlib.decompressobj()
+        version, rows, sources = json.loads(inflater.decompress(data, _MOST_BYTES))
+        operators = tuple(TracedOperator(str(kind), str(source)) for kind, source in rows)
+        found = StreamTrace(operators, tuple(map(int, sources)))
+        if version != _VERSION or any(not -1 <= s < len(operators) for s in found.sources):
+            raise ValueError(version)
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+        raise PayloadError(
+            "The names of the operations that travel with the program are damaged, or of another version.",
+            hint="compile the model again with this version of micronpu",
+        ) from error
+    return found
