@@ -37,7 +37,7 @@ class Npu:
     Attributes:
         family: such as "neutron" or "ethos-u".
         variant: the vendor's name of the size.
-        clock_mhz: clock in MHz.
+        clock_mhz: clock in MHz; None where the file does not say, and then there is no estimate of time.
         note: what else is worth knowing about it, or "".
         assumed: what stands in the file without a published source, one clause each; reports name them.
         own: the whole table, of which its family reads the fields that only it has.
@@ -45,7 +45,7 @@ class Npu:
 
     family: str
     variant: str
-    clock_mhz: float
+    clock_mhz: float | None
     note: str
     assumed: tuple[str, ...]
     own: ChipSection = field(hash=False, repr=False)
@@ -55,7 +55,7 @@ class Npu:
         return cls(
             section.text("family"),
             section.text("variant"),
-            section.number("clock_mhz"),
+            section.optional_number("clock_mhz"),
             section.optional_text("note"),
             section.optional_texts("assumed"),
             section,
@@ -111,6 +111,7 @@ class Chip:
     """A chip as its file describes it.
 
     Attributes:
+        core_clock_mhz: of the core; None where the file does not say.
         npu: its accelerator; None where the core is alone.
         file: path of the user's own file that it is from; "" for a chip that comes with the package.
     """
@@ -119,7 +120,7 @@ class Chip:
     title: str
     source: str
     core: str
-    core_clock_mhz: float
+    core_clock_mhz: float | None
     npu: Npu | None
     memories: tuple[Memory, ...]
     targets: tuple[TargetEntry, ...]
@@ -176,7 +177,7 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         title=data.text("title"),
         source=data.text("source"),
         core=core.text("name"),
-        core_clock_mhz=core.number("clock_mhz"),
+        core_clock_mhz=core.optional_number("clock_mhz"),
         npu=Npu.read(data.table("npu")) if "npu" in data else None,
         memories=_memories(data.tables("memory") if "memory" in data else (), where),
         targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),

@@ -24,10 +24,12 @@ class Core:
         name: as chip files spell it, such as "cortex-m33".
         instructions: what CMSIS-NN uses of it.  It decides sizes of scratch memory and what a matrix product is given
             beside its weights, so that a program is for one of the three.
+        clock_mhz: in the chip that it is part of; None where no chip is known, or its file does not say.
     """
 
     name: str
     instructions: InstructionSet
+    clock_mhz: float | None = None
 
     @property
     def title(self) -> str:

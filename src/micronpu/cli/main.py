@@ -419,9 +419,14 @@ def targets(
     for column in ("chip", "core", "NPU", "memories"):
         chips.add_column(column)
     for chip in known.values():
-        core, npu = f"{chip.core_clock_mhz:g} MHz", f"{chip.npu.clock_mhz:g} MHz" if chip.npu is not None else "none"
+        core = _clock(chip.core_clock_mhz)
+        npu = _clock(chip.npu.clock_mhz) if chip.npu is not None else "none"
         chips.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
     console.output().print(table, "", chips)
+
+
+def _clock(mhz: float | None) -> str:
+    return f"{mhz:g} MHz" if mhz is not None else "not known"
 
 
 @app.command()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.compiler.facts import border_tensors, digests, tool_versions
+from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
@@ -217,12 +217,19 @@ def host_part(
         compute_contiguously(module)
         if core is not None:
             core.adapt(module)
-    notes = (*partitioning.report.notes, *device.notes(compiled), *([core.note(graphs)] if core is not None else []))
+    notes = (*partitioning.report.notes, *device.notes(compiled))
     notes += _coarse_notes(compiled)
     report = replace(
         partitioning.report,
         notes=notes,
-        latency=device.latency(compiled),
+        missing=missing_figures(device, compiled, graphs, partitioning.report),
+        latency=(*device.latency(compiled), *(core.latency(graphs) if core is not None else ())),
+        core_operations=tuple(
+            Operation.of(i, node, costs.get(index))
+            for i, graph in enumerate(graphs)
+            for costs in ([core.costs(graph)] if core is not None else [])
+            for index, node in enumerate(graph.nodes)
+        ),
         operations=tuple(
             Operation.of(i, node, part.costs.get(index))
             for i, part in enumerate(compiled)

@@ -14,9 +14,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu import __version__
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
-from micronpu.partition.device import CompiledPartition
+from micronpu.ir.graph import Graph
+from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.borders import IntegerBorders
-from micronpu.report.delegation import BorderTensor
+from micronpu.report.delegation import BorderTensor, DelegationReport
+from micronpu.report.rows import plural
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -42,6 +44,28 @@ def digests(program: bytes, partitions: Sequence[CompiledPartition]) -> dict[str
         **{f"partition {i}": part.payload for i, part in enumerate(partitions)},
     }
     return {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
+
+
+def missing_figures(
+    device: Device, parts: Sequence[CompiledPartition], graphs: Sequence[Graph], report: DelegationReport
+) -> dict[str, str]:
+    """Figures of a program that the report cannot give, with the reason, a clause each.
+
+    Args:
+        graphs: what the core computes in int8.
+        report: of the partitioning.
+    """
+    missing = {}
+    if parts and (why := device.no_latency()):
+        missing["time of the NPU"] = why
+    if graphs and device.core is not None and device.core.clock_mhz is None:
+        known = "a core by itself has no clock" if device.chip is None else "the chip's file has no clock_mhz in [core]"
+        missing["time of the core"] = known
+    if report.in_float:
+        missing["time of the host"] = (
+            f"{plural(len(report.in_float), 'operator')} in portable float kernels, of which there is no model"
+        )
+    return missing | {"energy": "no public data"}
 
 
 def border_tensors(

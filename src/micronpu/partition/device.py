@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph, Node
@@ -112,8 +113,12 @@ class CorePart(ABC):
         """Changes the host part after ExecuTorch's lowering to edge operators."""
 
     @abstractmethod
-    def note(self, graphs: Iterable[Graph]) -> str:
-        """What the report says about the core's part."""
+    def costs(self, graph: Graph) -> Mapping[int, Cost]:
+        """What each kernel of a partition costs, by the index of the graph's node."""
+
+    @abstractmethod
+    def latency(self, graphs: Iterable[Graph]) -> tuple[Latency, ...]:
+        """How long the core computes in int8; empty where its clock is not known."""
 
 
 class Device(ABC):
@@ -123,9 +128,11 @@ class Device(ABC):
         target: name in reports.
         backend: name by which the runtime looks up the delegate; "" for a core alone, which has none.
         beside: computes in int8 what the NPU does not take; None where portable kernels do in float.
+        chip: that the target is; None for an NPU or a core by itself.
     """
 
     target: str
+    chip: Chip | None = None
     backend: str = ""
     beside: CorePart | None = None
 
@@ -223,6 +230,10 @@ class Device(ABC):
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         """How long the NPU is busy with the finished parts; empty where there is no model of it."""
         return ()
+
+    def no_latency(self) -> str:
+        """Why there is no figure of the NPU's time, as a clause; "" where there is one."""
+        return "there is no model of it"
 
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:

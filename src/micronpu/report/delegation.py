@@ -40,13 +40,30 @@ class Cost:
         memory_cycles: of reading and writing each memory, by its name.
         memory_bytes: working memory that is in use meanwhile.
         utilisation: share of the multipliers' cycles that the MACs fill, 0 to 1.
+        start_cycles: the part before anything is computed, where it is known.
+        clock_mhz: that the cycles are of; None where it is not known.
     """
+
+    ALSO: ClassVar = ("bound_by", "microseconds")
 
     cycles: int
     arithmetic_cycles: int
     memory_cycles: Mapping[str, int]
     memory_bytes: int
     utilisation: float
+    start_cycles: int = 0
+    clock_mhz: float | None = None
+
+    @property
+    def bound_by(self) -> str:
+        """What takes the longest: "arithmetic", "start", or the name of a memory."""
+        parts = {"arithmetic": self.arithmetic_cycles, "start": self.start_cycles, **self.memory_cycles}
+        return max(parts, key=parts.__getitem__)
+
+    @property
+    def microseconds(self) -> float | None:
+        """The time of the cycles; None where the clock is not known."""
+        return self.cycles / self.clock_mhz if self.clock_mhz else None
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,8 @@ class DelegationReport:
         verdicts: one per operator of the program, in execution order.
         notes: what else a user should know, such as the converter that was used.
         operations: the operations of the NPU programs in execution order; empty before compilation.
+        core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
+        missing: figures that there are none of, with the reason: "time of the NPU", "energy" and so on.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
         agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.
@@ -161,6 +180,8 @@ class DelegationReport:
     outputs: tuple[BorderTensor, ...] = ()
     tools: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    core_operations: tuple[Operation, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def operators(self) -> int:
@@ -207,6 +228,12 @@ class DelegationReport:
     def delegated_macs(self) -> int:
         """The part of `macs` that runs on the NPU."""
         return sum(v.macs for v in self.verdicts if v.delegated)
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """What is known of time and energy, and what is not: a sentence each."""
+        lacking = (f"{figure[:1].upper()}{figure[1:]}: {why}." for figure, why in self.missing.items())
+        return (*map(str, self.latency), *lacking)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -290,7 +317,7 @@ class DelegationReport:
         if self.left_over:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        return "\n".join([*lines, *map(str, self.latency), *self.remarks])
+        return "\n".join([*lines, *self.times, *self.remarks])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

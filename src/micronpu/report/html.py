@@ -27,7 +27,7 @@ from micronpu.report.rows import (
 )
 from micronpu.report.verdict import Reason, Verdict
 
-_CYCLES = '<th class="number">cycles</th>'
+_CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
 
 def write_html(report: DelegationReport, path: str | os.PathLike[str]) -> Path:
@@ -149,7 +149,7 @@ def _short(count: int) -> str:
 
 
 def _notes(report: DelegationReport) -> str:
-    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*map(str, report.latency), *report.remarks))
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*report.times, *report.remarks))
 
 
 def _weight(row: Row, costs: bool) -> int:
@@ -181,8 +181,8 @@ def _line(row: Row, largest: int, costs: bool) -> str:
     bar = f'<span class="bar" style="width:{100 * weight / largest:.4g}%"></span>' if weight else ""
     cells = f'<td class="number">{macs_text(row.macs)}</td>'
     if costs:
-        cycles, bound, use = cost_texts(row.cost)
-        cells += f'<td class="number">{cycles}</td><td class="bars">{bar}</td>'
+        cycles, time, bound, use = cost_texts(row.cost)
+        cells += f'<td class="number">{cycles}</td><td class="number">{time}</td><td class="bars">{bar}</td>'
         cells += f'<td>{escape(bound)}</td><td class="number">{use}</td>'
     else:
         cells += f'<td class="bars">{bar}</td>'

@@ -96,13 +96,12 @@ def macs_text(macs: int) -> str:
     return f"{macs:,}" if macs else NOTHING
 
 
-def cost_texts(cost: Cost | None) -> tuple[str, str, str]:
-    """Cycles, what they wait for, and how full the multipliers are; dashes where that is not known."""
+def cost_texts(cost: Cost | None) -> tuple[str, str, str, str]:
+    """Cycles, microseconds, what takes the longest, how full the multipliers are; dashes where that is not known."""
     if cost is None or not cost.cycles:
-        return NOTHING, NOTHING, NOTHING
-    memory = max(cost.memory_cycles, key=lambda name: cost.memory_cycles[name], default="")
-    waits = memory if memory and cost.memory_cycles[memory] >= cost.cycles else "arithmetic"
-    return f"{cost.cycles:,}", waits, f"{cost.utilisation:.0%}" if cost.utilisation else NOTHING
+        return NOTHING, NOTHING, NOTHING, NOTHING
+    time = f"{cost.microseconds:,.{1 if cost.microseconds < 100 else 0}f}" if cost.microseconds is not None else NOTHING
+    return f"{cost.cycles:,}", time, cost.bound_by, f"{cost.utilisation:.0%}" if cost.utilisation else NOTHING
 
 
 def total_cycles(rows: Iterable[Row]) -> int:

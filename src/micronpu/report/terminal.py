@@ -30,9 +30,9 @@ from micronpu.report.rows import (
 )
 from micronpu.report.verdict import Reason, Verdict
 
-_COSTS = ("cycles", "bound by", "use")
-_NUMBERS = ("MACs", "cycles", "use")
-_LEAST_SAYING = ("use", "bound by", "module", "result")
+_COSTS = ("cycles", "µs", "bound by", "use")
+_NUMBERS = ("MACs", "cycles", "µs", "use")
+_LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
 """Columns that a narrow terminal does without, the first one first."""
 
 
@@ -45,11 +45,10 @@ def report_view(report: DelegationReport) -> RenderableType:
         style = "bold yellow" if report.left_over else "bold green"
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]
         parts += [_host(v) for v in report.host]
-    if report.latency:
+    if report.times:
         parts.append("")
-        parts += [
-            Text.assemble((f"{t.processor}:", "bold"), str(t).removeprefix(f"{t.processor}:")) for t in report.latency
-        ]
+        split = [sentence.partition(":") for sentence in report.times]
+        parts += [Text.assemble((f"{name}:", "bold"), rest) for name, _, rest in split]
     if report.remarks:
         parts.append("")
         parts += [Text.assemble(("Note: ", "bold"), note) for note in report.remarks]

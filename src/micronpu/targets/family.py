@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import Chip, TargetEntry
@@ -45,8 +45,13 @@ class Target:
 
     @property
     def core(self) -> Core | None:
-        """The core that computes in int8 what the NPU does not take, or None where portable kernels do in float."""
-        return find_core(self.chip.core) if self.chip is not None and self.entry.leftovers else None
+        """The core that computes in int8 what the NPU does not take, with the clock of its chip.
+
+        None where portable kernels compute in float, and without a chip.
+        """
+        if self.chip is None or not (self.entry.leftovers or self.chip.npu is None):
+            return None
+        return replace(find_core(self.chip.core), clock_mhz=self.chip.core_clock_mhz)
 
 
 class Family(ABC):

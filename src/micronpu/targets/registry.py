@@ -161,4 +161,6 @@ def device_for(name: str, options: Options | None = None) -> Device:
         OptionError: there is no such target, or the options are for another one.
     """
     target = find_target(name)
-    return FAMILIES[target.family].device(options_for(target, options), target.name, target.core)
+    device = FAMILIES[target.family].device(options_for(target, options), target.name, target.core)
+    device.chip = target.chip
+    return device

@@ -16,6 +16,7 @@ from tests.report_schema import PLACE
 
 import micronpu
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.html import page
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 
@@ -67,3 +68,56 @@ def test_scales_of_operations():
     operations = compiled("imxrt700").report.operations
     softmax = operations[-1]
     assert (softmax.name, softmax.dtype, softmax.scale, softmax.zero_point) == ("softmax", "int8", 1 / 256, -128)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_times_are_the_sums_of_the_operations(target):
+    report = compiled(target).report
+    times = {t.processor: t for t in report.latency}
+    for title, operations in (("NPU", report.operations), ("core", report.core_operations)):
+        time = times.pop("NPU", None) if title == "NPU" else times.popitem()[1] if times else None
+        costs = [o.cost for o in operations if o.cost is not None]
+        if time is None:
+            assert not costs or f"time of the {title}" in report.missing
+            continue
+        assert sum(c.cycles for c in costs) == time.cycles > 0
+        assert sum(c.microseconds for c in costs) == pytest.approx(1000 * time.milliseconds)
+        assert time.band[0] < time.milliseconds < time.band[1] and time.source
+        assert all(c.bound_by in ("arithmetic", "start", *c.memory_cycles) for c in costs)
+    assert not times
+    assert report.missing["energy"] == "no public data"
+    for text in (str(report), page(report)):
+        assert "Energy: no public data." in text
+
+
+def test_a_core_by_itself_has_no_clock():
+    report = compiled("cortex-m55").report
+    assert report.latency == () and report.core_operations[0].cost.cycles > 0
+    assert report.missing["time of the core"] == "a core by itself has no clock"
+    assert "Time of the core: a core by itself has no clock." in str(report)
+
+
+CHIP = """
+name = "toy"
+title = "Toy"
+source = "none"
+core = { name = "cortex-m33" }
+[npu]
+%s
+[[target]]
+name = "toy"
+title = "NPU and core"
+leftovers = "cmsis-nn"
+"""
+NEUTRON = 'family = "neutron"\nvariant = "N3-64"\nclass = "C"\npipelines = 8\nmacs = 8\nfitted = true'
+ETHOS_U = 'family = "ethos-u"\nvariant = "U55-128"\naccelerator = "ethos-u55-128"'
+
+
+@pytest.mark.parametrize("npu", [NEUTRON, ETHOS_U])
+def test_a_chip_without_clocks_and_memories_gets_no_time(tmp_path, npu):
+    """The estimate says what it lacks, and gives none."""
+    (tmp_path / "toy.toml").write_text(CHIP % npu)
+    report = compiled(str(tmp_path / "toy.toml")).report
+    assert report.latency == ()
+    assert report.missing["time of the NPU"] == "the chip's file has no clock_mhz in [npu]"
+    jsonschema.validate(json.loads(report.to_json()), json.loads(PLACE.read_text()))

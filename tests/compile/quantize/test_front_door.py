@@ -115,7 +115,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     code, text = run("compile", "own.py:net", "-t", "ethos-u85-256", "--activations", "int16", "--io", "int16")
     assert code == 0, text
-    assert "takes and gives integers" in text and "Vela estimates" in text
+    assert "takes and gives integers" in text and "NPU: about " in text
     code, text = run("inspect", "net.pte")
     assert code == 0 and "Ethos-U85 with 256 MACs" in text and "int16" in text
     code, text = run("check", "own.py:net", "-t", TARGET, "--activations", "int4")

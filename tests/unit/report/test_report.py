@@ -119,7 +119,14 @@ def test_costs_are_columns_where_the_compiler_knows_them():
         "memory_cycles": {"Sram": 200, "OffChipFlash": 1234},
         "memory_bytes": 4096,
         "utilisation": 0.25,
+        "start_cycles": 0,
+        "clock_mhz": None,
+        "bound_by": "OffChipFlash",
+        "microseconds": None,
     }
+    timed = replace(cost, clock_mhz=100.0)
+    assert timed.microseconds == 12.34
+    assert "12.3" in printed(replace(plain, operations=(replace(first, cost=timed), second)), 200)
     assert "cycles" not in printed(plain)
     text = printed(costly, 200)
     assert "1,234" in text and "OffChipFlash" in text and "25%" in text

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from micronpu.chips.core import Core, InstructionSet
-from micronpu.ir.graph import Node
+from micronpu.ir.graph import Graph, Node
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
+from micronpu.report.delegation import Cost
+from micronpu.report.estimate import Latency
 
 # Assumptions, not measurements: NXP's published CPU latencies of the MLPerf Tiny networks give a Cortex-M33 0.26 to
 # 0.31 MAC per cycle in int8, of which portable float kernels are taken to reach two thirds.  The cost of an element
@@ -26,24 +29,64 @@ def host_cycles(node: Node) -> int:
     return CALLS * CYCLES_PER_CALL + elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
 
 
-# The same latencies, in int8 with DSP instructions.  The other two are assumed: a core without them computes one
-# product at a time, and one with MVE four times as many as with DSP.
-INT8_CYCLES_PER_MAC = {InstructionSet.SCALAR: 7.0, InstructionSet.DSP: 3.5, InstructionSet.MVE: 0.9}
-# What is no product reads, requantizes and writes an element at a time; an exponential in fixed point takes longer.
-INT8_CYCLES_PER_ELEMENT = {InstructionSet.SCALAR: 20, InstructionSet.DSP: 10, InstructionSet.MVE: 3}
+@dataclass(frozen=True)
+class Rates:
+    """Cycles of CMSIS-NN's kernels on a core.
+
+    Attributes:
+        product: of a multiply-accumulate of a window that moves over pixels, which share what is loaded.
+        single: of one of a matrix product with a single row, where nothing is shared.
+        result: of an element that comes out of products: its requantization and what is done once per window.
+        moved: of an element that goes in or out of any other kernel.
+    """
+
+    product: float
+    single: float
+    result: float
+    moved: float
+
+
+# Fitted to the instructions of four networks, counted in firmware on emulated cores, one cycle each, by
+# `benchmarks/cortexm_latency.py`; elements of other kernels are assumed, and so is what a core without either kind of
+# vector instructions takes: twice what one with DSP does.
+_DSP = Rates(product=2.99, single=6.41, result=28.4, moved=10)
+RATES = {
+    InstructionSet.SCALAR: Rates(2 * _DSP.product, 2 * _DSP.single, 2 * _DSP.result, 2 * _DSP.moved),
+    InstructionSet.DSP: _DSP,
+    InstructionSet.MVE: Rates(product=0.195, single=0.4285, result=29.65, moved=3),
+}
+BANDS = {
+    InstructionSet.SCALAR: (0.3, 2.0),
+    InstructionSet.DSP: (0.47, 1.03),
+    InstructionSet.MVE: (0.61, 1.41),
+}
+"""Measured over estimated cycles: the ends of what is published for the same networks, by the same benchmark.  Nothing
+is published for cores without vector instructions, whose band is assumed."""
 SOFTMAX_CYCLES_PER_ELEMENT = 150
 INT8_CYCLES_PER_CALL = 2_000  # of a kernel that needs no delegate and no float
+
+
+def work(node: Node) -> tuple[int, int, int, int]:
+    """Counts that the rates are for: products, products of a single row, results of products, moved elements."""
+    y = node.output.type
+    macs = node.op.macs(y, *node.input_types)
+    if isinstance(node.op, Reshape):
+        return 0, 0, 0, 0
+    if not macs:
+        return 0, 0, 0, y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
+    rows = y.size // y.shape[-1]
+    return (0, macs, y.size, 0) if rows == 1 else (macs, 0, y.size, 0)
 
 
 def core_cycles(node: Node, core: Core) -> int:
     """Estimated cycles of a core that computes an operator in int8; a reshape is free."""
     if isinstance(node.op, Reshape):
         return 0
-    y = node.output.type
-    elements = y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
-    each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else INT8_CYCLES_PER_ELEMENT[core.instructions]
-    macs = node.op.macs(y, *node.input_types)
-    return INT8_CYCLES_PER_CALL + elements * each + round(macs * INT8_CYCLES_PER_MAC[core.instructions])
+    rates = RATES[core.instructions]
+    products, single, results, moved = work(node)
+    each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else rates.moved
+    cycles = products * rates.product + single * rates.single + results * rates.result + moved * each
+    return INT8_CYCLES_PER_CALL + round(cycles)
 
 
 def leftover_cycles(node: Node, core: Core) -> int:
@@ -51,7 +94,28 @@ def leftover_cycles(node: Node, core: Core) -> int:
     return CYCLES_PER_CALL + core_cycles(node, core)
 
 
-def core_note(nodes: Iterable[Node], core: Core) -> str:
-    """What the report says about the time of the core's part."""
-    cycles = sum(core_cycles(node, core) for node in nodes)
-    return f"{core.title} computes its part in about {cycles:,} cycles: an estimate, not a measurement."
+def core_costs(graph: Graph, core: Core) -> dict[int, Cost]:
+    """Cost of each kernel by index of the graph's node."""
+    found = {}
+    for index, node in enumerate(graph.nodes):
+        cycles = core_cycles(node, core)
+        if cycles:
+            found[index] = Cost(
+                cycles=cycles,
+                arithmetic_cycles=cycles - INT8_CYCLES_PER_CALL,
+                memory_cycles={},
+                memory_bytes=sum(t.type.bytes for t in (*node.inputs, *node.outputs) if not t.is_constant),
+                utilisation=0.0,
+                start_cycles=INT8_CYCLES_PER_CALL,
+                clock_mhz=core.clock_mhz,
+            )
+    return found
+
+
+def core_latency(graphs: Iterable[Graph], core: Core) -> tuple[Latency, ...]:
+    """How long the core computes in int8; empty where it does not, or its clock is not known."""
+    cycles = sum(core_cycles(node, core) for graph in graphs for node in graph.nodes)
+    if not cycles or core.clock_mhz is None:
+        return ()
+    source = "instructions counted on emulated cores; published measurements of four networks make the band"
+    return (Latency(core.title, cycles, core.clock_mhz, *BANDS[core.instructions], source),)

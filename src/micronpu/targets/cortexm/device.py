@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from micronpu.chips.core import find_core
+from micronpu.chips.core import Core, find_core
 from micronpu.errors import InternalError
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
@@ -27,12 +27,13 @@ class CortexMDevice(Device):
     Args:
         options: the core.
         target: name in reports; the core's unless given.
+        core: with the clock of its chip; the options' without one unless given.
     """
 
-    def __init__(self, options: CortexMOptions, target: str = "") -> None:
+    def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:
         self.options = options
         self.target = target or options.core
-        self.beside = CortexMPart(find_core(options.core), options.disabled_passes)
+        self.beside = CortexMPart(core or find_core(options.core), options.disabled_passes)
 
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> CortexMQuantizer:
         from micronpu.targets.cortexm.quantizer import CortexMQuantizer

@@ -51,7 +51,7 @@ class CortexM(Family):
     def device(self, options: CortexMOptions, name: str = "", core: Core | None = None) -> CortexMDevice:
         from micronpu.targets.cortexm.device import CortexMDevice
 
-        return CortexMDevice(options, name)
+        return CortexMDevice(options, name, core)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.cortexm.rewrites import REWRITES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch.fx import GraphModule
@@ -13,8 +13,10 @@ from micronpu.partition.device import CorePart
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice
+from micronpu.report.delegation import Cost
+from micronpu.report.estimate import Latency
 from micronpu.report.verdict import Reason
-from micronpu.targets.cortexm.costs import core_note
+from micronpu.targets.cortexm.costs import core_costs, core_latency
 from micronpu.targets.cortexm.emit import emit
 from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.rewrites import REWRITES
@@ -64,5 +66,8 @@ class CortexMPart(CorePart):
 
         plan_scratch(edge)
 
-    def note(self, graphs: Iterable[Graph]) -> str:
-        return core_note((node for graph in graphs for node in graph.nodes), self.core)
+    def costs(self, graph: Graph) -> Mapping[int, Cost]:
+        return core_costs(graph, self.core)
+
+    def latency(self, graphs: Iterable[Graph]) -> tuple[Latency, ...]:
+        return core_latency(graphs, self.core)

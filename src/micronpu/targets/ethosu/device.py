@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,8 +14,10 @@ from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
+from micronpu.report.estimate import Latency
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph, write_partition
+from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.vela import VelaProgram
@@ -64,8 +67,9 @@ class EthosUDevice(Device):
         return write_partition(partition.graph, self.spec, partition.chosen)
 
     def unverified(self) -> EthosUDevice:
-        spec = replace(self.spec, verify_streams=False)
-        return EthosUDevice(spec, self.target, self.additional_checks, self.core)
+        device = copy.copy(self)
+        device.spec = replace(self.spec, verify_streams=False)
+        return device
 
     @property
     def refuses_late(self) -> bool:
@@ -80,6 +84,17 @@ class EthosUDevice(Device):
 
     def specs(self) -> list[tuple[str, bytes]]:
         return self.spec.to_pairs(for_program=True)
+
+    def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
+        if self.no_latency():
+            return ()
+        source = f"{self.spec.system_config} and {self.spec.memory_mode}{_entries(self.spec.system_entries)}"
+        return npu_latency([p.program for p in parts if isinstance(p, EthosUPartition)], source)
+
+    def no_latency(self) -> str:
+        lacks = self.chip is not None and self.chip.npu is not None and self.chip.npu.clock_mhz is None
+        given = any(entry.startswith("core_clock=") for entry in self.spec.system_entries)
+        return "the chip's file has no clock_mhz in [npu]" if lacks and not given else ""
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]
@@ -96,12 +111,6 @@ class EthosUDevice(Device):
             if p.unproved
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
-        cycles = sum(p.program.cycles for p in own)
-        milliseconds = sum(p.program.milliseconds for p in own)
-        notes.append(
-            f"Vela estimates {cycles:,} cycles, {milliseconds:.2f} ms, for the NPU with {self.spec.system_config} and "
-            f"{self.spec.memory_mode}{_entries(self.spec.system_entries)}."
-        )
         notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
 

@@ -81,12 +81,17 @@ class EthosU(Family):
         assert target.chip.npu is not None
         accelerator = find_accelerator(npu.accelerator)
         roles = {"cache_mem_area": memory, "const_mem_area": target.chip.memory_for(WEIGHTS)}
-        entries = entries_for(
-            accelerator,
-            npu.system_config or accelerator.system_config,
-            npu.memory_mode or accelerator.memory_mode,
-            target.chip.npu.clock_mhz * 1e6,
-            {area: m.bandwidth for area, m in roles.items() if m is not None and m.bandwidth is not None},
+        clock = target.chip.npu.clock_mhz
+        entries = (
+            ()
+            if clock is None
+            else entries_for(
+                accelerator,
+                npu.system_config or accelerator.system_config,
+                npu.memory_mode or accelerator.memory_mode,
+                clock * 1e6,
+                {area: m.bandwidth for area, m in roles.items() if m is not None and m.bandwidth is not None},
+            )
         )
         return {
             "system_config": npu.system_config,

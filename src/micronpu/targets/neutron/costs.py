@@ -68,8 +68,11 @@ def operation_cycles(node: Node, npu: NeutronNpu) -> int:
 
 
 def weight_copy_cycles(count: int, npu: NeutronNpu) -> float:
-    """Cycles until a number of bytes of weights is where the NPU can read it; 0 where it reads the flash in place."""
-    return count * npu.clock_mhz * 1e6 / npu.weight_bandwidth if npu.weight_bandwidth else 0.0
+    """Cycles until a number of bytes of weights is where the NPU can read it.
+
+    0 where it reads the flash in place, and where clock or bandwidth are not known.
+    """
+    return count * npu.clock_mhz * 1e6 / npu.weight_bandwidth if npu.weight_bandwidth and npu.clock_mhz else 0.0
 
 
 def costs_of(graph: Graph, npu: NeutronNpu) -> Mapping[int, Cost]:
@@ -86,13 +89,22 @@ def costs_of(graph: Graph, npu: NeutronNpu) -> Mapping[int, Cost]:
             memory_cycles={"flash": copy} if copy else {},
             memory_bytes=sum(t.type.bytes for t in (*node.inputs, *node.outputs) if not t.is_constant),
             utilisation=min(macs / (cycles * npu.macs * npu.pipelines), 1.0) if cycles else 0.0,
+            start_cycles=kernels(node) * START_CYCLES,
+            clock_mhz=npu.clock_mhz if npu.fitted else None,
         )
     return costs
 
 
+def no_latency(npu: NeutronNpu) -> str:
+    """Why there is no figure of the time, as a clause; "" where there is one."""
+    if npu.clock_mhz is None:
+        return "the chip's file has no clock_mhz in [npu]"
+    return "" if npu.fitted else f"nothing is published of a Neutron {npu.variant} that a model could be fitted to"
+
+
 def npu_latency(parts: Sequence[CompiledPartition], npu: NeutronNpu) -> tuple[Latency, ...]:
-    """How long the NPU is busy; empty for a Neutron of which no published latency is among those of the fit."""
-    if not npu.fitted or not parts:
+    """How long the NPU is busy; empty where `no_latency` says why."""
+    if no_latency(npu) or npu.clock_mhz is None or not parts:
         return ()
     cycles = sum(cost.cycles for part in parts for cost in part.costs.values())
     source = "geometry, with two constants fitted to published latencies of eight networks"

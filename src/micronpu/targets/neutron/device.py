@@ -17,7 +17,7 @@ from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph, write_partition
-from micronpu.targets.neutron.costs import npu_latency
+from micronpu.targets.neutron.costs import no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.sdk import select_converter
@@ -90,6 +90,9 @@ class NeutronDevice(Device):
 
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         return npu_latency(parts, self.options.target.npu)
+
+    def no_latency(self) -> str:
+        return no_latency(self.options.target.npu)
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]

@@ -60,6 +60,9 @@ def neutron_policy(
 def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Decide:
     """The node itself where every rule holds; else the cheapest rewrites, where they cost less than the core."""
     target = options.target
+    # Without both clocks a cycle of the one counts as much as one of the other.
+    clocks = (target.npu.clock_mhz, target.core_clock_mhz)
+    ratio = clocks[0] / clocks[1] if clocks[0] and clocks[1] else 1.0
 
     def decide(node: Node) -> Choice | list[Reason]:
         reasons = check_node(node, target)
@@ -69,7 +72,7 @@ def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Deci
         if found is None:
             return reasons
         cycles = host_cycles(node) if core is None else leftover_cycles(node, core)
-        return found if found.cost / target.npu.clock_mhz < cycles / target.core_clock_mhz else reasons
+        return found if found.cost < cycles * ratio else reasons
 
     return decide
 

@@ -22,7 +22,7 @@ class NeutronNpu:
 
     Attributes:
         variant: the vendor's name of the size.
-        clock_mhz: clock in MHz.
+        clock_mhz: clock in MHz; None where the chip's file does not say.
         kind: the family's class: "C" is driven by the host's core, "S" has a controller.
         pipelines: dot-product units that run in parallel.
         macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
@@ -36,7 +36,7 @@ class NeutronNpu:
     """
 
     variant: str
-    clock_mhz: float
+    clock_mhz: float | None
     kind: str
     pipelines: int
     macs: int
@@ -116,8 +116,8 @@ class NeutronTargetSpec:
         return self.npu.pipelines
 
     @property
-    def core_clock_mhz(self) -> float:
-        """Clock of the core beside the NPU."""
+    def core_clock_mhz(self) -> float | None:
+        """Clock of the core beside the NPU; None where the chip's file does not say."""
         return self.chip.core_clock_mhz
 
     @property

@@ -253,7 +253,7 @@ title = "all of it"
 """
 CHIPS = {
     "core": ("[core]\n", "[kore]\n", "has no `core`. Try: add a table [core]."),
-    "clock": ("clock_mhz = 400\n", "", "has no `clock_mhz`. Try: add `clock_mhz = ...` beside `name`."),
+    "clock": ("clock_mhz = 400", "clock_mhz = 0", "is 0; it must be positive."),
     "accelerator": (
         "u55-128",
         "u55-129",
@@ -326,7 +326,7 @@ def files(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(FILE)
     (tmp_path / "one.ini").write_text(SYSTEM)
-    (tmp_path / "toy.toml").write_text(CHIP.replace("clock_mhz = 400\n", ""))
+    (tmp_path / "toy.toml").write_text(CHIP.replace("[core]", "[kore]"))
     return tmp_path
 
 
@@ -338,5 +338,5 @@ def test_command(options, files):
 def test_commands_with_other_models_and_chips(files):
     says = "The input `numbers` is int64; a program with integer inputs takes int8 or int16"
     assert says in failed("compile", "m.py:rows", "-t", TARGET, "--io", "int8", "--calibration", "m.py:numbers")
-    assert "toy.toml has no `clock_mhz`" in failed("compile", "m.py:net", "-t", "toy.toml")
+    assert "toy.toml has no `core`" in failed("compile", "m.py:net", "-t", "toy.toml")
     assert "does not compute with int16" in failed("compile", "m.py:net", "--activations", "int16")

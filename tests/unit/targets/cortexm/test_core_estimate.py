@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from tests.cases import case, i8, q, w8
 
 from micronpu.chips.core import find_core
@@ -9,7 +14,15 @@ from micronpu.ir.graph import Node
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
-from micronpu.targets.cortexm.costs import core_cycles, core_note, host_cycles, leftover_cycles
+from micronpu.targets.cortexm.costs import (
+    BANDS,
+    RATES,
+    core_costs,
+    core_cycles,
+    core_latency,
+    host_cycles,
+    leftover_cycles,
+)
 
 M0, M33, M55 = (find_core(f"cortex-{name}") for name in ("m0", "m33", "m55"))
 
@@ -35,7 +48,22 @@ def test_a_reshape_is_free() -> None:
     assert core_cycles(node, M33) == 0
 
 
-def test_the_note_adds_up() -> None:
-    nodes = [convolution(8), convolution(16)]
-    total = sum(core_cycles(node, M33) for node in nodes)
-    assert core_note(nodes, M33).startswith(f"Cortex-M33 (CMSIS-NN) computes its part in about {total:,} cycles")
+def test_the_time_is_the_sum_of_the_kernels_at_the_clock_of_the_chip() -> None:
+    graphs = [case(Conv2d(), x=i8(1, 8, 8, 16), weight=w8(c, 3, 3, 16), out=q(0.1)).graph() for c in (8, 16)]
+    assert core_latency(graphs, M33) == ()
+    core = replace(M33, clock_mhz=150.0)
+    (time,) = core_latency(graphs, core)
+    costs = [cost for graph in graphs for cost in core_costs(graph, core).values()]
+    assert time.cycles == sum(cost.cycles for cost in costs)
+    assert time.milliseconds * 1000 == pytest.approx(sum(cost.microseconds for cost in costs))
+    assert all(cost.bound_by == "arithmetic" for cost in costs)
+
+
+@pytest.mark.parametrize("core", ["cortex-m33", "cortex-m55"])
+def test_the_rates_are_those_of_the_fit(core) -> None:
+    """Of all four networks; the numbers come from `python -m benchmarks.cortexm_latency`."""
+    fit = json.loads((Path(__file__).parents[4] / "benchmarks/results/cortexm_latency.json").read_text())
+    rates = RATES[find_core(core).instructions]
+    assert (rates.product, rates.single, rates.result) == pytest.approx(fit["fits"][core], rel=0.005)
+    low, high = fit["bands"][find_core(core).instructions.value]
+    assert BANDS[find_core(core).instructions] == pytest.approx((low, high), rel=0.02)

@@ -1,0 +1,170 @@
+"""Cycles of CMSIS-NN on Cortex-M: rates fitted to counted instructions, beside latencies that are published.
+
+    python -m benchmarks.cortexm_latency            # table, and benchmarks/results/cortexm_latency.json
+
+Programs of this package ran in firmware on emulated cores, which count instructions and not cycles; the rates of
+`micronpu.targets.cortexm.costs` are fitted to these counts, with the elements of kernels without products and the start
+of a kernel fixed.  The published latencies are of other firmware with CMSIS-NN or its like and make the band.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.neutron_latency import _with_softmax
+from benchmarks.plain_networks import mobilenet_v1
+from examples.keyword_spotting.model import DSCNN
+from torch import nn
+
+from micronpu.chips.core import Core, InstructionSet, find_core
+from micronpu.compiler.compile import _Clock, _quantizer, host_part, quantized_module
+from micronpu.ir.graph import Node
+from micronpu.ops.movement import Reshape
+from micronpu.ops.softmax import Softmax
+from micronpu.targets.cortexm.costs import INT8_CYCLES_PER_CALL, RATES, SOFTMAX_CYCLES_PER_ELEMENT, core_cycles, work
+from micronpu.targets.registry import device_for
+
+RESULTS = Path(__file__).parent / "results" / "cortexm_latency.json"
+COUNTED = "instructions of a program of this package in firmware under QEMU, ExecuTorch 1.5 and its CMSIS-NN"
+ZOO = "NXP eiq-model-zoo v1.2 to v1.4, MCX N947, 150 MHz"
+EXAMPLES = "readme of mcuxsdk-examples, i.MX RT700, 325 MHz"
+MODELRUNNER = "mcuxsdk-examples, modelrunner on i.MX RT700, 325 MHz"
+TINY = "MLPerf Tiny v1.2, Renesas RA8D1 (Cortex-M85, 480 MHz)"
+
+Build = tuple[Callable[[], nn.Module], tuple[int, ...]]
+NETWORKS: dict[str, Build] = {
+    "DS-CNN": (lambda: _with_softmax(DSCNN(norm=nn.BatchNorm2d)), (1, 1, 49, 10)),
+    "autoencoder": (Autoencoder, (1, 640)),
+    "ResNet-8": (lambda: _with_softmax(ResNet8()), (1, 3, 32, 32)),
+    "MobileNetV1-0.25-96 (VWW)": (lambda: _with_softmax(MobileNetV1()), (1, 3, 96, 96)),
+    "MobileNetV1-0.25-128": (lambda: mobilenet_v1(0.25), (1, 3, 128, 128)),
+}
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Cycles, or instructions, of a network on a core.
+
+    Attributes:
+        fitted: whether the rates are fitted to it.
+        left_out: why it cannot be compared, or "".
+    """
+
+    network: str
+    core: str
+    cycles: float
+    source: str
+    fitted: bool = False
+    left_out: str = ""
+
+
+ANCHORS = (
+    Anchor("DS-CNN", "cortex-m33", 9_387_050, COUNTED, True),
+    Anchor("autoencoder", "cortex-m33", 1_760_800, COUNTED, True),
+    Anchor("ResNet-8", "cortex-m33", 41_759_100, COUNTED, True),
+    Anchor("MobileNetV1-0.25-96 (VWW)", "cortex-m33", 33_891_050, COUNTED, True),
+    Anchor("DS-CNN", "cortex-m55", 2_483_700, COUNTED, True),
+    Anchor("autoencoder", "cortex-m55", 182_781, COUNTED, True),
+    Anchor("ResNet-8", "cortex-m55", 5_482_156, COUNTED, True),
+    Anchor("MobileNetV1-0.25-96 (VWW)", "cortex-m55", 10_107_563, COUNTED, True),
+    Anchor("DS-CNN", "cortex-m33", 62e-3 * 150e6, ZOO),
+    Anchor("autoencoder", "cortex-m33", 5.605e-3 * 150e6, ZOO),
+    Anchor("ResNet-8", "cortex-m33", 266.67e-3 * 150e6, ZOO),
+    Anchor("MobileNetV1-0.25-96 (VWW)", "cortex-m33", 194.313e-3 * 150e6, ZOO),
+    Anchor("DS-CNN", "cortex-m33", 32e-3 * 325e6, EXAMPLES),
+    Anchor("MobileNetV1-0.25-128", "cortex-m33", 88e-3 * 325e6, EXAMPLES),
+    Anchor("DS-CNN", "cortex-m33", 57.207e-3 * 325e6, MODELRUNNER, left_out="another demo of the chip takes 32 ms"),
+    Anchor("DS-CNN", "cortex-m85", 480e6 / 288.6, TINY),
+    Anchor("autoencoder", "cortex-m85", 480e6 / 1884, TINY),
+    Anchor("ResNet-8", "cortex-m85", 480e6 / 117.9, TINY),
+    Anchor("MobileNetV1-0.25-96 (VWW)", "cortex-m85", 480e6 / 74.7, TINY),
+)
+
+
+def nodes_of(network: str, core: str) -> list[Node]:
+    """The kernels of a network on a core; weights are random, since time depends on shapes."""
+    build, shape = NETWORKS[network]
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    if x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)
+    device = device_for(core)
+    quantizer = _quantizer(device, None, False, True, "int8", None)
+    module = quantized_module(build().eval(), (x,), quantizer, calibration=[(x,)], clock=_Clock(None)).module
+    return [node for graph in host_part(module, device).core_graphs for node in graph.nodes]
+
+
+def row(nodes: Sequence[Node], core: Core) -> tuple[list[float], float]:
+    """What the fitted rates are multiplied with, and the cycles that are fixed: for one network."""
+    counts, fixed = np.zeros(3), 0.0
+    for node in nodes:
+        if isinstance(node.op, Reshape):
+            continue
+        products, single, results, moved = work(node)
+        counts += (products, single, results)
+        each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else RATES[core.instructions].moved
+        fixed += INT8_CYCLES_PER_CALL + moved * each
+    return list(counts), fixed
+
+
+def fit(rows: Sequence[tuple[list[float], float]], cycles: Sequence[float]) -> np.ndarray[Any, Any]:
+    """Rates with the smallest squares of relative errors."""
+    a = np.array([np.array(counts) / c for (counts, _), c in zip(rows, cycles, strict=True)])
+    b = np.array([1 - fixed / c for (_, fixed), c in zip(rows, cycles, strict=True)])
+    rates: np.ndarray[Any, Any] = np.linalg.lstsq(a, b, rcond=None)[0]
+    return rates
+
+
+def main() -> None:
+    known = {(n, c): nodes_of(n, c) for n, c in dict.fromkeys((a.network, a.core) for a in ANCHORS)}
+    table: list[dict[str, Any]] = []
+    fits: dict[str, Any] = {}
+    for core in dict.fromkeys(a.core for a in ANCHORS if a.fitted):
+        anchors = [a for a in ANCHORS if a.fitted and a.core == core]
+        rows = [row(known[a.network, core], find_core(core)) for a in anchors]
+        cycles = [a.cycles for a in anchors]
+        fits[core] = [round(float(r), 4) for r in fit(rows, cycles)]
+        shipped = RATES[find_core(core).instructions]
+        print(f"{core}: fitted {fits[core]}; in the package {shipped}")
+        for i, anchor in enumerate(anchors):
+            others = [j for j in range(len(anchors)) if j != i]
+            rates = fit([rows[j] for j in others], [cycles[j] for j in others])
+            predicted = float(np.dot(rows[i][0], rates)) + rows[i][1]
+            table.append(_entry(anchor, known) | {"leave_one_out": round(predicted / anchor.cycles - 1, 4)})
+    table += [_entry(a, known) for a in ANCHORS if not a.fitted]
+    bands = {}
+    for instructions in (InstructionSet.DSP, InstructionSet.MVE):
+        ratios = [
+            1 / (1 + t["error"])
+            for t in table
+            if find_core(t["core"]).instructions is instructions and "leave_one_out" not in t and not t["left_out"]
+        ]
+        bands[instructions.value] = [round(min(ratios), 3), round(max(ratios), 3)]
+    for t in table:
+        print(f"{t['network']:28} {t['core']} {t['cycles']:12,.0f} predicted {t['predicted']:12,} {t['error']:+.1%}")
+    print(f"published over estimated: {bands}")
+    RESULTS.write_text(json.dumps({"fits": fits, "bands": bands, "anchors": table}, indent=2) + "\n")
+
+
+def _entry(anchor: Anchor, known: dict[tuple[str, str], list[Node]]) -> dict[str, Any]:
+    predicted = sum(core_cycles(n, find_core(anchor.core)) for n in known[anchor.network, anchor.core])
+    return {
+        "network": anchor.network,
+        "core": anchor.core,
+        "cycles": round(anchor.cycles),
+        "source": anchor.source,
+        "predicted": predicted,
+        "error": round(predicted / anchor.cycles - 1, 4),
+        "left_out": anchor.left_out,
+    }
+
+
+if __name__ == "__main__":
+    main()
