@@ -18,6 +18,18 @@ BROADCASTS = [
     ((17,), (17,)),
 ]
 
+SCALES = [
+    (1e-6, 1e-6, 1e-6),
+    (30.0, 30.0, 30.0),
+    (30.0, 1e-6, 30.0),
+    (1e-6, 30.0, 60.0),
+    (1e-6, 1e-6, 30.0),
+    (30.0, 0.02, 1e-3),
+    (0.02, 0.04, 0.03),
+    (0.1, 0.3, 0.15),
+    (1 / 256, 0.05, 0.05),
+]
+
 CASES = [
     case(Add(), x=i8(1, 7, 5, 9, scale=0.02, zero=-3), z=i8(1, 7, 5, 9, scale=0.05, zero=4), out=q(0.06, 1)),
     *(case(Add(), x=i8(*x, scale=0.02, zero=-9), z=i8(*z, scale=0.07, zero=31), out=q(0.08, 2)) for x, z in BROADCASTS),
@@ -33,31 +45,11 @@ CASES = [
     ),
     *(
         case(Add(), x=i8(4, 64, scale=sx, zero=-7), z=i8(4, 64, scale=sz, zero=5), out=q(sy, 2))
-        for sx, sz, sy in [
-            (1e-6, 1e-6, 1e-6),
-            (30.0, 30.0, 30.0),
-            (30.0, 1e-6, 30.0),
-            (1e-6, 30.0, 60.0),
-            (1e-6, 1e-6, 30.0),
-            (30.0, 0.02, 1e-3),
-            (0.02, 0.04, 0.03),
-        ]
+        for sx, sz, sy in SCALES[:7]
     ),
     case(Add(), x=i8(3, 9), z=c8(1, scale=0.03, zero=-128, values=127), out=q(0.07, 2), name="constant number"),
     case(Add(), x=i8(1, 4, 3, 9), z=c8(9, scale=0.03, zero=4), out=q(0.07, 2), name="constant per channel"),
     case(Add(), x=c8(3, 9, scale=0.01, zero=4), z=i8(3, 9), out=q(0.07, 2), name="constant first"),
-]
-
-SCALES = [
-    (1e-6, 1e-6, 1e-6),
-    (30.0, 30.0, 30.0),
-    (30.0, 1e-6, 30.0),
-    (1e-6, 30.0, 60.0),
-    (1e-6, 1e-6, 30.0),
-    (30.0, 0.02, 1e-3),
-    (0.02, 0.04, 0.03),
-    (0.1, 0.3, 0.15),
-    (1 / 256, 0.05, 0.05),
 ]
 
 CASES += [

@@ -357,13 +357,24 @@ for kind in ("INT8", "INT16"):
         y = b("CONV2D", (x, weight, bias, *zeros), (1, 6, 6, 9), sums, *arguments)
         return y if sums == "INT32" else b.rescale(y, "INT32", 0.02, wide=False)
 
-    @row(f"depthwise_{kind}", Input((1, 9, 8, 21), kind))
-    def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
-        weight = b.constant(np.random.default_rng(4).integers(-127, 128, (3, 3, 21, 1)))
-        bias, zeros = b.constant(np.arange(21) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([1, 1, 1, 1], [1, 1], [1, 1], False, Word("DType", sums))
-        y = b("DEPTHWISE_CONV2D", (x, weight, bias, *zeros), (1, 9, 8, 21), sums, *arguments, words="DepthwiseConv2d")
-        return b.rescale(y, x.dtype, [0.003 * 0.95**i for i in range(21)], wide=x.dtype == "INT8")
+    for name, size, result, tap, pad, stride in [
+        ("", (9, 8), (9, 8), 3, 1, 1),
+        ("_stride_4", (13, 13), (3, 3), 5, 0, 4),
+    ]:
+
+        @row(f"depthwise_{kind}{name}", Input((1, *size, 21), kind))
+        def _(
+            b: Builder, x: TosaTensor, tap: int = tap, pad: int = pad, stride: int = stride, result: Any = result,
+            sums: str = sums,
+        ) -> TosaTensor:  # fmt: skip
+            weight = b.constant(np.random.default_rng(4).integers(-127, 128, (tap, tap, 21, 1)))
+            bias, zeros = b.constant(np.arange(21) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
+            operands, arguments = (x, weight, bias, *zeros), ([pad] * 4, [stride] * 2, [1, 1], False)
+            y = b(
+                "DEPTHWISE_CONV2D", operands, (1, *result, 21), sums, *arguments, Word("DType", sums),
+                words="DepthwiseConv2d",
+            )  # fmt: skip
+            return b.rescale(y, x.dtype, [0.003 * 0.95**i for i in range(21)], wide=x.dtype == "INT8")
 
     @row(f"transposed_{kind}", Input((1, 5, 6, 7), kind))
     def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
@@ -458,14 +469,6 @@ for kind in ("INT8", "INT16"):
             arguments = ([0, 0, 0, 0], [stride, stride], [1, 1], False, Word("DType", sums))
             y = b("CONV2D", (x, weight, bias, *zeros), (1, 3, 3, channels[1]), sums, *arguments)
             return b.rescale(y, x.dtype, [0.0007 * 0.97**i for i in range(channels[1])], wide=x.dtype == "INT8")
-
-    @row(f"depthwise_{kind}_stride_4", Input((1, 13, 13, 21), kind))
-    def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
-        weight = b.constant(np.random.default_rng(4).integers(-127, 128, (5, 5, 21, 1)))
-        bias, zeros = b.constant(np.arange(21) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([0, 0, 0, 0], [4, 4], [1, 1], False, Word("DType", sums))
-        y = b("DEPTHWISE_CONV2D", (x, weight, bias, *zeros), (1, 3, 3, 21), sums, *arguments, words="DepthwiseConv2d")
-        return b.rescale(y, x.dtype, [0.003 * 0.95**i for i in range(21)], wide=x.dtype == "INT8")
 
     @row(f"conv_{kind}_weights_of_run_time", Input((1, 6, 7, 12), kind), Input((10, 3, 3, 12), "INT8", -127, 127))
     def _(b: Builder, x: TosaTensor, weight: TosaTensor, sums: str = sums) -> TosaTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+import micronpu
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 
@@ -61,3 +63,19 @@ def quantized(model: nn.Module, inputs: Tensors, quantizer: Any = None) -> Graph
 def find(module: GraphModule, overload: str, number: int = 0) -> Node:
     """The node of a module that calls an ATen overload."""
     return [n for n in module.graph.nodes if overload_name(n) == overload][number]
+
+
+def decibels(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Signal to noise of results against expected values."""
+    noise = sum(float((result - real).square().sum()) for result, real in pairs)
+    return 10 * math.log10(sum(float(real.square().sum()) for _, real in pairs) / max(noise, 1e-30))
+
+
+def against_float(model: nn.Module, data: list[tuple[torch.Tensor, ...]]) -> list[float]:
+    """Signal to noise of every result of a model that is compiled as one partition, over four of its inputs."""
+    program = micronpu.compile(model, data[0], calibration=data)
+    assert not program.report.host, str(program.report)
+    assert program.report.partitions == 1
+    with torch.no_grad():
+        results = [(program.run(*batch), model(*batch)) for batch in data[:4]]
+    return [decibels([(r[i], real[i]) for r, real in results]) for i in range(len(results[0][0]))]

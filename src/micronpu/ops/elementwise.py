@@ -303,8 +303,9 @@ class Selection(Binary):
     """Base of minimum and maximum, which compare integers: all operands and the result share scale and zero point."""
 
     verb = "compared"
-    quantization = shares_qparams("x")
+    quantization = Quantization(("x", "z"), shares_qparams().output)
     litert: ClassVar[str]
+    select: ClassVar[np.ufunc]
 
     def infer(self, *operands: TensorType) -> TensorType:
         if operands[0].qparams != operands[1].qparams:
@@ -312,6 +313,20 @@ class Selection(Binary):
                 f"{self.name} compares {operands[0]} with {operands[1]}, whose integers differ in meaning."
             )
         return super().infer(*operands).with_qparams(operands[0].qparams)
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return np.asarray(self.select(operands[0].data, operands[1].data))
+
+    @classmethod
+    def imported(cls, node: AtenNode) -> Tensor:
+        """Appends the operator for an overload of two tensors."""
+        x, z = node.tensor("x"), node.tensor("z")
+        if x.type.qparams != z.type.qparams:
+            raise UnsupportedError(
+                f"The operands of `{node.overload}` are on different grids, {x.type.qparams} and {z.type.qparams}.",
+                hint="quantize with the quantizer of the target, which lets them share one",
+            )
+        return emit_binary(node, cls(), x, z, None)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add(self.litert, options="MaximumMinimumOptions", version=2)
@@ -321,19 +336,6 @@ class Selection(Binary):
         return emit.result(chosen)
 
 
-_BOTH_SHARED = Quantization(("x", "z"), shares_qparams().output)
-
-
-def _emit_selection(node: AtenNode, op: Op) -> Tensor:
-    x, z = node.tensor("x"), node.tensor("z")
-    if x.type.qparams != z.type.qparams:
-        raise UnsupportedError(
-            f"The operands of `{node.overload}` are on different grids, {x.type.qparams} and {z.type.qparams}.",
-            hint="quantize with the quantizer of the target, which lets them share one",
-        )
-    return emit_binary(node, op, x, z, None)
-
-
 @operator("minimum")
 class Minimum(Selection):
     """The smaller of two elements, with NumPy's broadcasting.
@@ -341,16 +343,12 @@ class Minimum(Selection):
     x int8, z int8 with the same qparams  ->  y int8 [broadcast shape], qparams of x.
     """
 
-    quantization = _BOTH_SHARED
-    litert = "MINIMUM"
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.minimum(operands[0].data, operands[1].data)
+    litert, select = "MINIMUM", np.minimum
 
     @from_aten("minimum.default", "min.other", z="other")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return _emit_selection(node, cls())
+        return cls.imported(node)
 
 
 @operator("maximum")
@@ -360,16 +358,12 @@ class Maximum(Selection):
     x int8, z int8 with the same qparams  ->  y int8 [broadcast shape], qparams of x.
     """
 
-    quantization = _BOTH_SHARED
-    litert = "MAXIMUM"
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.maximum(operands[0].data, operands[1].data)
+    litert, select = "MAXIMUM", np.maximum
 
     @from_aten("maximum.default", "max.other", z="other")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return _emit_selection(node, cls())
+        return cls.imported(node)
 
 
 # ---------------------------------------------------------------- compositions

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compile.small import against_float, decibels
 from torch import nn
 
 import micronpu
@@ -89,12 +90,6 @@ class Many(nn.Module):
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     random = torch.Generator().manual_seed(3)
     return [(torch.randn(SHAPE, generator=random), torch.randn(SHAPE, generator=random)) for _ in range(count)]
-
-
-def decibels(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Signal to noise of results against expected values."""
-    noise = sum(float((result - real).square().sum()) for result, real in pairs)
-    return 10 * math.log10(sum(float(real.square().sum()) for _, real in pairs) / max(noise, 1e-30))
 
 
 def rewritten(model: nn.Module, *inputs: torch.Tensor) -> Any:
@@ -188,10 +183,4 @@ class Encoder(nn.Module):
 def test_modules_of_torch():
     data = batches(12)
     model = Encoder().eval()
-    program = micronpu.compile(model, data[0], calibration=data)
-    assert not program.report.host, str(program.report)
-    assert program.report.partitions == 1
-    with torch.no_grad():
-        results = [(program.run(*batch), model(*batch)) for batch in data[:4]]
-    for i, least in enumerate((30, 25, 25)):
-        assert decibels([(r[i], real[i]) for r, real in results]) >= least
+    assert all(found >= least for found, least in zip(against_float(model, data), (30, 25, 25), strict=True))

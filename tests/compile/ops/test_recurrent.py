@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
+from tests.compile.small import against_float
 from torch import Tensor, nn
 
-import micronpu
 import micronpu.ops.recurrent as recurrent
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import Capabilities
@@ -71,15 +70,7 @@ def test_steps_keep_the_float_result():
 def test_program_is_close_to_float():
     data = batches(12)
     model = Layers().eval()
-    program = micronpu.compile(model, data[0], calibration=data)
-    assert not program.report.host, str(program.report)
-    assert program.report.partitions == 1
-    with torch.no_grad():
-        results = [(program.run(*batch), model(*batch)) for batch in data[:4]]
-    for i in range(len(results[0][0])):
-        noise = sum(float((r[i] - real[i]).square().sum()) for r, real in results)
-        signal = sum(float(real[i].square().sum()) for _, real in results)
-        assert 10 * math.log10(signal / noise) >= 25, i
+    assert min(against_float(model, data)) >= 25
 
 
 def test_long_sequences_are_left_alone(monkeypatch: pytest.MonkeyPatch):

@@ -330,6 +330,11 @@ def _softmax(emit: Emitter, node: Node) -> fx.Node:
 # ---------------------------------------------------------------- windows
 
 
+def _window(op: MaxPool2d | AvgPool2d) -> tuple[list[int], list[int], list[int]]:
+    """Kernel, stride and padding of a pool."""
+    return list(op.kernel), list(op.stride), [op.padding.top, op.padding.left]
+
+
 @_lowers(MaxPool2d)
 def _max_pool(emit: Emitter, node: Node) -> fx.Node:
     op, (x,) = node.op, node.inputs
@@ -337,9 +342,7 @@ def _max_pool(emit: Emitter, node: Node) -> fx.Node:
     return emit.call(
         _cortex_m.quantized_max_pool2d_nhwc.default,
         emit.value(x),
-        list(op.kernel),
-        list(op.stride),
-        [op.padding.top, op.padding.left],
+        *_window(op),
         [1, 1],
         False,
         x.type.zero_point,
@@ -356,9 +359,7 @@ def _average_pool(emit: Emitter, node: Node) -> fx.Node:
     return emit.call(
         _cortex_m.quantized_avg_pool2d_nhwc.default,
         emit.value(x),
-        list(op.kernel),
-        list(op.stride),
-        [op.padding.top, op.padding.left],
+        *_window(op),
         False,
         x.type.zero_point,
         *quantize_multiplier(x.type.scale),

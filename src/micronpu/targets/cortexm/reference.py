@@ -316,12 +316,7 @@ def quantized_conv2d(
     padding: Sequence[int],
     dilation: Sequence[int],
     input_offset: int,
-    output_offset: int,
-    multipliers: Array,
-    shifts: Array,
-    activation_min: int,
-    activation_max: int,
-    scratch: Array | None = None,
+    *finish: Any,
 ) -> Array:
     """arm_convolve_s8: weight [O, KH, KW, C / groups], bias [O] int32. Padding counts as the input's zero point."""
     outputs, *kernel, group_size = weight.shape
@@ -333,15 +328,7 @@ def quantized_conv2d(
     for row, column, elements in _taps(image, kernel, stride, dilation, size):
         grouped = elements.reshape(x.shape[0], groups, group_size, -1)
         accumulator += (weights[:, :, row, column] @ grouped).reshape(accumulator.shape)
-    return _finish(
-        accumulator.reshape(x.shape[0], outputs, *size),
-        bias,
-        multipliers,
-        shifts,
-        output_offset,
-        activation_min,
-        activation_max,
-    )
+    return _finish(accumulator.reshape(x.shape[0], outputs, *size), bias, *finish)
 
 
 @_channels_last_form
@@ -354,12 +341,7 @@ def quantized_depthwise_conv2d(
     dilation: Sequence[int],
     depth_multiplier: int,
     input_offset: int,
-    output_offset: int,
-    multipliers: Array,
-    shifts: Array,
-    activation_min: int,
-    activation_max: int,
-    scratch: Array | None = None,
+    *finish: Any,
 ) -> Array:
     """arm_depthwise_conv_s8: weight [1, KH, KW, O]; output channel o reads input channel o // depth_multiplier."""
     _, *kernel, outputs = weight.shape
@@ -368,7 +350,7 @@ def quantized_depthwise_conv2d(
     accumulator = np.zeros((x.shape[0], outputs, *size), np.int64)
     for row, column, elements in _taps(image, kernel, stride, dilation, size):
         accumulator += np.repeat(elements, depth_multiplier, axis=1) * _per_channel(weight[0, row, column])
-    return _finish(accumulator, bias, multipliers, shifts, output_offset, activation_min, activation_max)
+    return _finish(accumulator, bias, *finish)
 
 
 @_channels_last_form
@@ -381,13 +363,7 @@ def quantized_transpose_conv2d(
     output_padding: Sequence[int],
     dilation: Sequence[int],
     input_offset: int,
-    output_offset: int,
-    multipliers: Array,
-    shifts: Array,
-    activation_min: int,
-    activation_max: int,
-    scratch: Array | None = None,
-    output_scratch: Array | None = None,
+    *finish: Any,
 ) -> Array:
     """arm_transpose_conv_s8: weight [O, KH, KW, C]; each input element adds a scaled kernel to the output.
 
@@ -401,19 +377,23 @@ def quantized_transpose_conv2d(
         elements += np.einsum("oc,nchw->nohw", _wide(weight[:, row, column]), image)
     size = [whole[i] - 2 * padding[i] for i in (0, 1)]
     inner = accumulator[:, :, padding[0] : padding[0] + size[0], padding[1] : padding[1] + size[1]]
-    return _finish(inner, bias, multipliers, shifts, output_offset, activation_min, activation_max)
+    return _finish(inner, bias, *finish)
 
 
 def _finish(
     accumulator: Array,
     bias: Array | None,
+    output_offset: int,
     multipliers: Array,
     shifts: Array,
-    output_offset: int,
     activation_min: int,
     activation_max: int,
+    *scratch: Array | None,
 ) -> Array:
-    """Bias, requantization by channel, output zero point and activation of a convolution."""
+    """The arguments that all convolutions end with: bias, requantization by channel, output zero point, activation.
+
+    A kernel's scratch memory, behind them, is not needed here.
+    """
     if bias is not None:
         accumulator = accumulator + _per_channel(bias)
     result = _requantize(accumulator, _per_channel(multipliers), _per_channel(shifts)) + output_offset

@@ -16,18 +16,8 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Rewrite
+from micronpu.targets.ethosu import rewrites_cheaper as less
 from micronpu.targets.ethosu.rewrites import REWRITES
-from micronpu.targets.ethosu.rewrites_cheaper import (
-    ChannelsIntoKernel,
-    DiagonalConvolution,
-    FlatPixels,
-    MeanAsPool,
-    PixelsIntoChannels,
-    PlanesIntoConvolution,
-    PoolAsColumn,
-    TransposeAsMatrix,
-    TransposeByConvolution,
-)
 
 GRID, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
 
@@ -99,40 +89,44 @@ def offers(rewrite: Rewrite, graph: Graph) -> list[Graph]:
 
 SYMMETRIC = Padding2d(1, 1, 1, 1)
 CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
-    (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 1),
-    (TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_FIRST, 1, 8, 10, 3), 1),
-    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 2),
-    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 5, 4, 6), 1),
-    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 7, 5), 0),
-    (TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 2, 3, 8, 8), 0),
-    (PlanesIntoConvolution(), lambda: convolution((8, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC, planes=True), 12),
-    (PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (1, 1), SYMMETRIC, "tensor", True), 6),
+    (less.TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 1),
+    (less.TransposeAsMatrix(), lambda: transpose(TO_CHANNELS_FIRST, 1, 8, 10, 3), 1),
+    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 8, 10), 2),
+    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 5, 4, 6), 1),
+    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 1, 3, 7, 5), 0),
+    (less.TransposeByConvolution(), lambda: transpose(TO_CHANNELS_LAST, 2, 3, 8, 8), 0),
+    (less.PlanesIntoConvolution(), lambda: convolution((8, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC, planes=True), 12),
+    (less.PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (1, 1), SYMMETRIC, "tensor", True), 6),
     (
-        PlanesIntoConvolution(),
+        less.PlanesIntoConvolution(),
         lambda: convolution((8, 8, 3), (4, 5, 4), (2, 2), Padding2d(2, 1, 2, 1), planes=True),
         12,
     ),
-    (PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
-    (PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC), 1),
-    (PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), Padding2d(0, 1, 0, 1), "tensor"), 1),
-    (PixelsIntoChannels(), lambda: convolution((9, 12, 1), (5, 10, 4), (2, 2), Padding2d(5, 5, 1, 1)), 1),
-    (PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 3, 5), (1, 3), Padding2d(1, 1, 2, 2)), 1),
-    (PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 1, 1), (2, 2)), 1),
-    (PixelsIntoChannels(), lambda: convolution((9, 13, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
-    (ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 1, 1)), 1),
-    (ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), grid="tensor"), 1),
-    (ChannelsIntoKernel(), lambda: convolution((6, 5, 48), (7, 3, 3), padding=SYMMETRIC), 2),
-    (ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 3, 3), (2, 2), SYMMETRIC), 0),
-    (ChannelsIntoKernel(), lambda: convolution((6, 5, 20), (7, 1, 1)), 0),
-    (FlatPixels(), lambda: convolution((7, 7, 24), (5, 1, 1)), 1),
-    (FlatPixels(), lambda: convolution((8, 8, 24), (5, 1, 1)), 0),
-    (FlatPixels(), lambda: convolution((7, 7, 24), (5, 3, 3)), 0),
-    (DiagonalConvolution(), lambda: depthwise(8, "channel", 1), 1),
-    (DiagonalConvolution(), lambda: depthwise(5, "tensor", 2), 1),
-    (DiagonalConvolution(), lambda: depthwise(24, "channel", 1), 0),
-    (PoolAsColumn(), lambda: pool(4, 4), 2),
-    (PoolAsColumn(), lambda: pool(24, 5), 2),
-    (PoolAsColumn(), lambda: pool(17, 17), 0),
+    (less.PlanesIntoConvolution(), lambda: convolution((8, 8, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (less.PixelsIntoChannels(), lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), SYMMETRIC), 1),
+    (
+        less.PixelsIntoChannels(),
+        lambda: convolution((9, 12, 3), (5, 3, 3), (2, 2), Padding2d(0, 1, 0, 1), "tensor"),
+        1,
+    ),
+    (less.PixelsIntoChannels(), lambda: convolution((9, 12, 1), (5, 10, 4), (2, 2), Padding2d(5, 5, 1, 1)), 1),
+    (less.PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 3, 5), (1, 3), Padding2d(1, 1, 2, 2)), 1),
+    (less.PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 1, 1), (2, 2)), 1),
+    (less.PixelsIntoChannels(), lambda: convolution((9, 13, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 1, 1)), 1),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), grid="tensor"), 1),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 48), (7, 3, 3), padding=SYMMETRIC), 2),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 3, 3), (2, 2), SYMMETRIC), 0),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 20), (7, 1, 1)), 0),
+    (less.FlatPixels(), lambda: convolution((7, 7, 24), (5, 1, 1)), 1),
+    (less.FlatPixels(), lambda: convolution((8, 8, 24), (5, 1, 1)), 0),
+    (less.FlatPixels(), lambda: convolution((7, 7, 24), (5, 3, 3)), 0),
+    (less.DiagonalConvolution(), lambda: depthwise(8, "channel", 1), 1),
+    (less.DiagonalConvolution(), lambda: depthwise(5, "tensor", 2), 1),
+    (less.DiagonalConvolution(), lambda: depthwise(24, "channel", 1), 0),
+    (less.PoolAsColumn(), lambda: pool(4, 4), 2),
+    (less.PoolAsColumn(), lambda: pool(24, 5), 2),
+    (less.PoolAsColumn(), lambda: pool(17, 17), 0),
 ]
 
 
@@ -158,7 +152,7 @@ def test_a_pool_is_the_mean_rounded_once(size: int, zero_point: int) -> None:
         x = builder.input(TensorType((1, size, size, 64), DType.INT8, QParams.per_tensor(0.02, zero_point)))
         return builder.finish(builder.emit(Mean((1, 2)), x))
 
-    graph, (pooled,) = mean(), offers(MeanAsPool(), mean())
+    graph, (pooled,) = mean(), offers(less.MeanAsPool(), mean())
     x = np.random.default_rng(size).integers(-128, 128, (1, size, size, 64)).astype(np.int8)
     real = x.astype(np.float64).mean(axis=(1, 2))
     ours, twice = (interpret(g, [x])[0].astype(np.float64) for g in (pooled, graph))
