@@ -200,7 +200,8 @@ def host_part(
         decisions = device.decisions(view)
         partitioning = decisions.partitioning()
     with clock.step("compile") as progress, quiet():
-        partitioning, compiled = device.compile_all(decisions, partitioning, progress)
+        partitioning = device.settle(decisions, partitioning, progress)
+        compiled = [device.compile(partition) for partition in partitioning.partitions]
         if borders is not None and compiled:
             named = {**compiled[0].named_data, BORDERS_KEY: NamedData(pack_borders(borders.inputs, borders.outputs))}
             compiled = [replace(compiled[0], named_data=named), *compiled[1:]]

@@ -141,11 +141,6 @@ class Device(ABC):
         """The core that computes in int8 what the NPU does not take."""
         return self.beside.core if self.beside is not None else None
 
-    @property
-    def refuses_late(self) -> bool:
-        """Whether the compiler may refuse a partition whose operators it takes one by one."""
-        return False
-
     @abstractmethod
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:
         """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
@@ -159,16 +154,28 @@ class Device(ABC):
         """What the NPU takes; None where there is none."""
 
     @abstractmethod
-    def compile(self, partition: Partition) -> CompiledPartition:
-        """Writes the payload of a partition, whose graph stays as it is.
+    def plan(self, partition: Partition) -> object:
+        """Asks the compiler for a partition, whose graph stays as it is; what `compile` writes.
 
         Raises:
             RefusedError: the compiler refuses it after all.
         """
 
-    def probe(self, partition: Partition) -> CompiledPartition:
-        """As `compile`, for a partition whose payload nobody wants: no files about it are written."""
-        return self.compile(partition)
+    def probe(self, partition: Partition) -> None:
+        """Whether there is a plan for a partition, whose weights need not be the real ones; no files are written.
+
+        Raises:
+            RefusedError: the compiler refuses it, which not every compiler does.
+        """
+        return
+
+    @abstractmethod
+    def compile(self, partition: Partition) -> CompiledPartition:
+        """Writes the payload of a partition by its plan, or by one made now where it has none.
+
+        Raises:
+            RefusedError: there is no plan yet, and the compiler refuses it.
+        """
 
     @abstractmethod
     def compile_program(self, graph: Graph) -> CompiledPartition:
@@ -187,37 +194,36 @@ class Device(ABC):
         """Partitions and verdicts of a quantized program."""
         return self.decisions(view).partitioning()
 
-    def compile_all(
+    def settle(
         self,
         decisions: Decisions,
         partitioning: Partitioning,
         progress: Callable[[float], None] | None = None,
-        compile: Callable[[Partition], CompiledPartition] | None = None,
-    ) -> tuple[Partitioning, list[CompiledPartition]]:
-        """Compiles every partition; where the compiler refuses an operator after all, it leaves the partition.
+        ask: Callable[[Partition], object] | None = None,
+    ) -> Partitioning:
+        """Plans every partition; where the compiler refuses an operator after all, it leaves the partition.
 
-        A partition that such a refusal leaves as it is stays compiled.
+        A partition that such a refusal leaves as it is keeps its plan.
 
         Args:
             partitioning: the decisions' own.
             progress: called with the part that is done, 0 to 1.
-            compile: what makes a part; `Device.compile` unless given.
+            ask: for what a partition's plan is, `Device.plan` unless given.
 
         Returns:
-            The partitioning that was compiled, and its partitions.
+            The partitioning in which all partitions have been asked for.
         """
-        done: dict[object, CompiledPartition] = {}
+        known: dict[object, object] = {}
         while True:
-            parts: list[CompiledPartition] = []
             try:
-                for partition in partitioning.partitions:
+                for number, partition in enumerate(partitioning.partitions, 1):
                     key = _border(partition)
-                    if key not in done:
-                        done[key] = (compile or self.compile)(partition)
-                    parts.append(done[key])
+                    if key not in known:
+                        known[key] = (ask or self.plan)(partition)
+                    partition.plan = known[key]
                     if progress is not None:
-                        progress(len(parts) / len(partitioning.partitions))
-                return partitioning, parts
+                        progress(number / len(partitioning.partitions))
+                return partitioning
             except RefusedError as error:
                 if not decisions.refuse(error.reasons):
                     raise
@@ -241,7 +247,7 @@ class Device(ABC):
 
 
 def _border(partition: Partition) -> object:
-    """What a payload depends on: the nodes, and how they are called."""
+    """What a plan depends on: the nodes, and how they are called."""
     return partition.nodes, partition.inputs, partition.outputs, partition.images
 
 

@@ -152,12 +152,11 @@ class DevicePartitioner(Partitioner):
             # ExecuTorch allows a partitioner no change of the graph: what shares a dequantize has to stay on the host.
             if decisions.keep_whole(_torn_dequantizes(partitioning)):
                 continue
-            if self.device.refuses_late:
-                settled, _ = self.device.compile_all(decisions, partitioning, compile=self.device.probe)
-                if settled is not partitioning and decisions.keep_whole(_torn_dequantizes(settled)):
-                    continue
-                partitioning = settled
-            return partitioning
+            # Nor does it show weights, without which no plan is worth keeping: whether there is one must do.
+            settled = self.device.settle(decisions, partitioning, ask=self.device.probe)
+            if settled is not partitioning and decisions.keep_whole(_torn_dequantizes(settled)):
+                continue
+            return settled
 
 
 @functools.lru_cache(maxsize=1)

@@ -87,6 +87,7 @@ class Partition:
         decisions: on its units, in the order of the program.
         policy: of the NPU or the core that computes it.
         images: values at its border whose [N, C, H, W] it is given, or gives, as a contiguous [N, H, W, C].
+        plan: how the NPU's compiler was asked for it and what it made, see `Device.plan`; None before it was asked.
     """
 
     nodes: tuple[FxNode, ...]
@@ -95,6 +96,7 @@ class Partition:
     decisions: tuple[Decision, ...]
     policy: Policy
     images: frozenset[FxNode] = frozenset()
+    plan: object = None
 
     @functools.cached_property
     def chosen(self) -> Graph:
@@ -132,7 +134,7 @@ class Partition:
         own = frozenset(n for n in (*self.inputs, *self.outputs) if n in images)
         if own == self.images:
             return False
-        self.images = own
+        self.images, self.plan = own, None
         for name in ("chosen", "graph"):
             self.__dict__.pop(name, None)
         return True

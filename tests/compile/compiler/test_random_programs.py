@@ -94,7 +94,8 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
 
     device, view = device_for(row[1], options(row[1], row[3])), ProgramView(program.quantized)
     decisions = device.decisions(view)
-    partitioning, parts = device.compile_all(decisions, decisions.partitioning())
+    partitioning = device.settle(decisions, decisions.partitioning())
+    parts = [device.compile(group) for group in partitioning.partitions]
     assert [p.payload for p in parts] == [p.payload for p in program.partitions]
     for group, part in zip(partitioning.partitions, parts, strict=True):
         graph = import_nodes(view, group.nodes, group.inputs, group.outputs, group.images)

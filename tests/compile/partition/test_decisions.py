@@ -132,7 +132,7 @@ class Refusing(Device):
     def __init__(self, inner: Device, operator: str) -> None:
         self.inner, self.operator = inner, operator
         self.target, self.backend, self.beside = inner.target, inner.backend, inner.beside
-        self.compiled: list[Partition] = []
+        self.asked: list[Partition] = []
 
     def quantizer(self, **options: Any) -> Any:
         return self.inner.quantizer(**options)
@@ -140,12 +140,15 @@ class Refusing(Device):
     def policy(self) -> Any:
         return self.inner.policy()
 
-    def compile(self, partition: Partition) -> CompiledPartition:
-        self.compiled.append(partition)
+    def plan(self, partition: Partition) -> object:
+        self.asked.append(partition)
         for node in partition.graph.nodes:
             if node.op.name == self.operator:
                 names = node.origin.nodes
                 raise RefusedError("no", {n: Reason("late", "It is taken.", "it is not", n) for n in names})
+        return self.inner.plan(partition)
+
+    def compile(self, partition: Partition) -> CompiledPartition:
         return self.inner.compile(partition)
 
     def compile_program(self, graph: Graph) -> CompiledPartition:
@@ -170,11 +173,11 @@ def test_a_late_refusal_leaves_the_others_as_they_are(monkeypatch: pytest.Monkey
     first = decisions.partitioning()
     imported = calls["import_piece"]
     assert imported
-    settled, parts = device.compile_all(decisions, first)
+    settled = device.settle(decisions, first)
     assert calls["import_piece"] == imported
-    assert len(parts) == len(settled.partitions) == len(first.partitions) == 2
-    # The first partition is compiled once; the second is tried with the operator and then without it.
-    assert [p.nodes == first.partitions[0].nodes for p in device.compiled] == [True, False, False]
+    assert len(settled.partitions) == len(first.partitions) == 2
+    # The first partition is planned once; the second is tried with the operator and then without it.
+    assert [p.nodes == first.partitions[0].nodes for p in device.asked] == [True, False, False]
     (refused,) = [v for v in settled.report.verdicts if "late" in {r.rule for r in v.reasons}]
     assert refused.operator == "softmax.int" and refused.core
     before = {v.node: v for v in first.report.verdicts}
@@ -190,9 +193,9 @@ def test_a_refusal_that_says_nothing_new_ends_the_compilation() -> None:
     decisions.refuse({n: Reason("late", "It is taken.", "it is not", n) for n in names})
     device.operator = "conv2d"
 
-    def stubborn(partition: Partition) -> CompiledPartition:
+    def stubborn(partition: Partition) -> object:
         raise RefusedError("no", {n: Reason("late", "", "", n) for n in names})
 
-    device.compile = stubborn  # type: ignore[method-assign]
+    device.plan = stubborn  # type: ignore[method-assign]
     with pytest.raises(RefusedError):
-        device.compile_all(decisions, decisions.partitioning())
+        device.settle(decisions, decisions.partitioning())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from executorch.exir import ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
@@ -16,6 +18,7 @@ from torch import nn
 from torch.fx.passes.infra.pass_base import PassResult
 
 import micronpu
+from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.program import is_dequantize
 from micronpu.neutron import (
     NeutronEdgePassManager,
@@ -25,6 +28,7 @@ from micronpu.neutron import (
 )
 from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
+from micronpu.targets.ethosu import compile, plans
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "keyword_spotting" / "model.py"
 
@@ -94,6 +98,27 @@ def test_a_residual_block_of_two_inputs():
     model = Small(forward, c=conv(), d=conv(), b=nn.BatchNorm2d(8))
     made = assert_both_entries_agree(model, image(), image(1, 8, 6, 6))
     assert made.report.share == 1.0
+
+
+def test_the_plans_of_a_partition_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitioner, which sees no weights, asks Vela once whether it takes a partition; the back end plans."""
+    asked: Counter[str] = Counter()
+    real = plans.compiled
+
+    def counted(graph, emitted, *arguments):
+        asked[graph.first_operator()] += 1
+        return real(graph, emitted, *arguments)
+
+    for module in (plans, compile):
+        monkeypatch.setattr(module, "compiled", counted)
+    model = Small(lambda s, x: s.d(F.relu(s.c(x))), c=conv(), d=conv())
+    compiled = micronpu.compile(model, image(), "ethos-u55-128", calibration=batches((image(),)), verify=False)
+    assert len(compiled.partitions) == len(asked) == 1
+    by_front_door = sum(asked.values())
+    asked.clear()
+    program = lower(compiled.quantized, (image(),), EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")))
+    assert sum(asked.values()) == by_front_door + 1
+    assert payloads(program) == [p.payload for p in compiled.partitions]
 
 
 def test_every_kind_of_operator_behind_a_convolution():

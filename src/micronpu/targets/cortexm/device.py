@@ -43,6 +43,9 @@ class CortexMDevice(Device):
     def policy(self) -> Policy | None:
         return None
 
+    def plan(self, partition: Partition) -> None:
+        self.compile(partition)
+
     def compile(self, partition: Partition) -> CompiledPartition:
         raise InternalError(f"{self.target} delegates nothing, but a partition was to be compiled for it.")
 

@@ -23,7 +23,7 @@ from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.plans import Plan, best_plan, compiled
+from micronpu.targets.ethosu.plans import Plan, Planned, best_plan, compiled
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
@@ -64,11 +64,12 @@ class EthosUPartition(CompiledPartition):
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     """Chooses, finishes and compiles an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
-    return write_partition(finished(graph, ethosu_policy(spec)), spec, before)
+    planned = plan_partition(finished(graph, ethosu_policy(spec)), spec, before)
+    return write_partition(planned, spec, before.first_operator())
 
 
-def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None = None) -> EthosUPartition:
-    """Emission, Vela and packing of a partition's graph, which stays as it is, by the plan that costs the least.
+def plan_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None = None) -> Planned:
+    """Asks Vela for a partition's graph, which stays as it is, in the ways that may pay; the best of them.
 
     Args:
         before: the graph as it was before the passes, for people who want to look.
@@ -78,14 +79,36 @@ def write_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None 
         MemoryLimitError: it needs more SRAM than there is.
         FileError: an intermediate file cannot be written.
     """
-    name = (before or graph).first_operator()
-    files = Intermediates(spec.intermediates_dir, name)
+    files = Intermediates(spec.intermediates_dir, (before or graph).first_operator())
     files.write("graph_before.txt", lambda: f"{before or graph}\n")
     check = check_of(spec) if spec.verify_streams else None
     try:
-        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
+        return best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
+
+
+def accept_partition(graph: Graph, spec: EthosUCompileSpec) -> None:
+    """Whether Vela makes a program of a graph that can be used, as it is or else by any plan.
+
+    Raises:
+        RefusedError: it does not.
+        MemoryLimitError: all of them need more SRAM than there is.
+    """
+    if _objections(graph, spec, check_of(spec) if spec.verify_streams else None):
+        plan_partition(graph, spec)
+
+
+def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosUPartition:
+    """Packs what Vela made of a partition.
+
+    Args:
+        name: of its first operator.
+
+    Raises:
+        FileError: an intermediate file cannot be written.
+    """
+    files = Intermediates(spec.intermediates_dir, name)
     graph, model, program = best.graph, best.emitted, best.program
     files.write("graph_after.txt", lambda: f"{graph}\n")
     suffix = "tflite" if best.plan.format == "litert" else "tosa"

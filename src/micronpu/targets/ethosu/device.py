@@ -16,9 +16,16 @@ from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
 from micronpu.targets.cortexm.part import CortexMPart
-from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph, write_partition
+from micronpu.targets.ethosu.compile import (
+    EthosUPartition,
+    accept_partition,
+    compile_graph,
+    plan_partition,
+    write_partition,
+)
 from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.vela import VelaProgram
 
@@ -63,21 +70,20 @@ class EthosUDevice(Device):
     def policy(self) -> Policy:
         return ethosu_policy(self.spec, self.target, self.additional_checks)
 
+    def plan(self, partition: Partition) -> Planned:
+        return plan_partition(partition.graph, self.spec, partition.chosen)
+
+    def probe(self, partition: Partition) -> None:
+        accept_partition(partition.graph, replace(self.spec, intermediates_dir=""))
+
     def compile(self, partition: Partition) -> EthosUPartition:
-        return write_partition(partition.graph, self.spec, partition.chosen)
+        planned = partition.plan if isinstance(partition.plan, Planned) else self.plan(partition)
+        return write_partition(planned, self.spec, partition.chosen.first_operator())
 
     def unverified(self) -> EthosUDevice:
         device = copy.copy(self)
         device.spec = replace(self.spec, verify_streams=False)
         return device
-
-    @property
-    def refuses_late(self) -> bool:
-        """Vela is the last judge: operators that it takes one by one can be too much together."""
-        return True
-
-    def probe(self, partition: Partition) -> EthosUPartition:
-        return write_partition(partition.graph, replace(self.spec, intermediates_dir="", carry_graph=False))
 
     def compile_program(self, graph: Graph) -> EthosUPartition:
         return compile_graph(graph, self.spec)

@@ -45,16 +45,36 @@ def compile_graph(
 ) -> NeutronPartition:
     """Chooses, finishes and writes an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
-    return write_partition(finished(graph, neutron_policy(options)), options, converter, before)
+    return write_partition(
+        convert_partition(finished(graph, neutron_policy(options)), options, converter, before), options
+    )
 
 
-def write_partition(
+@dataclass(frozen=True)
+class Converted:
+    """What a converter made of a partition.
+
+    Attributes:
+        name: of its first operator.
+        graph: as it was written.
+        litert: what the converter was given.
+        converter: its name.
+    """
+
+    name: str
+    graph: Graph
+    litert: LiteRtModel
+    artifacts: NeutronArtifacts
+    converter: str
+
+
+def convert_partition(
     graph: Graph,
     options: NeutronCompileOptions,
     converter: NeutronConverter | None = None,
     before: Graph | None = None,
-) -> NeutronPartition:
-    """Emission, converter and packing of a partition's graph, which stays as it is.
+) -> Converted:
+    """Emission and converter for a partition's graph, which stays as it is.
 
     Args:
         converter: the one that the options choose, unless given.
@@ -87,11 +107,22 @@ def write_partition(
         why = "the converter found nothing to compute in the partition"
         reasons = {n: Reason(COMPUTES, COMPUTES_SENTENCE, why, n, source) for n, source in sources.items()}
         raise RefusedError(error.what, reasons) from error
+    return Converted(name, graph, litert, artifacts, chosen.name)
+
+
+def write_partition(converted: Converted, options: NeutronCompileOptions) -> NeutronPartition:
+    """Packs what the converter made of a partition.
+
+    Raises:
+        FileError: an intermediate file cannot be written.
+    """
+    name, graph, litert, artifacts = converted.name, converted.graph, converted.litert, converted.artifacts
+    files = Intermediates(options.intermediates_dir, name)
     payload = pack(_layout(graph, artifacts), artifacts)
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
     files.write("payload.bin", lambda: payload)
     files.write("converter.log", lambda: artifacts.log)
-    files.write("report.json", lambda: describe(chosen.name, artifacts, options, len(payload)))
+    files.write("report.json", lambda: describe(converted.converter, artifacts, options, len(payload)))
     made = NeutronPartition(
         payload=payload,
         graph=graph,

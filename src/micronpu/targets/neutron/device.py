@@ -16,7 +16,13 @@ from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
 from micronpu.targets.cortexm.part import CortexMPart
-from micronpu.targets.neutron.compile import NeutronPartition, compile_graph, write_partition
+from micronpu.targets.neutron.compile import (
+    Converted,
+    NeutronPartition,
+    compile_graph,
+    convert_partition,
+    write_partition,
+)
 from micronpu.targets.neutron.costs import no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
@@ -70,17 +76,17 @@ class NeutronDevice(Device):
         excluded = self.options.operators_not_to_delegate
         return bool(excluded) and self.options.excluded(written_names(node)) is not None
 
-    @property
-    def refuses_late(self) -> bool:
+    def plan(self, partition: Partition) -> Converted:
+        return convert_partition(partition.graph, self.options, before=partition.chosen)
+
+    def probe(self, partition: Partition) -> None:
         """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""
-        return select_converter(self.options.converter, self.options.target).name != "reference"
+        if select_converter(self.options.converter, self.options.target).name != "reference":
+            convert_partition(partition.graph, replace(self.options, intermediates_dir=""))
 
     def compile(self, partition: Partition) -> NeutronPartition:
-        return write_partition(partition.graph, self.options, before=partition.chosen)
-
-    def probe(self, partition: Partition) -> NeutronPartition:
-        without_files = replace(self.options, intermediates_dir="", dump_kernel_selection_code=False)
-        return write_partition(partition.graph, without_files, before=partition.chosen)
+        converted = partition.plan if isinstance(partition.plan, Converted) else self.plan(partition)
+        return write_partition(converted, self.options)
 
     def compile_program(self, graph: Graph) -> NeutronPartition:
         return compile_graph(graph, self.options)
