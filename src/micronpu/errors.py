@@ -23,7 +23,7 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else ""
 
 
-class ModelError(MicroNpuError):
+class ModelError(MicroNpuError, ValueError):
     """The model, its example inputs or its calibration data cannot be used as given."""
 
 
@@ -31,8 +31,8 @@ class UnsupportedError(MicroNpuError):
     """An operator, option or number format that the chosen target cannot handle."""
 
 
-class OptionError(MicroNpuError):
-    """An option has an unknown name or an impossible value."""
+class OptionError(MicroNpuError, ValueError):
+    """An option has an unknown name or an impossible value; a ValueError, which scripts for other back ends catch."""
 
 
 class FileError(MicroNpuError):

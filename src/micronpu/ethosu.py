@@ -8,9 +8,14 @@ from micronpu._lazy import lazily
 
 if TYPE_CHECKING:
     from micronpu.quantize.calibrate import calibrate_and_quantize
-    from micronpu.quantize.config import QuantizationConfig
+    from micronpu.quantize.config import (
+        QuantizationConfig,
+        get_symmetric_a8w4_quantization_config,
+        get_symmetric_a16w8_quantization_config,
+        get_symmetric_quantization_config,
+    )
     from micronpu.targets.ethosu.backend import EthosUBackend, EthosUPartitioner
-    from micronpu.targets.ethosu.options import EthosUCompileSpec
+    from micronpu.targets.ethosu.options import EthosUCompileSpec, VelaExternalBlockPlacements
     from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
 _HOMES = {
@@ -19,7 +24,11 @@ _HOMES = {
     "EthosUPartitioner": "targets.ethosu.backend",
     "EthosUQuantizer": "targets.ethosu.quantizer",
     "QuantizationConfig": "quantize.config",
+    "VelaExternalBlockPlacements": "targets.ethosu.options",
     "calibrate_and_quantize": "quantize.calibrate",
+    "get_symmetric_a16w8_quantization_config": "quantize.config",
+    "get_symmetric_a8w4_quantization_config": "quantize.config",
+    "get_symmetric_quantization_config": "quantize.config",
 }
 
 __all__ = [
@@ -28,7 +37,11 @@ __all__ = [
     "EthosUPartitioner",
     "EthosUQuantizer",
     "QuantizationConfig",
+    "VelaExternalBlockPlacements",
     "calibrate_and_quantize",
+    "get_symmetric_a16w8_quantization_config",
+    "get_symmetric_a8w4_quantization_config",
+    "get_symmetric_quantization_config",
 ]
 
 __getattr__ = lazily(__name__, _HOMES)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from micronpu.quantize.calibrate import calibrate_and_quantize
     from micronpu.quantize.config import QuantizationConfig
     from micronpu.targets.neutron.backend import NeutronBackend, NeutronEdgePassManager, NeutronPartitioner
+    from micronpu.targets.neutron.edge import RemoveIOQuantOpsPass, core_aten_ops_exception_list
     from micronpu.targets.neutron.kernels import merge_kernel_selections
     from micronpu.targets.neutron.options import (
         CustomDelegationOptions,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
         generate_neutron_compile_spec,
     )
     from micronpu.targets.neutron.quantizer import NeutronQuantizer
-    from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+    from micronpu.targets.neutron.target_spec import NeutronHWVersion, NeutronTargetSpec
 
 _HOMES = {
     "CustomDelegationOptions": "targets.neutron.options",
@@ -26,11 +27,14 @@ _HOMES = {
     "NeutronCompileOptions": "targets.neutron.options",
     "NeutronCompileSpecBuilder": "targets.neutron.options",
     "NeutronEdgePassManager": "targets.neutron.backend",
+    "NeutronHWVersion": "targets.neutron.target_spec",
     "NeutronPartitioner": "targets.neutron.backend",
     "NeutronQuantizer": "targets.neutron.quantizer",
     "NeutronTargetSpec": "targets.neutron.target_spec",
     "QuantizationConfig": "quantize.config",
+    "RemoveIOQuantOpsPass": "targets.neutron.edge",
     "calibrate_and_quantize": "quantize.calibrate",
+    "core_aten_ops_exception_list": "targets.neutron.edge",
     "generate_neutron_compile_spec": "targets.neutron.options",
     "merge_kernel_selections": "targets.neutron.kernels",
 }
@@ -41,11 +45,14 @@ __all__ = [
     "NeutronCompileOptions",
     "NeutronCompileSpecBuilder",
     "NeutronEdgePassManager",
+    "NeutronHWVersion",
     "NeutronPartitioner",
     "NeutronQuantizer",
     "NeutronTargetSpec",
     "QuantizationConfig",
+    "RemoveIOQuantOpsPass",
     "calibrate_and_quantize",
+    "core_aten_ops_exception_list",
     "generate_neutron_compile_spec",
     "merge_kernel_selections",
 ]

@@ -54,6 +54,7 @@ class Decision:
         operations: number of operations before the passes, but for those that leave nothing to run or return an
             operand as it is.
         computes: whether one of them does more than to move values.
+        moves: whether one of them writes values in another place.
         choices: what computes each node of the imported unit.
     """
 
@@ -62,6 +63,7 @@ class Decision:
     macs: int = 0
     operations: int = 0
     computes: bool = True
+    moves: bool = False
     choices: dict[GraphNode, Choice] = field(default_factory=dict)
 
     @property
@@ -204,6 +206,11 @@ class Decisions:
         on_core = {d.unit: names for p in core for names in (p.finished_by(),) for d in p.decisions}
         verdicts = self._verdicts(number, on_core)
         notes = npu.notes if npu is not None else ()
+        notes += tuple(
+            f"Partition {i} only moves values: it saves the host {_host_operators(p)} in float."
+            for i, p in enumerate(delegated)
+            if npu is not None and npu.allow_moves and all(d.moves_only for d in p.decisions)
+        )
         return Partitioning(
             tuple(delegated), DelegationReport(self._name, verdicts, notes, has_npu=npu is not None), tuple(core)
         )
@@ -242,7 +249,7 @@ class Decisions:
         for members in groups:
             joined = [d for v in members if (d := vertices[v].decision) is not None]
             empty = not policy.allow_empty and not any(d.operations for d in joined)
-            if empty or (not policy.allow_no_op_partitions and all(d.moves_only for d in joined)):
+            if empty or not (policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)):
                 continue
             if made and not calls:
                 order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
@@ -298,8 +305,9 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
     working = [n for n in imported.nodes if returned_operand(n) is None]
     decision.operations = sum(not isinstance(n.op, policy.free) for n in working)
     decision.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
+    decision.moves = not all(isinstance(n.op, Reshape) for n in working)
     if not decision.computes and len(working) < len(imported.nodes):
-        decision.operations = 0  # what is left are changes of layout for an operator that does nothing
+        decision.operations, decision.moves = 0, False  # changes of layout for an operator that does nothing
     for node in imported.nodes:
         decision.macs += node.op.macs(node.output.type, *node.input_types)
         answer = policy.decide(node)
@@ -308,6 +316,16 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
         else:
             decision.reasons += [r for r in answer if r not in decision.reasons]
     return decision
+
+
+def _worth_it(policy: Policy, decision: Decision) -> bool:
+    """Whether a decision is reason enough for a call."""
+    return not decision.moves_only or (policy.allow_moves and decision.moves and decision.unit.head is not None)
+
+
+def _host_operators(partition: Partition) -> str:
+    count = sum(d.unit.head is not None for d in partition.decisions)
+    return f"{count} operator{'s' * (count > 1)}"
 
 
 def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:

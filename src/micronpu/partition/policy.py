@@ -30,7 +30,8 @@ class Policy:
         decide: what shall compute an imported operator, or why nothing does.
         exclude: a reason why the user does not want a node of the program there, or None.
         finish: brings the graph of a partition, whose operators are chosen, to its final form; in place.
-        allow_no_op_partitions: also make partitions that only move values.
+        allow_no_op_partitions: also make partitions that only move values, reshapes included.
+        allow_moves: also make partitions that only move values, where an operator writes them in another place.
         allow_empty: also make partitions with nothing to run at all.
         free: operators that leave nothing to run, such as a reshape where that moves no byte.
         finishing: names of the rewrites that `finish` applies where an operator would not fit without.
@@ -42,6 +43,7 @@ class Policy:
     exclude: Callable[[FxNode], Reason | None] = nothing
     finish: Callable[[Graph], Graph] = run_passes
     allow_no_op_partitions: bool = False
+    allow_moves: bool = False
     allow_empty: bool = False
     free: tuple[type[Op], ...] = ()
     finishing: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from micronpu.errors import MicroNpuError, ModelError, first_line
+from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
 from micronpu.quiet import quiet
@@ -270,20 +270,33 @@ def calibrate_and_quantize(
     model: torch.export.ExportedProgram | GraphModule,
     calibration_inputs: Iterable[Sequence[torch.Tensor] | torch.Tensor],
     quantizer: Quantizer,
+    is_qat: bool = False,
+    train_fn: Callable[[nn.Module], Any] | None = None,
 ) -> GraphModule:
-    """Quantizes a model with calibration data.
+    """Quantizes a model with calibration data, or by training.
 
     Args:
         model: an exported program, or the module of one.
         calibration_inputs: inputs of the model, one tuple of tensors each.
-        quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`.
+        quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`, made with ``is_qat=True`` for the following.
+        is_qat: prepare the model for quantization-aware training.
+        train_fn: trains the module that it is given, in place; without it, calibration sets the ranges.  With it, the
+            calibration inputs are not run.
 
     Returns:
         The quantized module, ready for a second ``torch.export.export``.
 
     Raises:
         ModelError: the model is not exported, or the calibration data does not fit it.
+        OptionError: the quantizer is for the other kind, or there is something to train with and no ``is_qat``.
     """
+    if train_fn is not None and not is_qat:
+        raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)
     examples: list[Any] = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-    return quantize(module, calibration_batches(calibration_inputs, examples), quantizer)
+    batches = calibration_batches(calibration_inputs, examples)
+    if is_qat:
+        from micronpu.quantize.qat import train_or_calibrate
+
+        return train_or_calibrate(module, batches, quantizer, train_fn)
+    return quantize(module, batches, quantizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, get_args
 
@@ -45,6 +45,8 @@ class QuantizerChoices(TypedDict, total=False):
     io: Activations | None
 
 
+_WEIGHT_BITS = (8, 4)
+
 _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
 
@@ -67,7 +69,7 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
 class QuantizationConfig:
     """How the tensors of an operator are quantized.
 
-    Weights are int8, symmetric in [-127, 127].
+    Weights are int8, symmetric in [-127, 127], or in [-7, 7] where they shall have four bits.
 
     Attributes:
         per_channel: one weight scale per output channel rather than one per tensor.
@@ -80,6 +82,8 @@ class QuantizationConfig:
         freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
             with small batches.  Their weight and bias are trained all the same.
 
+        weight_bits: 8, or 4 for weights of 15 steps, which Vela stores in fewer bytes; they are computed with as int8.
+
     Raises:
         OptionError: a value is of another type, or "freeze_batch_norm" is set without ``is_qat``.
     """
@@ -89,8 +93,11 @@ class QuantizationConfig:
     activation_observer: ActivationObserver = "histogram"
     freeze_batch_norm: bool = False
     activations: Activations = "int8"
+    weight_bits: int = 8
 
     def __post_init__(self) -> None:
+        if self.weight_bits not in _WEIGHT_BITS or isinstance(self.weight_bits, bool):
+            raise OptionError(f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.")
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
             if not isinstance(getattr(self, name), bool):
@@ -160,7 +167,8 @@ class QuantizationConfig:
         return replace(self.activation, qscheme=torch.per_tensor_symmetric)
 
     def weight(self, axis: int) -> QuantizationSpec:
-        """int8, symmetric in [-127, 127]; ``axis`` holds the output channels."""
+        """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
+        limit = 2 ** (self.weight_bits - 1) - 1
         if self.is_qat:
             kind = MovingAveragePerChannelMinMaxObserver if self.per_channel else MovingAverageMinMaxObserver
             # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
@@ -173,8 +181,8 @@ class QuantizationConfig:
             observer = plain.with_args(eps=WEIGHT_EPS)
         return QuantizationSpec(
             dtype=torch.int8,
-            quant_min=-127,
-            quant_max=127,
+            quant_min=-limit,
+            quant_max=limit,
             qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
             ch_axis=axis if self.per_channel else None,
             is_dynamic=False,
@@ -199,15 +207,96 @@ def _class_name(kind: Any) -> str:
 
 
 Setting = QuantizationConfig | None
+Finder = Callable[[GraphModule], Iterable[Node]]
+
+
+def as_finder(given: Any) -> Finder:
+    """What finds the nodes that a user means.
+
+    Args:
+        given: an object with ``find_nodes(model)``, a function of a node, or names or operators, one or several.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    if hasattr(given, "find_nodes"):
+        return given.find_nodes  # type: ignore[no-any-return]
+    several = given if isinstance(given, (list, tuple, set, frozenset)) else [given]
+    if several and all(isinstance(g, (str, torch._ops.OpOverload, torch._ops.OpOverloadPacket)) for g in several):
+        plain = {g for g in several if isinstance(g, str)}
+        operators = {operator_key(g) for g in several if not isinstance(g, str)}
+        return lambda model: [
+            n for n in model.graph.nodes if n.name in plain or (operators | plain).intersection(operator_names(n))
+        ]
+    if callable(given):
+        return lambda model: [n for n in model.graph.nodes if given(n)]
+    raise OptionError(
+        f"`set_node_finder` got {given!r}, which finds no nodes.",
+        hint="an object with find_nodes(model), a function of a node, or names of nodes or operators",
+    )
+
+
+def get_symmetric_quantization_config(
+    is_per_channel: bool = True,
+    is_qat: bool = False,
+    is_dynamic: bool = False,
+    act_qmin: int = -128,
+    act_qmax: int = 127,
+    weight_qmin: int = -127,
+    weight_qmax: int = 127,
+    eps: float | None = None,
+) -> QuantizationConfig:
+    """int8 activations and weights, by the name that ExecuTorch's users know.
+
+    Args:
+        is_per_channel: one weight scale per output channel rather than one per tensor.
+        is_qat: for quantization-aware training.
+        is_dynamic: False, as ranges of an NPU are fixed.
+        act_qmin, act_qmax: -128 and 127.
+        weight_qmin, weight_qmax: -127 and 127, or -7 and 7 for weights of four bits.
+        eps: taken and not looked at; the smallest scale is 2^-16.
+
+    Raises:
+        OptionError: a range or kind of quantization that no NPU here has.
+    """
+    if is_dynamic:
+        raise OptionError("`is_dynamic` is True; an NPU computes on grids that are known beforehand.", hint="False")
+    bits = {(-127, 127): 8, (-7, 7): 4}.get((weight_qmin, weight_qmax))
+    if bits is None or (act_qmin, act_qmax) != (-128, 127):
+        raise OptionError(
+            f"Activations in [{act_qmin}, {act_qmax}] and weights in [{weight_qmin}, {weight_qmax}] have no grid here.",
+            hint="activations in [-128, 127], weights in [-127, 127] or [-7, 7]",
+        )
+    return QuantizationConfig(per_channel=is_per_channel, is_qat=is_qat, weight_bits=bits)
+
+
+def get_symmetric_a8w4_quantization_config(
+    is_per_channel: bool = True, is_qat: bool = True, is_dynamic: bool = False
+) -> QuantizationConfig:
+    """int8 activations and weights of four bits; see `get_symmetric_quantization_config`."""
+    return get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, weight_qmin=-7, weight_qmax=7)
+
+
+def get_symmetric_a16w8_quantization_config(
+    is_per_channel: bool = True,
+    is_qat: bool = False,
+    is_dynamic: bool = False,
+    weight_qmin: int = -127,
+    weight_qmax: int = 127,
+    epsilon: float | None = None,
+) -> QuantizationConfig:
+    """int16 activations and int8 weights; see `get_symmetric_quantization_config`."""
+    config = get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, -128, 127, weight_qmin, weight_qmax)
+    return replace(config, activations="int16")
 
 
 @dataclass
 class QuantizationSettings:
     """Which operator gets which configuration; None leaves it float.
 
-    The most specific setting wins: by node name, by module name (the longest that fits), then by module type (the
-    innermost), then by operator, then the global one.  ``io`` is for the inputs and outputs of the program, where it is
-    given: they are then integers outside of the program, too.
+    The most specific setting wins: by node name, by a finder, by module name (the longest that fits), then by module
+    type (the innermost), then by operator, then the global one.  ``io`` is for the inputs and outputs of the program,
+    where it is given: they are then integers outside of the program, too.
     """
 
     default: Setting = field(default_factory=QuantizationConfig)
@@ -215,12 +304,20 @@ class QuantizationSettings:
     types: dict[str, Setting] = field(default_factory=dict)
     names: dict[str, Setting] = field(default_factory=dict)
     nodes: dict[str, Setting] = field(default_factory=dict)
+    finders: list[tuple[Finder, Setting]] = field(default_factory=list)
+    found: dict[str, Setting] = field(default_factory=dict)
     io: Setting = None
+
+    def find(self, model: GraphModule) -> None:
+        """Asks the finders about a model; of several the last one decides."""
+        self.found = {node.name: setting for finder, setting in self.finders for node in finder(model)}
 
     def of(self, node: Node) -> Setting:
         """The configuration of a node."""
         if node.name in self.nodes:
             return self.nodes[node.name]
+        if node.name in self.found:
+            return self.found[node.name]
         stack = module_stack(node)
         path = stack[-1][0] if stack else ""
         fitting = [name for name in self.names if path == name or path.startswith(f"{name}.")]

@@ -163,6 +163,34 @@ def quantize_aware_training(
     return finished(quantized, examples)
 
 
+def train_or_calibrate(
+    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, train: Train | None
+) -> GraphModule:
+    """prepare_qat_pt2e, training or else calibration in evaluation mode, and convert_pt2e, of an exported module.
+
+    Args:
+        batches: of inputs; where there is something to train with, only their shapes matter.
+
+    Raises:
+        OptionError: the quantizer is not for QAT.
+        ModelError: there is NaN or infinity in the module after training.
+    """
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
+
+    with quiet():
+        prepared = prepare_qat_pt2e(module, quantizer)
+    if train is not None:
+        train_prepared(prepared, batches[0], train)
+    else:
+        set_training(prepared, False)
+        with torch.no_grad():
+            for batch in batches:
+                prepared(*batch)
+    with quiet(), torch.no_grad():
+        quantized = convert_pt2e(prepared)
+    return finished(quantized, batches[0])
+
+
 def train_prepared(prepared: GraphModule, examples: tuple[torch.Tensor, ...], train: Train) -> None:
     """Trains what `prepare_qat_pt2e` returned, in place; it is then ready for `convert_pt2e`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import nn
@@ -18,6 +19,7 @@ from micronpu.quantize.config import (
     Activations,
     QuantizationConfig,
     QuantizationSettings,
+    as_finder,
     check_activations,
     operator_key,
     stamp,
@@ -48,7 +50,7 @@ class StaticQuantizer(Quantizer):
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         activations: "int8" or "int16", for all that no setting is for.
         io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
-        is_qat: for quantization-aware training.
+        is_qat: for quantization-aware training; with None the first configuration that is set decides.
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
 
     Raises:
@@ -62,18 +64,25 @@ class StaticQuantizer(Quantizer):
         self,
         *,
         per_channel: bool = True,
-        is_qat: bool = False,
+        is_qat: bool | None = False,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
         io: Activations | None = None,
     ) -> None:
         super().__init__()
-        self.is_qat = is_qat
+        self.is_qat = bool(is_qat)
+        self._open = False
         self.disabled_rewrites = check_rewrites(disabled_rewrites)
         self.settings = QuantizationSettings()
-        self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=is_qat, activations=activations))
+        self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=self.is_qat, activations=activations))
         if io is not None:
-            self.set_io(QuantizationConfig(is_qat=is_qat, activations=check_activations(io, "io")))
+            self.set_io(QuantizationConfig(is_qat=self.is_qat, activations=check_activations(io, "io")))
+        self._open = is_qat is None and io is None
+
+    @property
+    def global_config(self) -> QuantizationConfig | None:
+        """The configuration of what no other setting is for."""
+        return self.settings.default
 
     def set_global(self, config: QuantizationConfig | None) -> Self:
         """Configures what no other setting is for."""
@@ -112,6 +121,19 @@ class StaticQuantizer(Quantizer):
         self.settings.nodes[name] = self._checked(config)
         return self
 
+    def set_node_finder(self, config: QuantizationConfig | None, node_finder: Any) -> Self:
+        """Configures the operators that a finder finds in the exported program; those set by name keep theirs.
+
+        Args:
+            node_finder: an object with ``find_nodes(model)``, a function of a node that returns True or False, or names
+                or operators as `set_node_name` and `set_operator` take them, one or several.
+
+        Raises:
+            OptionError: it is none of these.
+        """
+        self.settings.finders.append((as_finder(node_finder), self._checked(config)))
+        return self
+
     def set_io(self, config: QuantizationConfig | None) -> Self:
         """Makes the program's own inputs and outputs integers, on grids of this configuration; None undoes it.
 
@@ -127,6 +149,10 @@ class StaticQuantizer(Quantizer):
             raise OptionError(
                 f"A configuration is a {type(config).__name__}.", hint="a QuantizationConfig, or None to leave it float"
             )
+        if config is not None and self._open:
+            self.is_qat, self._open = config.is_qat, False
+            if self.settings.default is not None:
+                self.settings.default = replace(self.settings.default, is_qat=config.is_qat)
         if config is not None and config.is_qat != self.is_qat:
             raise OptionError(
                 f"The configuration has is_qat={config.is_qat} and the quantizer is_qat={self.is_qat}.",
@@ -147,6 +173,7 @@ class StaticQuantizer(Quantizer):
         Raises:
             OptionError: a setting names something that is not in the model.
         """
+        self.settings.find(model)
         self.settings.check(model)
         stamp(model, self.settings)
         shims.apply()

@@ -279,10 +279,16 @@ def test_a_value_that_is_output_and_read_on():
     assert len(group.outputs) == 2
 
 
-def test_no_partition_of_moves_only():
-    made = partitioned(Small(lambda s, x: torch.erf(x.permute(0, 2, 3, 1).reshape(1, -1))), image())
+def test_no_partition_of_reshapes_only():
+    made = partitioned(Small(lambda s, x: torch.erf(x.reshape(1, -1).unsqueeze(0))), image())
     assert not made.partitions
     assert [r.rule for v in made.report.host[:2] for r in v.reasons] == [COMPUTES, COMPUTES]
+
+
+def test_a_partition_of_moves_that_saves_operators_on_the_host():
+    made = partitioned(Small(lambda s, x: torch.erf(x.permute(0, 2, 3, 1).reshape(1, -1))), image())
+    assert len(made.partitions) == 1 and [v.operator for v in made.report.host] == ["erf.default"]
+    assert "Partition 0 only moves values: it saves the host 2 operators in float." in made.report.notes
 
 
 def test_moves_beside_an_operator_go_along():
@@ -292,13 +298,15 @@ def test_moves_beside_an_operator_go_along():
     }
 
 
-def test_moves_between_hosts_stay_on_the_host():
+def test_moves_between_hosts_are_a_partition_and_reshapes_are_not():
     def forward(s, x):
-        return s.b(torch.erf(torch.erf(s.a(x)).permute(0, 1, 3, 2)))
+        moved = torch.erf(torch.erf(s.a(x)).permute(0, 1, 3, 2))
+        return s.b(torch.erf(moved.reshape(1, 8, -1)).reshape(moved.shape))
 
     made = partitioned(Small(forward, a=conv(), b=conv()), image())
-    assert by_operator(made)["permute.default"] == [None]
-    assert by_operator(made)["conv2d.default"] == [0, 1]
+    assert by_operator(made)["permute.default"] == [1]
+    assert by_operator(made)["reshape.default"] == [None, 2]
+    assert by_operator(made)["conv2d.default"] == [0, 2]
 
 
 def test_weights_shared_by_two_partitions_and_the_host():

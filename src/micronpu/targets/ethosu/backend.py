@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from torch._ops import OpOverload
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.errors import OptionError
@@ -38,6 +40,7 @@ class EthosUPartitioner(DevicePartitioner):
 
     Attributes:
         report: what the last call of `partition` decided, or None before it.
+        custom_partition_ops: operators that were registered as ones of the user's own.
 
     Raises:
         OptionError: an argument of the wrong type.
@@ -64,3 +67,28 @@ class EthosUPartitioner(DevicePartitioner):
             EthosUDevice(compile_spec, additional_checks=checks),
             DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
         )
+        self.custom_partition_ops: dict[OpOverload, None] = {}
+
+    def register_custom_partition_op(self, op: OpOverload) -> None:
+        """Notes an operator of the user's own, for scripts that do so.
+
+        No pass of the user's can make an NPU operation of it here, so that it stays on the host like any operator that
+        micronpu does not know, and the report says so.
+
+        Raises:
+            OptionError: it is no overload of an operator.
+        """
+        if not isinstance(op, OpOverload):
+            raise OptionError(
+                f"`register_custom_partition_op` got {op!r}; it takes an overload of an operator.",
+                hint="torch.ops.mylib.myop.default",
+            )
+        self.custom_partition_ops[op] = None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        result = super().partition(exported_program)
+        if self.report is not None and self.custom_partition_ops:
+            names = ", ".join(str(op) for op in self.custom_partition_ops)
+            note = f"Operators of the user's own, which stay on the host unless micronpu knows them: {names}."
+            self.report = replace(self.report, notes=(*self.report.notes, note))
+        return result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,19 +36,53 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
 }
 
 
+# Flags that a script may hold and that change nothing about the program: what is made of it is never a file, always by
+# Vela's newer compiler, and says nothing on the way.
+_NO_EFFECT = ("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-")
+_OWN_INI = "Arm/vela.ini"
+
+
+@dataclass(frozen=True)
+class VelaExternalBlockPlacements:
+    """Files of named data for the blocks of an Ethos-U payload that stand outside of it.
+
+    Attributes:
+        cmd_data: for the command stream; None keeps it in the payload.
+        weight_data: the same for weights and tables.
+
+    Raises:
+        OptionError: a name is empty or not ASCII.
+    """
+
+    cmd_data: str | None = None
+    weight_data: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cmd_data", "weight_data"):
+            given = getattr(self, name)
+            if given is not None and not (isinstance(given, str) and given and given.isascii()):
+                raise OptionError(f"`{name}` is {given!r}; it is the name of a file, in ASCII, or None.")
+
+
 @dataclass(frozen=True)
 class EthosUCompileSpec(Switches, Options):
     """What a user can choose about an Ethos-U compilation.
+
+    None stands for the default of an option. The first six arguments are those of ExecuTorch's own back end.
+
+    Args:
+        external_block_placements: another way to say ``external_commands`` and ``external_weights``.
 
     Attributes:
         target: accelerator, such as "ethos-u55-128".
         system_config: section of the Vela configuration; the family's default unless given.
         memory_mode: section of the Vela configuration; the family's default unless given.
-        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size").
+        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size"); those about its
+            files and its own output have no effect, and the report says so.
         system_entries: what stands in the place of entries of the system configuration, such as "core_clock=400e6"; a
             target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
             config_ini is given.
-        config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
+        config_ini: path of an own Vela configuration, spaces allowed; Vela's own, "Arm/vela.ini", unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the device reads are the same.
@@ -79,6 +114,7 @@ class EthosUCompileSpec(Switches, Options):
     memory_mode: str = ""
     extra_flags: tuple[str, ...] = ()
     config_ini: str = ""
+    external_block_placements: InitVar[VelaExternalBlockPlacements | None] = None
     system_entries: tuple[str, ...] = ()
     via: str = "auto"
     carry_graph: bool = False
@@ -86,11 +122,17 @@ class EthosUCompileSpec(Switches, Options):
     external_commands: str = ""
     external_weights: str = ""
     max_sram_bytes: int = 0
-    intermediates_dir: str = ""
+    intermediates_dir: str = field(default="", compare=False)
     disabled_passes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, external_block_placements: VelaExternalBlockPlacements | None) -> None:
         accelerator = find_accelerator(self.target)
+        for name in ("system_config", "memory_mode", "extra_flags", "config_ini"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, () if name == "extra_flags" else "")
+        if self.config_ini == _OWN_INI:
+            object.__setattr__(self, "config_ini", "")
+        self._place(external_block_placements)
         for name in ("extra_flags", "system_entries", "disabled_passes"):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         self.check_switches()
@@ -124,6 +166,41 @@ class EthosUCompileSpec(Switches, Options):
         check_configuration(self.ini, self.system_config, self.memory_mode)
         self.vela_options()
 
+    def _place(self, placements: VelaExternalBlockPlacements | None) -> None:
+        if placements is None:
+            return
+        if not isinstance(placements, VelaExternalBlockPlacements):
+            raise OptionError(
+                f"`external_block_placements` is a {type(placements).__name__}.",
+                hint='VelaExternalBlockPlacements(weight_data="weights")',
+            )
+        for name, file in (("external_commands", placements.cmd_data), ("external_weights", placements.weight_data)):
+            if file is None:
+                continue
+            if getattr(self, name) not in ("", file):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r} and, in external_block_placements, {file!r}.")
+            object.__setattr__(self, name, file)
+
+    def dump_intermediate_artifacts_to(self, output_path: str | os.PathLike[str] | None) -> EthosUCompileSpec:
+        """Sets `intermediates_dir`, the one option that may change: no program depends on it.
+
+        Args:
+            output_path: folder, made if missing; None for none.
+
+        Returns:
+            The same object, as scripts expect.
+        """
+        folder = "" if output_path is None else os.fspath(output_path)
+        check_intermediates(folder)
+        object.__setattr__(self, "intermediates_dir", folder)
+        return self
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report says about options that change nothing."""
+        idle = [flag for flag in self.extra_flags if flag.startswith(_NO_EFFECT)]
+        return (f"Flags of the vela command without effect here: {', '.join(idle)}.",) if idle else ()
+
     @property
     def accelerator(self) -> Accelerator:
         return find_accelerator(self.target)
@@ -151,6 +228,14 @@ class EthosUCompileSpec(Switches, Options):
         flags = list(self.extra_flags)
         while flags:
             flag, _, value = flags.pop(0).partition("=")
+            if flag.startswith(_NO_EFFECT):
+                own = value or (flags.pop(0) if flags and not flags[0].startswith("--") else "")
+                if flag == "--output-format" and own != "raw":
+                    raise OptionError(
+                        f"The Vela flag {flag} is {own!r}; a program holds what Vela calls raw.",
+                        hint="`micronpu compile -o model.tflite --vela` for an optimised LiteRT model",
+                    )
+                continue
             if flag not in VELA_FLAGS:
                 raise OptionError(
                     f"The Vela flag {flag!r} has no effect on a program in memory or does not exist.",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")
+KEY_SIZE = 64
+"""Bytes of the key of a block that stands elsewhere."""
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 BLOCKS = (FIRST, "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", LAST)
 _PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
@@ -126,6 +128,13 @@ def parse(payload: bytes) -> EthosUPayload:
         raise PayloadError(f"The Ethos-U payload has no block {missing[0]!r}.", hint=_COMPILE_AGAIN)
     if order[0] != FIRST or order[-1] != LAST:
         raise PayloadError(f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.")
+    for name in ("cmd_data", "weight_data"):
+        if found[name].external and len(found[name].data) != KEY_SIZE:
+            raise PayloadError(
+                f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name].data)} "
+                f"bytes, not {KEY_SIZE}, and the device refuses it.",
+                hint=_COMPILE_AGAIN,
+            )
     commands = found["cmd_data"].data
     if not found["cmd_data"].external and commands[:4] not in (b"COP1", b"COP2"):
         raise PayloadError(f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.")

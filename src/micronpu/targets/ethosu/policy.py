@@ -58,4 +58,5 @@ def ethosu_policy(
         finish=finish,
         allow_no_op_partitions=True,
         free=(Reshape,),
+        notes=spec.notes,
     )

@@ -18,8 +18,9 @@ class EthosUQuantizer(StaticQuantizer):
 
     Args:
         compile_spec: the accelerator.
+        use_composable_quantizer: taken for scripts that pass it, and not looked at: there is one quantizer.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        is_qat: for quantization-aware training.
+        is_qat: for quantization-aware training; the first configuration that is set decides unless given.
         activations: "int8" or "int16", for all that no setting is for.
         io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
 
@@ -32,9 +33,10 @@ class EthosUQuantizer(StaticQuantizer):
     def __init__(
         self,
         compile_spec: EthosUCompileSpec,
+        use_composable_quantizer: bool = True,
         *,
         per_channel: bool = True,
-        is_qat: bool = False,
+        is_qat: bool | None = None,
         activations: Activations = "int8",
         io: Activations | None = None,
     ) -> None:

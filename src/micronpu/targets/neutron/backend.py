@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,14 @@ from executorch.exir.backend.backend_details import BackendDetails, ExportedProg
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.pass_manager import ExportedProgramPassManager
+from torch.fx import Node
 
 from micronpu.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 
 
 class NeutronBackend(ByCompileSpec, BackendDetails):
@@ -43,6 +44,8 @@ class NeutronPartitioner(DevicePartitioner):
         preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
             Every operator that can be delegated is kept anyway, in this list or not; one that cannot is decomposed, and
             the report says why it was not kept.
+        check_op_support: a check of your own; an operator for which it returns False stays on the host, and the report
+            names the check.  It is asked about the nodes of operators, be they ATen's or the edge dialect's.
 
     Attributes:
         report: what the last call of `partition` decided, or None before it.
@@ -60,19 +63,24 @@ class NeutronPartitioner(DevicePartitioner):
         custom_delegation_options: CustomDelegationOptions | None = None,
         post_quantization_state_dict: Mapping[str, Any] | None = None,
         preserve_ops: Sequence[Any] | None = None,
+        check_op_support: Callable[[Node], bool] | None = None,
     ) -> None:
         _check_type("neutron_target_spec", neutron_target_spec, NeutronTargetSpec)
         _check_type("custom_delegation_options", custom_delegation_options, CustomDelegationOptions)
         _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
+        if check_op_support is not None and not callable(check_op_support):
+            raise OptionError(
+                f"`check_op_support` of NeutronPartitioner is {check_op_support!r}, which cannot be called.",
+                hint="a function of a node that returns True or False",
+            )
         options = NeutronCompileOptions.from_specs(compile_spec or [])
         target = neutron_target_spec or options.target
-        if compile_spec:
-            _check_same_device(options, target)
-        else:
-            options = replace(options, config=target.target, converter_flavor=target.converter_flavor)
+        if not compile_spec:
+            options = replace(options, config=target.target)
+        options = _of_one_device(options, target)
         self.options = options
         super().__init__(
-            NeutronDevice(options, delegation=custom_delegation_options),
+            NeutronDevice(options, delegation=custom_delegation_options, check=check_op_support),
             DelegationSpec(NeutronBackend.__name__, options.to_specs()),
             preserve_ops or (),
         )
@@ -101,10 +109,13 @@ def _check_type(name: str, given: Any, wanted: type) -> None:
         )
 
 
-def _check_same_device(options: NeutronCompileOptions, target: NeutronTargetSpec) -> None:
-    if options.target != target:
+def _of_one_device(options: NeutronCompileOptions, target: NeutronTargetSpec) -> NeutronCompileOptions:
+    """The options with the rule set that one of the two names; the default of both asks for nothing."""
+    flavors = {options.converter_flavor, target.converter_flavor} - {LATEST}
+    if options.config != target.target or len(flavors) > 1:
         raise OptionError(
             f"The compile spec is for {options.config} with the rules of {options.converter_flavor}, the target is "
             f"{target.target} with those of {target.converter_flavor}.",
             hint="generate_neutron_compile_spec(target.target, converter_flavor=target.converter_flavor)",
         )
+    return replace(options, converter_flavor=next(iter(flavors), LATEST))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,7 @@ class NeutronDevice(Device):
         target: name in reports; made of the chip's unless given.
         delegation: how bold to delegate; defensive unless given.
         core: computes in int8 what the Neutron does not take.
+        check: the user's own; an operator for which it returns False stays on the host.
     """
 
     backend = "NeutronBackend"
@@ -58,8 +59,10 @@ class NeutronDevice(Device):
         target: str = "",
         delegation: CustomDelegationOptions | None = None,
         core: Core | None = None,
+        check: Callable[[Node], bool] | None = None,
     ) -> None:
         self.options = options
+        self.check = check
         self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
@@ -70,7 +73,7 @@ class NeutronDevice(Device):
         return NeutronQuantizer(self.options.target, disabled_rewrites=self.options.disabled_rewrites, **choices)
 
     def policy(self) -> Policy:
-        return neutron_policy(self.options, self.target, self.delegation, self.core)
+        return neutron_policy(self.options, self.target, self.delegation, self.core, self.check)
 
     def excludes(self, node: Node) -> bool:
         excluded = self.options.operators_not_to_delegate

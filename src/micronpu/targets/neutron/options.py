@@ -37,8 +37,9 @@ class CustomDelegationOptions:
     """How bold `NeutronPartitioner` delegates; the default is defensive.
 
     Attributes:
-        allow_no_op_partitions: also delegate partitions that only move values (reshapes, transposes, copies), which
-            cost a call and compute nothing.  Worth it where the host's copy of such an operator is slow or missing.
+        allow_no_op_partitions: also delegate partitions that leave every value where it is (reshapes, copies), or that
+            the core beside the NPU could compute in int8.  Partitions that only move values are delegated anyway where
+            that saves the host an operator in float; the report says so.
     """
 
     allow_no_op_partitions: bool = False
@@ -138,6 +139,17 @@ class NeutronCompileOptions(Switches, Options):
         return super().program_values() | {"config": self.target.chip.name}
 
 
+_FLAVOR = "SDK_"
+
+
+def _one(name: str, *given: Any) -> Any:
+    """The value of an option that has several names; None where nobody gave one."""
+    values = [value for value in given if value is not None]
+    if any(value != values[0] for value in values):
+        raise OptionError(f"`{name}` is given under several names: {', '.join(map(repr, values))}.", hint="one of them")
+    return values[0] if values else None
+
+
 def _check_flag(name: str, given: Any) -> None:
     if not isinstance(given, bool):
         raise OptionError(f"`{name}` is {given!r}; it is True or False.")
@@ -145,22 +157,42 @@ def _check_flag(name: str, given: Any) -> None:
 
 def generate_neutron_compile_spec(
     config: str,
-    *,
+    system_config: str | None = None,
     extra_flags: Sequence[str] | str | None = None,
+    intermediates_dir: str | os.PathLike[str] | None = None,
     operators_not_to_delegate: Sequence[str] | None = None,
     use_neutron_for_format_conversion: bool = True,
     fetch_constants_to_sram: bool = False,
     dump_kernel_selection_code: bool = False,
-    profiling: bool = False,
-    intermediates_dir: str | os.PathLike[str] | None = None,
+    use_profiling: bool = False,
+    *,
+    profiling: bool | None = None,
     converter: str = "auto",
-    converter_flavor: str = LATEST,
+    converter_flavor: str | None = None,
+    neutron_converter_flavor: str | None = None,
     converter_timeout: float = DEFAULT_TIMEOUT,
     sdk_version: str = "",
     disabled_passes: Sequence[str] = (),
 ) -> list[CompileSpec]:
-    """Compile specs for `NeutronPartitioner`; see `NeutronCompileOptions` for the arguments."""
+    """Compile specs for `NeutronPartitioner`; see `NeutronCompileOptions` for the arguments.
+
+    Names and order are those of ExecuTorch's own back end, so that its scripts run.
+
+    Args:
+        system_config: taken, and looked at no more than ExecuTorch does; in its first releases the converter flavor
+            stood in this place, and is taken from it.
+        use_profiling: another name of ``profiling``.
+        neutron_converter_flavor: another name of ``converter_flavor``.
+
+    Raises:
+        OptionError: a value of the wrong type, a name that does not exist, or two names of one option that differ.
+    """
     flags = extra_flags.split() if isinstance(extra_flags, str) else tuple(extra_flags or ())
+    if system_config is not None and not isinstance(system_config, str):
+        raise OptionError(f"`system_config` is {system_config!r}; it is a string, and not looked at.")
+    older = system_config if str(system_config).startswith(_FLAVOR) else None
+    flavor = _one("converter_flavor", converter_flavor, neutron_converter_flavor, older)
+    profile = _one("profiling", profiling, use_profiling or None)
     return NeutronCompileOptions(
         config=config,
         extra_flags=tuple(flags),
@@ -168,10 +200,10 @@ def generate_neutron_compile_spec(
         use_neutron_for_format_conversion=use_neutron_for_format_conversion,
         fetch_constants_to_sram=fetch_constants_to_sram,
         dump_kernel_selection_code=dump_kernel_selection_code,
-        profiling=profiling,
+        profiling=False if profile is None else profile,
         intermediates_dir=os.fspath(intermediates_dir) if intermediates_dir is not None else "",
         converter=converter,
-        converter_flavor=converter_flavor,
+        converter_flavor=LATEST if flavor is None else flavor,
         converter_timeout=converter_timeout,
         sdk_version=sdk_version,
         disabled_passes=strings("disabled_passes", disabled_passes),
@@ -184,10 +216,31 @@ class NeutronCompileSpecBuilder:
     def __init__(self) -> None:
         self._options: dict[str, Any] | None = None
 
-    def neutron_compile_spec(self, config: str, **options: Any) -> NeutronCompileSpecBuilder:
-        """Sets chip and options; see `generate_neutron_compile_spec`."""
-        generate_neutron_compile_spec(config, **options)  # refuses what is wrong here rather than in build()
-        self._options = {"config": config, **options}
+    def neutron_compile_spec(
+        self,
+        config: str,
+        intermediates_dir: str | os.PathLike[str] | None = None,
+        extra_flags: Sequence[str] | str | None = None,
+        operators_not_to_delegate: Sequence[str] | None = None,
+        use_neutron_for_format_conversion: bool = True,
+        fetch_constants_to_sram: bool = False,
+        dump_kernel_selection_code: bool = False,
+        use_profiling: bool = False,
+        **options: Any,
+    ) -> NeutronCompileSpecBuilder:
+        """Sets chip and options; see `generate_neutron_compile_spec`, whose arguments stand in another order."""
+        self._options = {
+            "config": config,
+            "intermediates_dir": intermediates_dir,
+            "extra_flags": extra_flags,
+            "operators_not_to_delegate": operators_not_to_delegate,
+            "use_neutron_for_format_conversion": use_neutron_for_format_conversion,
+            "fetch_constants_to_sram": fetch_constants_to_sram,
+            "dump_kernel_selection_code": dump_kernel_selection_code,
+            "use_profiling": use_profiling,
+            **options,
+        }
+        generate_neutron_compile_spec(**self._options)  # refuses what is wrong here rather than in build()
         return self
 
     def build(self) -> list[CompileSpec]:

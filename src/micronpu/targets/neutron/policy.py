@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch.fx import Node as FxNode
 
 from micronpu.chips.core import Core
-from micronpu.frontend.program import written_names
+from micronpu.frontend.program import is_compute, written_names
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide, Policy
 from micronpu.partition.units import reason_at
@@ -28,6 +28,7 @@ def neutron_policy(
     name: str = "",
     delegation: CustomDelegationOptions | None = None,
     core: Core | None = None,
+    check: Callable[[FxNode], bool] | None = None,
 ) -> Policy:
     """What a Neutron takes; the report says what is assumed about it.
 
@@ -35,12 +36,17 @@ def neutron_policy(
         name: of the target in the report; made of the chip's unless given.
         delegation: how bold to be; the default is defensive.
         core: computes in int8 what the Neutron does not take; None where the host does in float.
+        check: the user's own; an operator for which it returns False stays on the host.
     """
 
     def exclude(node: FxNode) -> Reason | None:
         operator = options.excluded(written_names(node))
         if operator is None:
-            return None
+            if check is None or not is_compute(node) or check(node):
+                return None
+            name = getattr(check, "__name__", type(check).__name__)
+            sentence = "The user's own checks accept the operator."
+            return reason_at(node, "additional_check", sentence, f"{name} refuses it")
         detail = f"aten.{operator} is in operators_not_to_delegate"
         return reason_at(node, "is_wanted", "The user wants the operator on the NPU.", detail)
 
@@ -52,6 +58,8 @@ def neutron_policy(
         decide=decide_for(options, core),
         exclude=exclude,
         finish=finish,
+        # Without a core that computes in int8, each of them is a float operator between quantizes on the host.
+        allow_moves=core is None,
         allow_no_op_partitions=(delegation or CustomDelegationOptions()).allow_no_op_partitions,
         notes=options.target.notes,
     )

@@ -15,8 +15,8 @@ class NeutronQuantizer(StaticQuantizer):
 
     Args:
         neutron_target_spec: the device; i.MX RT700 unless given.
-        per_channel: one weight scale per output channel (True) or one per tensor (False).
         is_qat: for quantization-aware training.
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
         activations: "int8", the only ones that Neutron computes with.
         io: "int8" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
@@ -28,9 +28,9 @@ class NeutronQuantizer(StaticQuantizer):
     def __init__(
         self,
         neutron_target_spec: NeutronTargetSpec | None = None,
+        is_qat: bool = False,
         *,
         per_channel: bool = True,
-        is_qat: bool = False,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
         io: Activations | None = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import InitVar, dataclass
+from enum import Enum
 from functools import cached_property
 
 from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
@@ -68,9 +70,22 @@ class NeutronNpu:
         )
 
 
+class NeutronHWVersion(Enum):
+    """Generation of a Neutron, numbered as the vendor's SDK does."""
+
+    N1 = 1
+    N3 = 2
+
+
+_VARIANT = re.compile(r"(N\d)(?:-(\d+))?")
+
+
 @dataclass(frozen=True)
 class NeutronTargetSpec:
     """A Neutron by its chip.
+
+    Args:
+        neutron_converter_flavor: another name of ``converter_flavor``.
 
     Attributes:
         target: name of a chip with a Neutron, such as "imxrt700", or the path of a chip file of your own.
@@ -83,8 +98,16 @@ class NeutronTargetSpec:
 
     target: str
     converter_flavor: str = LATEST
+    neutron_converter_flavor: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, neutron_converter_flavor: str | None) -> None:
+        if neutron_converter_flavor is not None:
+            if self.converter_flavor not in (LATEST, neutron_converter_flavor):
+                raise OptionError(
+                    f"The converter flavor is {self.converter_flavor!r} and {neutron_converter_flavor!r}.",
+                    hint="`converter_flavor` alone",
+                )
+            object.__setattr__(self, "converter_flavor", neutron_converter_flavor)
         self.npu  # noqa: B018  (reads the chip now, and refuses what is wrong with it)
         if self.converter_flavor not in FLAVORS:
             raise OptionError(
@@ -119,6 +142,43 @@ class NeutronTargetSpec:
     def core_clock_mhz(self) -> float | None:
         """Clock of the core beside the NPU; None where the chip's file does not say."""
         return self.chip.core_clock_mhz
+
+    def get_name(self) -> str:
+        """Name of the chip."""
+        return self.chip.name
+
+    def is_subsystem(self) -> bool:
+        """Whether the Neutron has a controller of its own (Neutron-S), and is not driven by the host's core."""
+        return self.npu.kind == "S"
+
+    def get_num_units(self) -> int:
+        """Compute units: the multipliers of the size's name over those of a unit; 1 where the name has no number."""
+        found = _VARIANT.match(self.npu.variant)
+        multipliers = int(found[2]) if found and found[2] else self.get_num_pipes() * self.get_num_macs()
+        return multipliers // (self.get_num_pipes() * self.get_num_macs())
+
+    def get_num_pipes(self) -> int:
+        """Dot-product units that run in parallel."""
+        return self.pipelines
+
+    def get_num_macs(self) -> int:
+        """Multiplications per pipeline and cycle."""
+        return self.macs
+
+    def get_hw_version(self) -> NeutronHWVersion:
+        """Generation of the Neutron.
+
+        Raises:
+            OptionError: the chip file does not say it.
+        """
+        found = _VARIANT.match(self.npu.variant)
+        if not found or found[1] not in NeutronHWVersion.__members__:
+            raise OptionError(
+                f"The chip file of {self.chip.name} does not say of which generation its Neutron is: "
+                f"{self.npu.variant!r}.",
+                hint='variant = "N3-64" and the like',
+            )
+        return NeutronHWVersion[found[1]]
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,0 +1,65 @@
+"""What scripts for ExecuTorch's own Neutron back end do with an edge program, under the names that they use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.pass_base import ExportPass
+from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
+from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
+
+from micronpu.errors import ModelError, OptionError
+from micronpu.frontend.program import is_dequantize, is_quantize
+
+core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]
+"""ATen operators that an edge program may hold, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
+
+
+class RemoveIOQuantOpsPass(ExportPass):
+    """Takes the quantizes and dequantizes at the border of an edge program away: it takes and gives integers.
+
+        x float -> quantize -> x8 -> delegate -> y8 -> dequantize -> y float
+                               x8 -> delegate -> y8
+
+    For ``edge.transform([RemoveIOQuantOpsPass(edge)])``, behind delegation.  Inputs and outputs that are not quantized
+    stay as they are, scales and zero points become constant methods of the program, as ExecuTorch's `QuantizeInputs`
+    makes them.
+
+    Args:
+        edge_program_manager: the program that is transformed.
+
+    Raises:
+        OptionError: it is no edge program.
+        ModelError: an input that is quantized has further readers, and would have to be float and integer at once.
+    """
+
+    def __init__(self, edge_program_manager: EdgeProgramManager) -> None:
+        super().__init__()
+        if not isinstance(edge_program_manager, EdgeProgramManager):
+            raise OptionError(
+                f"`edge_program_manager` is a {type(edge_program_manager).__name__}.",
+                hint="what to_edge_transform_and_lower returned",
+            )
+        self._manager = edge_program_manager
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        program = self._manager.exported_program()
+        by_name = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
+        inputs = []
+        for index, name in enumerate(program.graph_signature.user_inputs):
+            readers = list(by_name[str(name)].users)
+            if any(map(is_quantize, readers)):
+                if len(readers) > 1:
+                    raise ModelError(
+                        f"The input `{name}` has {len(readers)} readers, and one of them quantizes it.",
+                        hint='micronpu.compile(..., io="int8"), which gives them one grid',
+                    )
+                inputs.append(index)
+        (results,) = program.graph.output_node().args
+        outputs = [i for i, node in enumerate(results) if is_dequantize(node)]
+        QuantizeInputs(self._manager, inputs).call(graph_module)
+        QuantizeOutputs(self._manager, outputs).call(graph_module)
+        return PassResult(graph_module, True)

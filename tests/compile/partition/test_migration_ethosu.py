@@ -1,0 +1,175 @@
+"""Scripts for ExecuTorch's own Ethos-U back end with nothing but their imports changed: each call of its pages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+
+from micronpu.errors import MicroNpuError, OptionError, PayloadError
+from micronpu.ethosu import (
+    EthosUCompileSpec,
+    EthosUPartitioner,
+    EthosUQuantizer,
+    QuantizationConfig,
+    VelaExternalBlockPlacements,
+    get_symmetric_a8w4_quantization_config,
+    get_symmetric_a16w8_quantization_config,
+    get_symmetric_quantization_config,
+)
+from micronpu.frontend.program import is_quantize
+from micronpu.quiet import quiet
+from micronpu.runtime import HostProgram
+from micronpu.targets.ethosu.payload import Block, _pack_block, blocks, parse
+
+SPEC = EthosUCompileSpec(target="ethos-u55-128", system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
+X = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)
+
+
+class Add(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+
+
+def converted(model, inputs, quantizer, prepare=prepare_pt2e):
+    with quiet():
+        module = torch.export.export(model, inputs).module(check_guards=False)
+        prepared = prepare(module, quantizer)
+        prepared(*inputs)
+        return convert_pt2e(prepared)
+
+
+def lowered(module, inputs, partitioner):
+    with quiet():
+        edge = to_edge_transform_and_lower(
+            torch.export.export(module, inputs),
+            partitioner=[partitioner],
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        )
+        return edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False))
+
+
+def test_the_tutorial():
+    inputs = (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1))
+    quantizer = EthosUQuantizer(SPEC)
+    quantizer.set_global(get_symmetric_quantization_config())
+    partitioner = EthosUPartitioner(SPEC)
+    program = lowered(converted(Add().eval(), inputs, quantizer), inputs, partitioner)
+    (y,) = HostProgram(bytes(program.buffer)).run(*inputs)
+    assert torch.allclose(y, torch.full((1, 1, 1, 1), 2.0), atol=0.02) and not partitioner.report.host
+
+
+def test_training_by_the_configuration():
+    quantizer = EthosUQuantizer(SPEC, True)
+    quantizer.set_global(get_symmetric_quantization_config(is_qat=True))
+    assert quantizer.is_qat and quantizer.global_config == QuantizationConfig(is_qat=True)
+    partitioner = EthosUPartitioner(SPEC)
+    lowered(converted(net(), X, quantizer, prepare_qat_pt2e), X, partitioner)
+    assert not partitioner.report.host
+    with pytest.raises(OptionError, match="each need a quantizer"):
+        quantizer.set_module_name("0", get_symmetric_quantization_config())
+
+
+@pytest.mark.parametrize(
+    ("config", "activations", "largest"),
+    [
+        (get_symmetric_quantization_config(is_per_channel=False), torch.int8, 127),
+        (get_symmetric_a8w4_quantization_config(is_qat=False), torch.int8, 7),
+        (get_symmetric_a16w8_quantization_config(), torch.int16, 127),
+    ],
+)
+def test_symmetric_configurations(config, activations, largest):
+    quantizer = EthosUQuantizer(SPEC)
+    quantizer.set_global(config)
+    module = converted(net(), X, quantizer)
+    weights = [b for b in module.buffers() if b.dtype is torch.int8]
+    assert weights and max(int(w.abs().max()) for w in weights) == largest
+    assert {n.args[-1] for n in module.graph.nodes if is_quantize(n)} == {activations}
+    partitioner = EthosUPartitioner(SPEC)
+    lowered(module, X, partitioner)
+    assert not partitioner.report.host
+
+
+class Finder:
+    """As ExecuTorch's `NodeFinder`: a class of the user's with one method."""
+
+    def find_nodes(self, model):
+        return [n for n in model.graph.nodes if n.name == "conv2d_1"]
+
+
+@pytest.mark.parametrize(
+    "finder", [Finder(), "conv2d_1", ["conv2d_1"], lambda n: n.name == "conv2d_1", torch.ops.aten.conv2d.default]
+)
+def test_nodes_are_found(finder):
+    quantizer = EthosUQuantizer(SPEC)
+    quantizer.set_node_finder(None, finder)
+    module = converted(net(), X, quantizer)
+    quantized = [n for n in module.graph.nodes if "conv2d" in n.name and any(map(is_quantize, n.users))]
+    assert [n.name for n in module.graph.nodes if "conv2d" in n.name and n not in quantized][-1:] == ["conv2d_1"]
+    with pytest.raises(OptionError, match="finds no nodes"):
+        quantizer.set_node_finder(None, 7)
+
+
+def test_arguments_of_the_compile_spec(tmp_path):
+    plain = EthosUCompileSpec("ethos-u55-128")
+    assert EthosUCompileSpec("ethos-u55-128", None, None, None, "Arm/vela.ini") == plain
+    assert EthosUCompileSpec("ethos-u55-128", config_ini=None, extra_flags=None) == plain
+    idle = ["--output-format=raw", "--debug-force-regor", "--verbose-operators", "--recursion-limit", "1000"]
+    spec = EthosUCompileSpec("ethos-u55-128", extra_flags=[*idle, "--optimise=Size"])
+    assert list(spec.vela_options().values()) == ["Size"]
+    assert "--debug-force-regor" in spec.notes[0] and "--optimise" not in spec.notes[0] and not plain.notes
+    assert EthosUPartitioner(spec).device.policy().notes == spec.notes
+    placed = VelaExternalBlockPlacements(weight_data="weights")
+    spec = EthosUCompileSpec("ethos-u55-128", None, None, None, None, placed)
+    assert (spec.external_commands, spec.external_weights) == ("", "weights")
+    assert EthosUCompileSpec.from_specs(spec.to_specs()) == spec
+    with pytest.raises(OptionError, match="'other' and, in external_block_placements, 'weights'"):
+        EthosUCompileSpec("ethos-u55-128", external_block_placements=placed, external_weights="other")
+    assert plain.dump_intermediate_artifacts_to(tmp_path / "made") is plain
+    partitioner = EthosUPartitioner(plain)
+    lowered(converted(net(), X, EthosUQuantizer(plain)), X, partitioner)
+    assert any((tmp_path / "made").iterdir())
+    assert plain.dump_intermediate_artifacts_to(None).intermediates_dir == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: VelaExternalBlockPlacements(cmd_data=""), "`cmd_data` is ''"),
+        (lambda: EthosUCompileSpec("ethos-u55-128", external_block_placements="weights"), "is a str"),
+        (lambda: EthosUCompileSpec("ethos-u55-128", extra_flags=["--output-format=tflite"]), "is 'tflite'"),
+        (lambda: EthosUCompileSpec("ethos-u99"), "ethos-u99"),
+        (lambda: get_symmetric_quantization_config(is_dynamic=True), "`is_dynamic` is True"),
+        (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "not a grid here"),
+        (lambda: QuantizationConfig(weight_bits=2), "`weight_bits` is 2"),
+        (lambda: EthosUPartitioner(SPEC).register_custom_partition_op("relu"), "an overload of an operator"),
+    ],
+)
+def test_wrong_arguments_are_value_errors(call, sentence):
+    with pytest.raises(ValueError, match=sentence) as raised:
+        call()
+    assert isinstance(raised.value, MicroNpuError)
+
+
+def test_operators_of_ones_own_are_noted():
+    partitioner = EthosUPartitioner(SPEC)
+    partitioner.register_custom_partition_op(torch.ops.aten.erfinv.default)
+    lowered(converted(net(), X, EthosUQuantizer(SPEC)), X, partitioner)
+    assert any("aten.erfinv.default" in note for note in partitioner.report.notes)
+
+
+def test_a_block_elsewhere_has_a_key_of_64_bytes():
+    spec = EthosUCompileSpec("ethos-u55-128", external_block_placements=VelaExternalBlockPlacements("commands"))
+    program = lowered(converted(net(), X, EthosUQuantizer(spec)), X, EthosUPartitioner(spec))
+    (payload,) = program.executorch_program.backend_delegate_data
+    parse(payload.data)
+    short = b"".join(_pack_block(Block(b.name, b.data[:-1], True) if b.external else b) for b in blocks(payload.data))
+    with pytest.raises(PayloadError, match="under a key of 63 bytes, not 64"):
+        parse(short)
