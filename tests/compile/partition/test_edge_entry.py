@@ -183,7 +183,7 @@ def test_outputs_that_are_inputs_or_one_value_twice():
 
 
 def test_a_program_that_stays_on_the_host():
-    made = assert_both_entries_agree(Small(lambda s, x: torch.erf(x.permute(0, 2, 3, 1))), image(), partitions=0)
+    made = assert_both_entries_agree(Small(lambda s, x: torch.erf(x.reshape(1, -1))), image(), partitions=0)
     assert payloads(made.program) == []
 
 

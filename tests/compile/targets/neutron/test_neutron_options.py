@@ -150,8 +150,12 @@ def test_compile_spec_and_target_must_be_one_device():
     spec = generate_neutron_compile_spec("imxrt700")
     with pytest.raises(OptionError, match="is for imxrt700 with the rules of latest, the target is imx95"):
         NeutronPartitioner(spec, NeutronTargetSpec("imx95"))
+    older = generate_neutron_compile_spec("imxrt700", converter_flavor="SDK_25_09")
     with pytest.raises(OptionError, match="with those of SDK_25_12"):
-        NeutronPartitioner(spec, NeutronTargetSpec("imxrt700", "SDK_25_12"))
+        NeutronPartitioner(older, NeutronTargetSpec("imxrt700", "SDK_25_12"))
+    # the default of one asks for nothing
+    for given, target in ((older, NeutronTargetSpec("imxrt700")), (spec, NeutronTargetSpec("imxrt700", "SDK_25_09"))):
+        assert NeutronPartitioner(given, target).options.converter_flavor == "SDK_25_09"
     alone = NeutronPartitioner(neutron_target_spec=NeutronTargetSpec("imx95", "SDK_25_12"))
     assert (alone.options.config, alone.options.converter_flavor) == ("imx95", "SDK_25_12")
 
