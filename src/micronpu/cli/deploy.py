@@ -96,7 +96,7 @@ def _beside(program: Path) -> dict[str, bytes]:
 
 
 def _told(done: Deployment) -> dict[str, object]:
-    rows = done.board.rows(done.program_bytes, done.pools)
+    regions = done.board.regions(done.program_bytes, done.pools)
     return {
         "folder": str(done.folder),
         "files": list(done.files),
@@ -107,10 +107,7 @@ def _told(done: Deployment) -> dict[str, object]:
         "method_pool_bytes": done.pools.method,
         "temporary_pool_bytes": done.pools.temporary,
         "vectors": done.vectors,
-        "memories": [
-            {"memory": t.region, "bytes": t.bytes, "of": t.capacity, "verdict": t.verdict}
-            for t in done.board.totals(rows)
-        ],
+        "memories": [{"memory": r.name, "bytes": r.bytes, "of": r.capacity, "verdict": r.verdict} for r in regions],
         "notes": list(done.notes),
     }
 
@@ -120,16 +117,17 @@ def show_deployment(done: Deployment, out: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    rows = done.board.rows(done.program_bytes, done.pools)
+    regions = done.board.regions(done.program_bytes, done.pools)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("memory")
     table.add_column("what")
     table.add_column("bytes", justify="right")
-    for row in rows:
-        table.add_row(row.region, row.what, f"{row.bytes:,}")
+    for region in regions:
+        for item in region.items:
+            table.add_row(region.name, item.what, f"{item.bytes:,}")
     out.print(table)
-    for total in done.board.totals(rows):
-        out.print(Text(f"{total.region}: {total.bytes:,} bytes, {total.verdict}"), soft_wrap=True)
+    for region in regions:
+        out.print(Text(f"{region.name}: {region.bytes:,} bytes, {region.verdict}"), soft_wrap=True)
     for note in done.notes:
         out.print(Text(note, style="yellow"), soft_wrap=True)
     vectors = f"{done.vectors} golden vectors" if done.vectors else "no golden vectors"

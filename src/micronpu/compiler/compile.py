@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
+from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
@@ -26,7 +27,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.ir.types import DType
 from micronpu.ops.softmax import Softmax
-from micronpu.partition.device import CompiledPartition, Device, NamedData
+from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
@@ -144,6 +145,12 @@ def compile_model(
         lowered = _lowered(host, examples, borders, allow_missing_kernels)
         buffer = stamp(lowered.buffer)
     inputs, outputs = border_tensors(quantized, borders)
+    memory = memory_of(
+        buffer,
+        target,
+        [part.program_bytes() for part in host.partitions] + [constant_bytes(graph) for graph in host.core_graphs],
+        host.partitions,
+    )
     report = replace(
         host.report,
         notes=(*host.report.notes, *lowered.notes, *_border_notes(borders)),
@@ -152,6 +159,7 @@ def compile_model(
         outputs=outputs,
         tools=tool_versions(),
         hashes=digests(buffer, host.partitions),
+        memory=memory,
     )
     program_made = CompiledProgram(
         buffer, report, host.partitions, quantized, clock.seconds, dict(lowered.data_files), borders, rows

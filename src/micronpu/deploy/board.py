@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
@@ -13,6 +14,7 @@ from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.plan import Plan
 from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND, Pools
 from micronpu.errors import OptionError
+from micronpu.report.memory import Item, Region
 from micronpu.targets.ethosu.payload import configuration
 from micronpu.targets.ethosu.payload import parse as parse_ethosu
 from micronpu.targets.family import Target
@@ -33,39 +35,6 @@ _FLAGS = {
     "cortex-m85": "-mcpu=cortex-m85 -mfloat-abi=hard",
 }
 """What gcc is called with for a core, beside ``-mthumb``."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the table of sizes.
-
-    Attributes:
-        region: name of a memory, such as "sram".
-        what: stands in it.
-        bytes: that it takes.
-    """
-
-    region: str
-    what: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Total:
-    """What a region holds in all, and how much of it there is; None where the chip's file does not say."""
-
-    region: str
-    bytes: int
-    capacity: int | None
-
-    @property
-    def verdict(self) -> str:
-        if self.capacity is None:
-            return "no figure of the chip"
-        left = self.capacity - self.bytes
-        if left < 0:
-            return f"over by {-left:,} bytes"
-        return f"fits, {100 * self.bytes / self.capacity:.1f} % of it"
 
 
 @dataclass(frozen=True)
@@ -94,34 +63,40 @@ class Board:
         """What gcc is called with for the core."""
         return _FLAGS.get(self.core, "-mcpu=cortex-m55 -mfloat-abi=hard")
 
-    def rows(self, program: int, pools: Pools) -> list[Row]:
-        """The table of sizes, without the firmware's own code."""
-        names = {m.name for m in self.chip.memories} if self.chip is not None else set()
+    def regions(self, program: int | Sequence[Item], pools: Pools, more: Sequence[Item] = ()) -> tuple[Region, ...]:
+        """What stands in each memory of the chip, without the firmware's own code.
+
+        Args:
+            program: bytes of the program's file, or what it consists of.
+            more: what else stands in the memory that tensors are computed in.
+        """
+        sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
         roles = {role: self.chip.memory_for(role) if self.chip is not None else None for role in (ACTIVATIONS, WEIGHTS)}
         sram, weights = (m.name if m is not None else "" for m in roles.values())
         sram = sram or "sram"
-        far = next((n for n in ("ddr", "dram") if n in names), "dram")
-        flash = sram if self.memory_mode == SRAM_ONLY else weights or (far if far in names else "flash")
+        far = next((n for n in ("ddr", "dram") if n in sizes), "dram")
+        flash = sram if self.memory_mode == SRAM_ONLY else weights or (far if far in sizes else "flash")
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
-        rows = [Row(flash, "the program, model.pte", program)]
-        rows += [Row(sram, f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]
-        rows.append(Row(sram, "pool of the method allocator", pools.method))
-        rows.append(Row(far if dedicated else sram, "pool of the temporary allocator", pools.temporary))
+        file = [Item("the program, model.pte", program)] if isinstance(program, int) else list(program)
+        found: dict[str, list[Item]] = {flash: file}
+        written = [Item(f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]
+        written.append(Item("pool of the method allocator", pools.method))
+        found.setdefault(sram, []).extend((*written, *more))
+        found.setdefault(far if dedicated else sram, []).append(
+            Item("pool of the temporary allocator", pools.temporary)
+        )
         if dedicated and self.fast_scratch:
-            rows.append(Row(sram, "fast scratch memory of the NPU (of the memory mode)", self.fast_scratch))
-        return rows
+            found[sram].append(Item("fast scratch memory of the NPU (of the memory mode)", self.fast_scratch))
+        return tuple(
+            Region(name, {sram: "sram", far: "dram"}.get(name, "flash"), tuple(items), sizes.get(name))
+            for name, items in found.items()
+        )
 
     @property
     def fast_scratch(self) -> int:
         """Bytes of the fast scratch memory that the memory mode's name promises the NPU, 0 where there is none."""
         size = re.fullmatch(rf"{DEDICATED_SRAM}_(\d+)KB", self.memory_mode)
         return int(size[1]) * 1024 if size else 0
-
-    def totals(self, rows: list[Row]) -> list[Total]:
-        """Each region's sum against the chip's."""
-        sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
-        regions = dict.fromkeys(row.region for row in rows)
-        return [Total(r, sum(row.bytes for row in rows if row.region == r), sizes.get(r)) for r in regions]
 
 
 def board_of(plan: Plan, target: str | None) -> Board:

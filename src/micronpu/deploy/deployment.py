@@ -134,9 +134,9 @@ def deploy(
     if not board.on_device:
         notes.insert(0, "The program runs on a laptop only: its Neutron part is a reference container.")
     notes += [*facts.pools.open, *([problem] if problem else [])]
-    for total in board.totals(board.rows(len(device), facts.pools)):
-        if total.capacity is not None and total.bytes > total.capacity:
-            notes.append(f"The memory {total.region} of {board.name} is too small: {total.verdict}.")
+    for region in board.regions(len(device), facts.pools):
+        if region.over:
+            notes.append(f"The memory {region.name} of {board.name} is too small: {region.verdict}.")
     return Deployment(
         path, tuple(files), len(device), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
     )

@@ -34,6 +34,7 @@ class Value:
         length: elements of a list, characters of a string.
         external: a constant tensor whose data stands in a file of its own.
         planned: the memory (1 and up) that holds a tensor, 0 where none does.
+        offset: bytes from its start.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Value:
     length: int = 0
     external: bool = False
     planned: int = 0
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,4 +197,5 @@ def _tensor(body: _flatbuffer.Table) -> Value:
         tensor=tensor,
         external=extra is not None and extra.integer(2, "<b") == 1 and place is None,
         planned=place.integer(0, "<I") if place is not None else 0,
+        offset=place.integer(1, "<I") | place.integer(2, "<I") << 32 if place is not None else 0,
     )

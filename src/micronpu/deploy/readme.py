@@ -61,13 +61,13 @@ def _lead(facts: Facts) -> str:
 
 
 def _sizes(facts: Facts) -> str:
-    rows = facts.board.rows(len(facts.program), facts.pools)
+    regions = facts.board.regions(len(facts.program), facts.pools)
     lines = ["| memory | what | bytes |", "|---|---|---:|"]
-    lines += [f"| {row.region} | {row.what} | {row.bytes:,} |" for row in rows]
+    lines += [f"| {region.name} | {item.what} | {item.bytes:,} |" for region in regions for item in region.items]
     lines += ["", "| memory | in all | of the chip | |", "|---|---:|---:|---|"]
-    for total in facts.board.totals(rows):
+    for total in regions:
         size = f"{total.capacity:,}" if total.capacity is not None else ""
-        lines.append(f"| {total.region} | {total.bytes:,} | {size} | {total.verdict} |")
+        lines.append(f"| {total.name} | {total.bytes:,} | {size} | {total.verdict} |")
     lines += [
         "",
         "The pools are exact: what ExecuTorch 1.5 hands out on a 32-bit core, counted from the "

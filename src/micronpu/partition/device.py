@@ -11,11 +11,13 @@ from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph, Node
+from micronpu.ops.table import LookupTable
 from micronpu.partition.partition import Decisions, Partition, Partitioning
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice, rewritten
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
+from micronpu.report.memory import CODE, TABLES, WEIGHTS
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
@@ -82,9 +84,25 @@ class CompiledPartition:
         """
         return ()
 
+    def program_bytes(self) -> Mapping[str, int]:
+        """What the payload consists of, by the names of `micronpu.report.memory`."""
+        constants = constant_bytes(self.graph)
+        return {CODE: max(len(self.payload) - sum(constants.values()), 0), **constants}
+
+    @property
+    def npu_sram(self) -> int | None:
+        """Peak use of the SRAM by the NPU; None where its compiler does not say."""
+        return None
+
     def firmware_files(self) -> Mapping[str, str]:
         """What the firmware has to be built with for this partition, text by file name; nothing as a rule."""
         return {}
+
+
+def constant_bytes(graph: Graph) -> dict[str, int]:
+    """Bytes of weights and of tables that a graph holds."""
+    tables = sum(node.op.array.nbytes for node in graph.nodes if isinstance(node.op, LookupTable))
+    return {WEIGHTS: sum(t.type.bytes for t in graph.constants()), TABLES: tables}
 
 
 class CorePart(ABC):

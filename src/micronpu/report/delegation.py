@@ -17,6 +17,7 @@ from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
+from micronpu.report.memory import MemoryReport
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class DelegationReport:
         notes: what else a user should know, such as the converter that was used.
         operations: the operations of the NPU programs in execution order; empty before compilation.
         core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
+        memory: what it takes of the chip's memories; None before compilation.
         missing: figures that there are none of, with the reason: "time of the NPU", "energy" and so on.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
@@ -182,6 +184,7 @@ class DelegationReport:
     hashes: Mapping[str, str] = field(default_factory=dict)
     core_operations: tuple[Operation, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    memory: MemoryReport | None = None
 
     @property
     def operators(self) -> int:
@@ -234,6 +237,11 @@ class DelegationReport:
         """What is known of time and energy, and what is not: a sentence each."""
         lacking = (f"{figure[:1].upper()}{figure[1:]}: {why}." for figure, why in self.missing.items())
         return (*map(str, self.latency), *lacking)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Time, energy and memory, or why there is none: a sentence each, whose first word or words end in a colon."""
+        return (*self.times, *(self.memory.lines if self.memory is not None else ()))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -317,7 +325,7 @@ class DelegationReport:
         if self.left_over:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        return "\n".join([*lines, *self.times, *self.remarks])
+        return "\n".join([*lines, *self.figures, *self.remarks])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

@@ -149,7 +149,7 @@ def _short(count: int) -> str:
 
 
 def _notes(report: DelegationReport) -> str:
-    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*report.times, *report.remarks))
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*report.figures, *report.remarks))
 
 
 def _weight(row: Row, costs: bool) -> int:

@@ -45,9 +45,9 @@ def report_view(report: DelegationReport) -> RenderableType:
         style = "bold yellow" if report.left_over else "bold green"
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]
         parts += [_host(v) for v in report.host]
-    if report.times:
+    if report.figures:
         parts.append("")
-        split = [sentence.partition(":") for sentence in report.times]
+        split = [sentence.partition(":") for sentence in report.figures]
         parts += [Text.assemble((f"{name}:", "bold"), rest) for name, _, rest in split]
     if report.remarks:
         parts.append("")

@@ -15,8 +15,12 @@ from tests.compile.small import Small, batches, conv, image, linear
 from tests.report_schema import PLACE
 
 import micronpu
+from micronpu.deploy.plan import read_plan
+from micronpu.deploy.pools import pools_of
+from micronpu.deploy.strip import strip
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.html import page
+from micronpu.report.memory import WEIGHTS
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 
@@ -121,3 +125,49 @@ def test_a_chip_without_clocks_and_memories_gets_no_time(tmp_path, npu):
     assert report.latency == ()
     assert report.missing["time of the NPU"] == "the chip's file has no clock_mhz in [npu]"
     jsonschema.validate(json.loads(report.to_json()), json.loads(PLACE.read_text()))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_memory_is_that_of_the_file(target):
+    program = compiled(target)
+    memory = program.report.memory
+    assert memory.flash == len(strip(program.buffer))
+    parts = {item.what: item.bytes for region in memory.regions for item in region.items}
+    weights = 8 * 8 * 9 + 72 * 5  # of the convolution and the matrix product, in int8
+    assert parts[WEIGHTS] >= weights
+    pools = pools_of(read_plan(program.buffer)[0])
+    assert (memory.planned, memory.method_pool, memory.temporary_pool) == (pools.planned, pools.method, pools.temporary)
+    planned = [a for a in memory.arenas if a.name.startswith("planned memory")]
+    assert [a.bytes for a in planned] == [size for size in memory.planned if size]
+    # What stands inside of NPUs whose compiler is silent is one thing more.
+    inside = parts.get("inside of the NPU's partitions, at least", 0)
+    assert memory.sram >= sum(pools.planned) + pools.method + inside
+    assert (inside > 0) == (memory.npu_sram is None and bool(program.partitions))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tensors_that_live_together_do_not_overlap(target):
+    for arena in compiled(target).report.memory.arenas:
+        assert 0 < arena.bound <= arena.bytes <= 1.02 * arena.bound + 16
+        assert max(t.offset + t.bytes for t in arena.tensors) <= arena.bytes
+        assert max(sum(t.bytes for t in arena.alive(s)) for s in range(len(arena.steps))) == arena.bound
+        assert sum(t.bytes for t in arena.alive(arena.peak_step)) == arena.bound
+        for i, a in enumerate(arena.tensors):
+            for b in arena.tensors[:i]:
+                apart = a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+                assert apart or a.last < b.first or b.last < a.first, (a, b)
+
+
+def test_overflow_is_said_at_compile_time(tmp_path):
+    memories = '[[memory]]\nname = "sram"\nbytes = 2000\n[[memory]]\nname = "flash"\nbytes = 4000\n'
+    npu = NEUTRON.replace("fitted = true", "clock_mhz = 100\nfitted = true") + "\n" + memories
+    (tmp_path / "toy.toml").write_text(CHIP % npu)
+    report = compiled(str(tmp_path / "toy.toml")).report
+    sizes = {r.name: (r.bytes, r.capacity, r.over) for r in report.memory.regions}
+    assert sizes == {
+        "flash": (report.memory.flash, 4000, report.memory.flash - 4000),
+        "sram": (report.memory.sram, 2000, report.memory.sram - 2000),
+    }
+    over = report.memory.sram - 2000
+    assert f"sram: too small by {over:,} bytes; most of it is planned memory 1, 1,440. Try: smaller" in str(report)
+    assert "over by" in page(report) and "too small" in page(report)

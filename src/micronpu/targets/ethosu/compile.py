@@ -17,6 +17,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished
 from micronpu.partition.intermediates import Intermediates
+from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu import prove
 from micronpu.targets.ethosu.costs import costs_of
@@ -59,6 +60,17 @@ class EthosUPartition(CompiledPartition):
     @property
     def written(self) -> tuple[int, ...]:
         return self.model.nodes
+
+    def program_bytes(self) -> Mapping[str, int]:
+        """Vela writes weights and tables as one block; what stands outside of the program is no part of it."""
+        return {
+            CODE: min(len(self.program.commands), len(self.payload)),
+            WEIGHTS: len(self.program.constants) if len(self.payload) > len(self.program.constants) else 0,
+        }
+
+    @property
+    def npu_sram(self) -> int:
+        return self.program.sram_bytes
 
 
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:

@@ -1,0 +1,142 @@
+"""What a finished program takes of the chip's memories, read from its bytes.
+
+The plan of the runtime stands in the `.pte`: which tensor lies where, and which call reads or writes it.  So the same
+figures come out whoever wrote the plan, and they are those of the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from micronpu.chips import ACTIVATIONS
+from micronpu.deploy.board import Board, board_of
+from micronpu.deploy.plan import Call, Plan, Value, read_plan
+from micronpu.deploy.pools import ELEMENT_BYTES, pools_of
+from micronpu.deploy.strip import strip
+from micronpu.ir.graph import Graph
+from micronpu.partition.device import CompiledPartition
+from micronpu.partition.memory import Lifetime, lower_bound, place
+from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport
+
+ALIGNMENT = 16
+_HIDDEN = (
+    "What the NPU takes of the SRAM for itself is decided by the vendor's converter; the tensors inside of a partition "
+    "take at least what its arena says."
+)
+
+
+def memory_of(
+    program: bytes, target: str, consists_of: Sequence[Mapping[str, int]], parts: Sequence[CompiledPartition]
+) -> MemoryReport:
+    """The memory of a program.
+
+    Args:
+        target: what it was compiled for.
+        consists_of: bytes of the program's file by what they are, of `PROGRAM`; what is not named is `REST`.
+        parts: what the NPU computes.
+    """
+    device = strip(program)
+    plan, _ = read_plan(device)
+    pools = pools_of(plan)
+    board = board_of(plan, target)
+    sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
+    items = [Item(what, size) for what, size in sums.items() if size]
+    items.append(Item(REST, max(len(device) - sum(item.bytes for item in items), 0)))
+    arenas = [arena_of(plan, i, _planned_region(board)) for i, size in enumerate(plan.memories, 1) if size]
+    known = [part.npu_sram for part in parts if part.npu_sram is not None]
+    inside = [graph_arena(f"inside partition {i}", p.graph) for i, p in enumerate(parts) if p.npu_sram is None]
+    least = max((arena.bound for arena in inside), default=0)
+    return MemoryReport(
+        regions=board.regions(items, pools, [Item("inside of the NPU's partitions, at least", least)] if least else []),
+        arenas=(*arenas, *inside),
+        planned=pools.planned,
+        method_pool=pools.method,
+        temporary_pool=pools.temporary,
+        scratch=pools.scratch,
+        npu_sram=max(known, default=None),
+        open=(*pools.open, *([_HIDDEN] if inside else [])),
+    )
+
+
+def _planned_region(board: Board) -> str:
+    memory = board.chip.memory_for(ACTIVATIONS) if board.chip is not None else None
+    return memory.name if memory is not None else "sram"
+
+
+def arena_of(plan: Plan, number: int, region: str) -> Arena:
+    """What lives when in a planned memory.
+
+    The calls of the plan are the steps.  Tensors at one place whose lives touch are one: views of the same bytes.
+    """
+    calls, last_step = plan.calls, max(len(plan.calls) - 1, 0)
+    names: dict[int, str] = {}
+    used: dict[int, list[int]] = {}
+    for i, index in enumerate(plan.inputs):
+        names[index] = f"input {i}"
+        used[index] = [0]
+    steps = [_step(call) for call in calls]
+    for step, call in enumerate(calls):
+        for index in call.arguments:
+            if plan.values[index].planned == number:
+                names.setdefault(index, f"{steps[step]}, step {step}")
+                used.setdefault(index, []).append(step)
+    for i, index in enumerate(plan.outputs):
+        names.setdefault(index, f"output {i}")
+        used.setdefault(index, []).append(last_step)
+    found: list[Life] = []
+    for index, at in sorted(used.items(), key=lambda entry: (min(entry[1]), entry[0])):
+        value = plan.values[index]
+        if value.planned != number or value.tensor is None:
+            continue
+        own = Life(names[index], _bytes(value), value.offset, min(at), max(at))
+        same = next((t for t in found if _is_view(own, t)), None)
+        if same is None:
+            found.append(own)
+        else:
+            joined = Life(same.name, max(same.bytes, own.bytes), same.offset, same.first, max(same.last, own.last))
+            found[found.index(same)] = joined
+    bound = lower_bound([Lifetime(t.bytes, t.first, t.last) for t in found])
+    return Arena(f"planned memory {number}", region, plan.memories[number - 1], bound, tuple(steps), tuple(found))
+
+
+def _step(call: Call) -> str:
+    if call.kind == "DelegateCall":
+        return f"partition {call.delegate}"
+    return call.operator.rpartition("::")[2].removesuffix(".out") or call.kind
+
+
+def _is_view(own: Life, other: Life) -> bool:
+    return own.offset == other.offset and own.first <= other.last and other.first <= own.last
+
+
+def _bytes(value: Value) -> int:
+    assert value.tensor is not None
+    size = math.prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 4)
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def graph_arena(name: str, graph: Graph) -> Arena:
+    """What the tensors of a partition take if nothing but their lives is known, placed as the runtime's are."""
+    last_step = max(len(graph.nodes) - 1, 0)
+    labels = {t: f"input {i}" for i, t in enumerate(graph.inputs)}
+    used: dict[object, list[int]] = {t: [0] for t in graph.inputs}
+    sizes: dict[object, int] = {t: t.type.bytes for t in graph.inputs}
+    steps = []
+    for step, node in enumerate(graph.nodes):
+        steps.append(node.origin.nodes[-1] if node.origin.nodes else node.op.name)
+        for tensor in (*node.inputs, *node.outputs):
+            if not tensor.is_constant:
+                labels.setdefault(tensor, steps[-1])
+                used.setdefault(tensor, []).append(step)
+                sizes[tensor] = tensor.type.bytes
+    for tensor in graph.outputs:
+        if tensor in used:
+            used[tensor].append(last_step)
+    lives = [Lifetime(-(-sizes[t] // ALIGNMENT) * ALIGNMENT, min(at), max(at)) for t, at in used.items()]
+    placement = place(lives)
+    tensors = tuple(
+        Life(labels[t], life.size, offset, life.first, life.last)  # type: ignore[index]
+        for t, life, offset in zip(used, lives, placement.offsets, strict=True)
+    )
+    return Arena(name, "", placement.size, lower_bound(lives), tuple(steps), tensors)

@@ -1,0 +1,189 @@
+"""What a program takes of the chip's memories: regions with a verdict, and what lives when in each arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that stands in a memory.
+
+    Attributes:
+        what: it is.
+        bytes: that it takes.
+    """
+
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A memory of the chip and what the program puts there; the firmware's own code and data are not in it.
+
+    Attributes:
+        name: of the memory, such as "sram".
+        kind: "sram", "dram", or "flash" for what is only read at run time.
+        items: what stands in it.
+        capacity: bytes that the chip has of it; None where its file does not say.
+    """
+
+    ALSO: ClassVar = ("bytes", "verdict")
+
+    name: str
+    kind: str
+    items: tuple[Item, ...]
+    capacity: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """That the items take together."""
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def over(self) -> int:
+        """Bytes that are too many; 0 where it fits, or the chip's file does not say."""
+        return max(self.bytes - self.capacity, 0) if self.capacity is not None else 0
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in a few words."""
+        if self.capacity is None:
+            return "no figure of the chip"
+        if self.over:
+            return f"over by {self.over:,} bytes"
+        return f"fits, {100 * self.bytes / self.capacity:.1f} % of it"
+
+
+@dataclass(frozen=True)
+class Life:
+    """A tensor in an arena.
+
+    Attributes:
+        name: what makes it, or "input 0" and so on.
+        bytes: its size with padding.
+        offset: from the start of the arena.
+        first, last: steps between which it must not be overwritten, both included.
+    """
+
+    name: str
+    bytes: int
+    offset: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Memory that tensors share because they do not live at the same time.
+
+    Attributes:
+        name: which one.
+        region: name of the memory that it is in; "" where it is the NPU's own business.
+        bytes: that it takes.
+        bound: largest sum of live bytes, which no placement beats.
+        steps: what happens at each step, in order.
+        tensors: what lies in it; a picture of memory over time needs nothing else.
+    """
+
+    ALSO: ClassVar = ("peak_step", "peak")
+
+    name: str
+    region: str
+    bytes: int
+    bound: int
+    steps: tuple[str, ...]
+    tensors: tuple[Life, ...]
+
+    @property
+    def peak_step(self) -> int:
+        """The first step at which the most bytes are alive."""
+        steps = sorted({t.first for t in self.tensors})
+        return max(steps, key=lambda s: (sum(t.bytes for t in self.alive(s)), -s), default=0)
+
+    @property
+    def peak(self) -> tuple[str, ...]:
+        """Names of the tensors that are alive then, the largest first."""
+        return tuple(t.name for t in sorted(self.alive(self.peak_step), key=lambda t: -t.bytes))
+
+    def alive(self, step: int) -> list[Life]:
+        """The tensors that are alive at a step."""
+        return [t for t in self.tensors if t.first <= step <= t.last]
+
+    def __str__(self) -> str:
+        """``planned memory 1: 16,000 bytes, lower bound 16,000; at the peak (conv2d): 8,000 conv2d, 8,000 input 0``."""
+        if not self.tensors:
+            return f"{self.name}: {self.bytes:,} bytes"
+        step = self.peak_step
+        names = {t.name: t.bytes for t in sorted(self.alive(step), key=lambda t: -t.bytes)}
+        shown = [f"{size:,} {name}" for name, size in list(names.items())[:4]]
+        rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        where = f" ({self.steps[step]})" if step < len(self.steps) else ""
+        return (
+            f"{self.name}: {self.bytes:,} bytes, lower bound {self.bound:,}; at the peak{where}: "
+            f"{', '.join(shown)}{rest}"
+        )
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What a program takes.
+
+    Attributes:
+        regions: the memories of the chip.
+        arenas: planned memory of the runtime, and what lives inside the NPU's partitions.
+        planned: bytes of each planned memory.
+        method_pool, temporary_pool: bytes that the runtime's allocators hand out.
+        scratch: of the temporary pool, scratch memory of each delegate that needs one.
+        npu_sram: peak use of the SRAM by the NPU; None where its compiler does not say.
+        open: what is not known, a sentence each.
+    """
+
+    ALSO: ClassVar = ("sram", "flash")
+
+    regions: tuple[Region, ...]
+    arenas: tuple[Arena, ...]
+    planned: tuple[int, ...]
+    method_pool: int
+    temporary_pool: int
+    scratch: tuple[int, ...] = ()
+    npu_sram: int | None = None
+    open: tuple[str, ...] = ()
+
+    @property
+    def sram(self) -> int:
+        """Bytes that the program takes of SRAM, the program itself included where it is run from there."""
+        return sum(region.bytes for region in self.regions if region.kind == "sram")
+
+    @property
+    def flash(self) -> int:
+        """Bytes of the program itself, in whatever memory it stands."""
+        return sum(item.bytes for region in self.regions for item in region.items if item.what in PROGRAM)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A sentence for each region and each arena of the runtime, and what to do where something is too small."""
+        found = [f"{r.name}: {r.bytes:,} bytes{_of(r)}, {r.verdict}." for r in self.regions]
+        for region in (r for r in self.regions if r.over):
+            largest = max(region.items, key=lambda item: item.bytes)
+            found.append(
+                f"{region.name}: too small by {region.over:,} bytes; most of it is {largest.what}, "
+                f"{largest.bytes:,}. Try: {_REMEDIES[region.kind]}."
+            )
+        return (*found, *(f"{arena}." for arena in self.arenas))
+
+
+CODE, WEIGHTS, TABLES, REST = "NPU code", "weights and biases", "tables", "plan, headers and padding of the program"
+PROGRAM = (CODE, WEIGHTS, TABLES, REST)
+"""The items that the program's file consists of."""
+_REMEDIES = {
+    "dram": "smaller pictures, a chip with more of it",
+    "sram": "smaller pictures or fewer channels where the peak is, a chip with more of it",
+    "flash": "fewer channels, a chip with more of it, weights in a file of their own (Ethos-U: external_weights)",
+}
+
+
+def _of(region: Region) -> str:
+    return f" of {region.capacity:,}" if region.capacity is not None else ""
