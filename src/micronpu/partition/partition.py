@@ -259,15 +259,16 @@ class Decisions:
     def _verdicts(
         self, number: Mapping[Unit, int], on_core: Mapping[Unit, Mapping[str, tuple[str, ...]]]
     ) -> tuple[Verdict, ...]:
-        verdicts = []
+        verdicts: dict[FxNode, Verdict] = {}
         for node in self.view.compute_nodes():
             unit = self._unit_of.get(node)
             if unit is None:
                 if not feeds_only_constants(self.view, node):
-                    verdicts.append(_float_verdict(node))
+                    verdicts[node] = _float_verdict(node)
             elif unit.head is node or is_compute(node):
-                verdicts.append(self._verdict(node, unit, number.get(unit), on_core.get(unit)))
-        return tuple(verdicts)
+                verdicts[node] = self._verdict(node, unit, number.get(unit), on_core.get(unit))
+        reads = _reads(self.view, verdicts)
+        return tuple(replace(verdict, reads=reads[node]) for node, verdict in verdicts.items())
 
     def _verdict(
         self, node: FxNode, unit: Unit, number: int | None, on_core: Mapping[str, tuple[str, ...]] | None
@@ -290,6 +291,21 @@ class Decisions:
         return found or [
             reason_at(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
         ]
+
+
+def _reads(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
+    """Names of the nodes with a verdict, and of inputs, whose results a node reads, through those without one."""
+    shown = {*verdicts, *view.inputs}
+    through: dict[FxNode, dict[str, None]] = {}
+    found: dict[FxNode, tuple[str, ...]] = {}
+    for node in view.graph.nodes:
+        sources = dict.fromkeys(
+            name for n in node.all_input_nodes for name in ((n.name,) if n in shown else through.get(n, ()))
+        )
+        through[node] = sources
+        if node in shown:
+            found[node] = tuple(sources)
+    return found
 
 
 def _decide(policy: Policy, unit: Unit) -> Decision:

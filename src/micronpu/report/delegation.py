@@ -23,6 +23,8 @@ from micronpu.report.verdict import Verdict
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from micronpu.report.blame import Blame
+
 
 FORMAT = "micronpu report"
 VERSION = 1
@@ -294,15 +296,18 @@ class DelegationReport:
         except DecodeError as error:
             raise FileError(f"{name} is a damaged report: {error}.", hint=_WRITE_ONE) from error
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
+    def to_html(self, path: str | os.PathLike[str], blame: Blame | None = None) -> None:
         """Writes one self-contained page that needs no network.
+
+        Args:
+            blame: what `micronpu.blame` returned for the model: the graph can be coloured by the errors, too.
 
         Raises:
             FileError: it cannot be written there.
         """
         from micronpu.report.html import write_html
 
-        write_html(self, path)
+        write_html(self, path, blame)
 
     def summary(self) -> str:
         """One sentence with the counts."""

@@ -37,14 +37,15 @@ class Latency:
         """Lower and upper end in milliseconds."""
         return self.low * self.milliseconds, self.high * self.milliseconds
 
+    @property
+    def digits(self) -> int:
+        """Decimal places that leave two or three figures."""
+        time = self.milliseconds
+        return 0 if time >= 100 else 1 if time >= 10 else 2 if time >= 0.1 else 4
+
     def __str__(self) -> str:
         """``NPU: about 6.3 ms (5.1 to 7.9), 948,100 cycles at 150 MHz, by ...``."""
         low, high = self.band
-        digits = _digits(self.milliseconds)
+        digits = self.digits
         time = f"about {self.milliseconds:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
         return f"{self.processor}: {time}, {self.cycles:,} cycles at {self.clock_mhz:g} MHz, by {self.source}."
-
-
-def _digits(milliseconds: float) -> int:
-    """Decimal places that leave two or three figures."""
-    return 0 if milliseconds >= 100 else 1 if milliseconds >= 10 else 2 if milliseconds >= 0.1 else 4

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from micronpu.files import write_file
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.estimate import Latency
 from micronpu.report.rows import (
     NOTHING,
     Row,
@@ -27,30 +31,48 @@ from micronpu.report.rows import (
 )
 from micronpu.report.verdict import Reason, Verdict
 
+if TYPE_CHECKING:
+    from micronpu.report.blame import Blame
+
 _CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
 
-def write_html(report: DelegationReport, path: str | os.PathLike[str]) -> Path:
+_WEB = resources.files("micronpu.report") / "web"
+_LIBRARIES = ("dagre.min.js", "cytoscape.min.js")
+"""Layout and drawing of graphs; `web/README.md` says where they come from."""
+
+
+def write_html(report: DelegationReport, path: str | os.PathLike[str], blame: Blame | None = None) -> Path:
     """Writes the page; an existing file is replaced only when the new one is complete.
+
+    Args:
+        blame: errors per layer, by which the graph can be coloured.
 
     Raises:
         FileError: it cannot be written there.
     """
-    return write_file(path, page(report).encode())
+    return write_file(path, page(report, blame).encode())
 
 
-def page(report: DelegationReport) -> str:
-    """The whole page as text: styles inside, no script, nothing fetched from anywhere."""
-    style = resources.files("micronpu.report").joinpath("style.css").read_text(encoding="utf-8")
+def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = True) -> str:
+    """The whole page as text: styles, scripts and data inside, nothing fetched from anywhere.
+
+    Args:
+        blame: see `write_html`.
+        graph: with the network as a picture and tables that can be sorted; else the page has no script.
+    """
     # What stays on the host comes first: it is what a reader may want to change.
-    parts = [_head(report), _tiles(report), _notes(report), _host(report)]
+    parts = [_head(report), _tiles(report), _host(report)]
     kind = kind_of_rows(report)
     rows = partition_rows(report)
     everything = [row for members in rows.values() for row in members]
     costs = bool(total_cycles(everything))
+    if graph and report.verdicts:
+        parts += [_web("network.html").strip(), _web("timeline.html").strip() if costs else ""]
     # Bars are comparable over partitions: they share one scale.
     largest = max((_weight(row, costs) for row in everything), default=0)
     parts += [_partition(number, members, kind, largest, costs) for number, members in rows.items()]
+    parts.append(_notes(report))
     body = "\n".join(part for part in parts if part)
     return f"""<!doctype html>
 <html lang="en">
@@ -60,22 +82,47 @@ def page(report: DelegationReport) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{escape(report.summary())}</title>
 <style>
-{style.strip()}
+{_web("report.css").strip()}
 </style>
 </head>
 <body>
 <main>
 {body}
 </main>
+{_scripts(report, blame) if graph else ""}
 </body>
 </html>
 """
 
 
 def framed(report: DelegationReport) -> str:
-    """The page in a frame of its own, so that its styles do not reach the notebook round it."""
+    """The page in a frame of its own, so that its styles do not reach the notebook round it; without the graph."""
     height = min(900, 420 + 34 * len(report.verdicts))
-    return f'<iframe srcdoc="{escape(page(report))}" style="width:100%;height:{height}px;border:0"></iframe>'
+    text = escape(page(report, graph=False))
+    return f'<iframe srcdoc="{text}" style="width:100%;height:{height}px;border:0"></iframe>'
+
+
+def _web(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
+
+
+def _scripts(report: DelegationReport, blame: Blame | None) -> str:
+    errors = {
+        layer.node: {"sqnr": round(layer.sqnr, 1), "own": decibel_text(layer.own).removesuffix(" dB")}
+        for layer in (blame.layers if blame is not None else ())
+        if math.isfinite(layer.sqnr)
+    }
+    libraries = "\n".join(f"<script>{_web(name)}</script>" for name in _LIBRARIES)
+    return (
+        f"{_data('report', report.to_dict())}\n{_data('errors', errors)}\n{libraries}\n"
+        f"<script>{_web('report.js')}</script>"
+    )
+
+
+def _data(name: str, value: Any) -> str:
+    """Data for the script: JSON in which nothing ends the element."""
+    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
 
 
 def _head(report: DelegationReport) -> str:
@@ -95,8 +142,12 @@ def _split(report: DelegationReport) -> str:
 
 def _npu_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
     return [
-        ("on the NPU", f"{report.delegated:,}", f"of {plural(len(report.verdicts), 'operator')}", ""),
-        ("partitions", f"{report.partitions:,}", "calls to the NPU", ""),
+        (
+            "on the NPU",
+            f"{report.delegated:,} of {len(report.verdicts):,}",
+            f"operators, in {plural(report.partitions, 'partition')}",
+            "",
+        ),
         ("MACs on the NPU", _short(report.delegated_macs), f"of {report.macs:,} known", f"{report.delegated_macs:,}"),
         (
             "on the host",
@@ -117,8 +168,21 @@ def _core_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def _time_tile(latency: Latency) -> tuple[str, str, str, str]:
+    low, high = latency.band
+    digits = latency.digits
+    value = f"{latency.milliseconds:.{digits}f} ms"
+    return (
+        f"{escape(latency.processor)}, estimated",
+        value,
+        f"{low:.{digits}f} to {high:.{digits}f} ms",
+        escape(latency.source),
+    )
+
+
 def _tiles(report: DelegationReport) -> str:
-    tiles = _npu_tiles(report) if report.has_npu else _core_tiles(report)
+    tiles = [_time_tile(latency) for latency in report.latency]
+    tiles += _npu_tiles(report) if report.has_npu else _core_tiles(report)
     if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
         tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
     if report.accuracy is not None and report.accuracy.sqnr is not None:
@@ -163,7 +227,7 @@ def _partition(number: int, rows: list[Row], kind: str, largest: int, costs: boo
     head = f'<th class="number">MACs</th>{_CYCLES if costs else ""}<th></th>{more}'
     return f"""<details class="card" open>
 <summary><h2>Partition {number}</h2> <span class="about">{totals(rows, kind)}</span></summary>
-<div class="scroll"><table>
+<div class="scroll"><table class="sortable">
 <thead>
 <tr><th>{escape(kind)}</th><th>result</th>{head}<th>module</th><th>source</th></tr>
 </thead>

@@ -96,6 +96,7 @@ class Verdict:
         rewrites: names of the rewrites without which it would stay on the host.
         core: where it is computed in integers although it is not delegated, such as "Cortex-M33 (CMSIS-NN)"; "" where
             it is delegated or computed in float.
+        reads: operators, and inputs of the program, whose results it reads, by `node`; constants are left out.
     """
 
     ALSO: ClassVar = ("node",)
@@ -108,6 +109,7 @@ class Verdict:
     shape: tuple[int, ...] = ()
     rewrites: tuple[str, ...] = ()
     core: str = ""
+    reads: tuple[str, ...] = ()
 
     @property
     def node(self) -> str:
