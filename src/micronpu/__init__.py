@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         get_imx93_recipe,
         get_imxrt700_recipe,
     )
+    from micronpu.report.budgets import Budgets
 
 __version__ = "0.1.0"
 __all__ = [
+    "Budgets",
     "CompiledProgram",
     "MicroNpuError",
     "blame",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Budgets": "report.budgets",
     "CompiledProgram": "compiler.program",
     "blame": "accuracy.blame",
     "check": "compiler.compile:check_model",

@@ -11,6 +11,9 @@ class MicroNpuError(Exception):
         hint: what to try, as a clause without a full stop; printed after "Try:".
     """
 
+    exit_code = 1
+    """Of the command that ends with it."""
+
     def __init__(self, what: str, *, hint: str = "") -> None:
         self.what = what
         self.hint = hint
@@ -65,6 +68,12 @@ class RuntimeUnavailableError(MicroNpuError):
 
 class WrongResultError(MicroNpuError):
     """A compiled program gives something else than the quantized model that it was made of."""
+
+
+class BudgetError(MicroNpuError):
+    """A program takes more time or memory than it may, or is less accurate than it must be."""
+
+    exit_code = 3
 
 
 class InternalError(MicroNpuError):

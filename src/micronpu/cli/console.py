@@ -74,7 +74,7 @@ def progress() -> Iterator[Listener]:
 
 
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """A command that ends with a sentence and exit code 1 where something is wrong.
+    """A command that ends with a sentence and the exit code of the error where something is wrong.
 
     The command has a parameter ``debug``; where it is true the traceback is printed as well.
     """
@@ -84,7 +84,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
         try:
             command(*args, **kwargs)
         except MicroNpuError as error:
-            _fail(str(error), bool(kwargs.get("debug")))
+            _fail(str(error), bool(kwargs.get("debug")), error.exit_code)
         except (BrokenPipeError, typer.Exit, typer.Abort):
             raise  # typer's own ways to end
         except Exception as error:
@@ -97,9 +97,9 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     return run
 
 
-def _fail(sentence: str, debug: bool) -> None:
+def _fail(sentence: str, debug: bool, code: int = 1) -> None:
     console = errors()
     if debug:
         console.print(Text(traceback.format_exc()), soft_wrap=True)
     console.print(Text(f"Error: {sentence}", style="red"), soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -88,6 +89,12 @@ HeldOut = Annotated[
     ),
 ]
 _STANDARD_OUTPUT = Path("-")
+
+
+def _budget(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Budgets")
+
+
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -151,19 +158,49 @@ def compile_command(
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
     held_out: HeldOut = None,
+    max_ms: Annotated[
+        float | None, _budget("--max-ms", "MS", "Most milliseconds of a call, as the report estimates them.")
+    ] = None,
+    max_sram: Annotated[str | None, _budget("--max-sram", "BYTES", "Most bytes of SRAM, such as 256K or 1.5M.")] = None,
+    max_flash: Annotated[str | None, _budget("--max-flash", "BYTES", "Most bytes of the program's file.")] = None,
+    min_sqnr: Annotated[
+        float | None, _budget("--min-sqnr", "DB", "Least signal-to-noise ratio against the float model.")
+    ] = None,
+    min_accuracy: Annotated[
+        float | None, _budget("--min-accuracy", "NUMBER", "Least value of --metric on --eval-data with --labels.")
+    ] = None,
+    eval_data: Annotated[
+        str | None, _budget("--eval-data", "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.")
+    ] = None,
+    labels: Annotated[str | None, _budget("--labels", "FILE", "Their labels: FILE.npy or FILE.npz:name.")] = None,
+    metric: Annotated[
+        str | None, _budget("--metric", "NAME", "top1 (the default), auc, f1, mae, or file.py:function.")
+    ] = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
 
-    A float model is quantized first, with calibration data.
+    A float model is quantized first, with calibration data. A program that misses a budget is not written, its reports
+    are; the exit code is 3 then.
     """
+    from micronpu.cli.budgets import accuracy_budget, bytes_of
     from micronpu.cli.files import load_calibration, load_model
     from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
     options = chosen_options(context, find_target(target))
+    from micronpu.report.budgets import Budgets, check_budgets
+
+    budgets = Budgets(
+        max_ms=max_ms,
+        max_sram=bytes_of("--max-sram", max_sram),
+        max_flash=bytes_of("--max-flash", max_flash),
+        min_sqnr=min_sqnr,
+    )
+    if (min_accuracy is None) != (labels is None) or (min_accuracy is None) != (eval_data is None):
+        raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     for path in (output, report_html, report_json):
@@ -195,12 +232,17 @@ def compile_command(
             held_out=held_out,
             listener=listener,
         )
+    results = budgets.results(program.report)
+    if min_accuracy is not None and eval_data is not None and labels is not None:
+        results += (accuracy_budget(min_accuracy, loaded, program, eval_data, labels, metric),)
+    program.report = replace(program.report, budgets=results)
     out = _words(report_json)
     out.print(program)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
     _write_reports(program.report, report_html, report_json)
+    check_budgets(results)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)

@@ -38,6 +38,7 @@ from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quiet import quiet
+from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.runtime.digest import stamp
 from micronpu.targets.options import Options
@@ -97,6 +98,7 @@ def compile_model(
     allow_missing_kernels: bool = False,
     verify: bool = True,
     held_out: int | None = None,
+    budgets: Budgets | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -121,6 +123,7 @@ def compile_model(
             ``report.agreement`` and ``report.accuracy``.
         held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
             to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
+        budgets: what the program may take at most, and must reach at least; one that misses them is an error.
         listener: hears about progress.
 
     Returns:
@@ -128,6 +131,7 @@ def compile_model(
 
     Raises:
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
+        BudgetError: the program misses a budget.
     """
     check_switch("allow_missing_kernels", allow_missing_kernels)
     check_switch("verify", verify)
@@ -168,6 +172,10 @@ def compile_model(
         with clock.step("verify"):
             agreement, accuracy = verified(program_made, trial, host.reads)
         program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
+    if budgets is not None:
+        results = budgets.results(program_made.report)
+        check_budgets(results)
+        program_made.report = replace(program_made.report, budgets=results)
     return program_made
 
 

@@ -15,6 +15,7 @@ from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.agreement import Agreement
+from micronpu.report.budgets import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import MemoryReport
@@ -156,6 +157,7 @@ class DelegationReport:
         operations: the operations of the NPU programs in execution order; empty before compilation.
         core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
         memory: what it takes of the chip's memories; None before compilation.
+        budgets: limits that were set, and what the program takes of them.
         missing: figures that there are none of, with the reason: "time of the NPU", "energy" and so on.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
@@ -187,6 +189,7 @@ class DelegationReport:
     core_operations: tuple[Operation, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     memory: MemoryReport | None = None
+    budgets: tuple[BudgetResult, ...] = ()
 
     @property
     def operators(self) -> int:
