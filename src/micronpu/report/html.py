@@ -14,6 +14,7 @@ from micronpu.files import write_file
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
+from micronpu.report.memory import Region
 from micronpu.report.rows import (
     NOTHING,
     Row,
@@ -68,7 +69,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     everything = [row for members in rows.values() for row in members]
     costs = bool(total_cycles(everything))
     if graph and report.verdicts:
-        parts += [_web("network.html").strip(), _web("timeline.html").strip() if costs else ""]
+        parts += [_web("network.html").strip(), _web("timeline.html").strip() if costs else "", _memory(report)]
     # Bars are comparable over partitions: they share one scale.
     largest = max((_weight(row, costs) for row in everything), default=0)
     parts += [_partition(number, members, kind, largest, costs) for number, members in rows.items()]
@@ -180,8 +181,32 @@ def _time_tile(latency: Latency) -> tuple[str, str, str, str]:
     )
 
 
+def _memory_tile(region: Region) -> tuple[str, str, str, str]:
+    of = f"of {_size(region.capacity)}: " if region.capacity is not None else ""
+    items = "\n".join(f"{item.bytes:,} {item.what}" for item in region.items)
+    verdict = f"<strong>{region.verdict}</strong>" if region.over else region.verdict
+    return escape(region.name.upper()), _size(region.bytes), of + verdict, escape(items)
+
+
+def _memory(report: DelegationReport) -> str:
+    """Who lies where when; the script draws it, the sentences stand by themselves."""
+    arenas = [a for a in (report.memory.arenas if report.memory is not None else ()) if a.tensors]
+    if not arenas:
+        return ""
+    parts = "\n".join(
+        f'<figure class="arena" data-arena="{number}"><figcaption>{escape(str(arena))}.</figcaption></figure>'
+        for number, arena in enumerate(report.memory.arenas if report.memory is not None else ())
+        if arena.tensors
+    )
+    return f"""<section class="card">
+<h2>Memory over time</h2> <span class="about">a column is a step, a row of it bytes of the arena</span>
+{parts}
+</section>"""
+
+
 def _tiles(report: DelegationReport) -> str:
     tiles = [_time_tile(latency) for latency in report.latency]
+    tiles += [_memory_tile(region) for region in (report.memory.regions if report.memory is not None else ())]
     tiles += _npu_tiles(report) if report.has_npu else _core_tiles(report)
     if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
         tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
@@ -192,7 +217,7 @@ def _tiles(report: DelegationReport) -> str:
         tiles.append(("SQNR against float", value, rows, report.accuracy.measured_on))
     if report.program_bytes:
         size = report.program_bytes
-        tiles.append((".pte", f"{size / 1024:,.1f} KiB", f"{size:,} bytes", ""))
+        tiles.append((".pte", _size(size), f"{size:,} bytes", ""))
     return (
         '<section class="tiles">\n'
         + "\n".join(
@@ -202,6 +227,11 @@ def _tiles(report: DelegationReport) -> str:
         )
         + "\n</section>"
     )
+
+
+def _size(count: int) -> str:
+    """``33.5 KiB``; from a mebibyte on ``3.82 MiB``."""
+    return f"{count / 2**20:.4g} MiB" if count >= 2**20 else f"{count / 1024:,.1f} KiB"
 
 
 def _short(count: int) -> str:

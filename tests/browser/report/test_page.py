@@ -15,6 +15,7 @@ import pytest
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.estimate import Latency
+from micronpu.report.memory import Arena, Item, Life, MemoryReport, Region
 from micronpu.report.verdict import Reason, Verdict
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -55,7 +56,10 @@ def report(blocks: int) -> DelegationReport:
         operations.append(Operation(0, "conv2d", f"conv2d {ODD}", (1, 5, 5, 8), 1000 + b, origins[0], cost))
         last = names[2]
     latency = (Latency("NPU", 1000, 500.0, 0.8, 1.2, "a model"),)
-    return DelegationReport("chip", tuple(verdicts), operations=tuple(operations), latency=latency)
+    lives = tuple(Life(f"tensor {i}", 100 + i, 100 * (i % 2), i, i + 1) for i in range(4))
+    arena = Arena("planned memory 1", "sram", 302, 205, ("a", "b", "c", "d", "e"), lives)
+    memory = MemoryReport((Region("sram", "sram", (Item("planned memory 1", 302),), 300),), (arena,), (302,), 0, 0)
+    return DelegationReport("chip", tuple(verdicts), operations=tuple(operations), latency=latency, memory=memory)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,15 @@ def test_an_operation_shows_its_cost(opened: Callable[[int], Browser]) -> None:
     page.execute_script("document.querySelectorAll('#timeline rect')[4].dispatchEvent(new MouseEvent('click'))")
     said = text(page, "#details")
     assert "conv_4" in said and "104, arithmetic 104" in said and "40 cycles" in said and "net.py:1" in said
+
+
+def test_memory_is_drawn_and_what_is_over_said(opened: Callable[[int], Browser]) -> None:
+    page = opened(6)
+    assert "over by 2 bytes" in text(page, ".tiles strong")
+    assert page.execute_script("return document.querySelectorAll('.arena .tensor').length") == 4
+    tops = page.execute_script("return [...document.querySelectorAll('.arena .top title')].map(t => t.textContent)")
+    assert [t.split("\n")[0] for t in tops] == ["tensor 2", "tensor 3"], "most is alive while both are"
+    assert "205; at the peak (d): 103 tensor 3, 102 tensor 2" in text(page, ".arena figcaption")
 
 
 def test_colours_follow_the_mode(opened: Callable[[int], Browser]) -> None:

@@ -324,11 +324,11 @@
     for (const operation of rows) {
       const part = document.createElementNS(space, "rect");
       const wide = (width * operation.cost.cycles) / total;
-      const bound = operation.cost.arithmetic_cycles >= operation.cost.cycles ? "arithmetic" : "memory";
+      const bound = operation.cost.bound_by in operation.cost.memory_cycles ? "memory" : "arithmetic";
       const attributes = { x: at, y: 0, width: Math.max(wide - 0.6, 0.2), height, class: bound };
       for (const [name, value] of Object.entries(attributes)) part.setAttribute(name, value);
       const title = document.createElementNS(space, "title");
-      title.textContent = `${operation.operation} ${shape(operation.shape)}\n${count(operation.cost.cycles)} cycles (${((100 * operation.cost.cycles) / total).toFixed(1)} %), bound by ${bound}\n${file(operation.source)}`;
+      title.textContent = `${operation.operation} ${shape(operation.shape)}\n${count(operation.cost.cycles)} cycles (${((100 * operation.cost.cycles) / total).toFixed(1)} %), bound by ${operation.cost.bound_by}\n${file(operation.source)}`;
       part.append(title);
       part.addEventListener("click", () => {
         if (view && operation.nodes.length) select(operation.nodes[0]);
@@ -338,6 +338,38 @@
       at += wide;
     }
     box.append(svg);
+  }
+
+  // ---- memory over time ---------------------------------------------------------------------------------------------
+
+  function drawArena(box) {
+    const arena = report.memory.arenas[box.dataset.arena];
+    const space = "http://www.w3.org/2000/svg";
+    const steps = Math.max(arena.steps.length, ...arena.tensors.map((t) => t.last + 1));
+    const width = 1000, height = 220;
+    const svg = document.createElementNS(space, "svg");
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("preserveAspectRatio", "none");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", `${arena.tensors.length} tensors in ${count(arena.bytes)} bytes over ${steps} steps`);
+    const rectangle = (x, y, w, h, kind, words) => {
+      const made = document.createElementNS(space, "rect");
+      for (const [name, value] of Object.entries({ x, y, width: w, height: h, class: kind })) made.setAttribute(name, value);
+      const title = document.createElementNS(space, "title");
+      title.textContent = words;
+      made.append(title);
+      svg.append(made);
+    };
+    const at = (step) => (width * step) / steps;
+    rectangle(at(arena.peak_step), 0, at(1), height, "peak", `the peak: ${arena.steps[arena.peak_step] || ""}`);
+    for (const t of arena.tensors) {
+      // Offsets grow upwards, as memory is drawn.
+      const tall = (height * t.bytes) / arena.bytes;
+      rectangle(at(t.first), height - (height * (t.offset + t.bytes)) / arena.bytes, at(t.last - t.first + 1), Math.max(tall, 1),
+        arena.peak.includes(t.name) ? "tensor top" : "tensor",
+        `${t.name}\n${count(t.bytes)} bytes at ${count(t.offset)}\n${arena.steps[t.first] || ""} to ${arena.steps[t.last] || ""}`);
+    }
+    box.prepend(svg);
   }
 
   // ---- tables -------------------------------------------------------------------------------------------------------
@@ -367,6 +399,7 @@
 
   document.querySelectorAll("table.sortable").forEach(sortable);
   drawTimeline();
+  document.querySelectorAll(".arena").forEach(drawArena);
   // The page is painted first; a large network takes a moment.
   requestAnimationFrame(() => setTimeout(() => {
     if (!nodes.length) return;
