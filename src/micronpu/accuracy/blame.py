@@ -22,6 +22,7 @@ from micronpu.quantize.calibrate import calibrated, calibration_batches, convert
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.settings_file import Quantization
 from micronpu.quiet import quiet
 from micronpu.report.accuracy import decibels
 from micronpu.report.blame import Blame, LayerError, Sort
@@ -47,6 +48,7 @@ def blame(
     per_channel: bool = True,
     activations: Activations = "int8",
     quantizer: StaticQuantizer | None = None,
+    quantization: Quantization | None = None,
     options: Options | None = None,
     sort: Sort = "output",
     listener: Listener | None = None,
@@ -60,7 +62,7 @@ def blame(
         target: decides what is quantized how; see ``micronpu targets``.
         calibration: inputs that choose the ranges; those of ``data`` unless given, which the result says.
         example_inputs: the first of ``data`` unless given.
-        per_channel, activations, quantizer, options: as for `micronpu.compile`.
+        per_channel, activations, quantizer, quantization, options: as for `micronpu.compile`.
         sort: worst first by "output" (the part of the output's error that the layer adds), "own" or "total".
         listener: hears about progress.
 
@@ -71,7 +73,7 @@ def blame(
     tell = listener or (lambda name, part: None)
     examples = _examples(data, example_inputs)
     device = device_for(target, options)
-    chosen = quantizer_for(device, quantizer, False, per_channel, activations, None)
+    chosen = quantizer_for(device, quantizer, False, per_channel, activations, None, quantization)
     tell("export", 0.0)
     module = float_module(model, examples)
     rows = calibration_batches(data, examples, kind="blame")
@@ -143,7 +145,7 @@ def measure(
     for parameter in exact.parameters():
         parameter.requires_grad_(False)
     with quiet(), one_thread():
-        found = SideBySide(exact, converted(prepared))
+        found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
         for number, row in enumerate(listed):
             tell("blame", number / len(listed))
             found.add(row, follow=follow)

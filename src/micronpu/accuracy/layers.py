@@ -17,50 +17,22 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
-from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.frontend.program import (
     arguments,
-    aten_overload,
     is_compute,
     is_dequantize,
     is_quantize,
     qualified_name,
 )
+from micronpu.quantize.floats import FloatRun, called
 from micronpu.quantize.transforms import constant_nodes
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2
 """Random directions at the output along which a row's errors are followed back."""
-
-
-class FloatRun(Interpreter):
-    """Runs a prepared module without its observers and keeps every value.
-
-    Args:
-        gradients: keep what `backward` needs.
-    """
-
-    def __init__(self, prepared: GraphModule, *, gradients: bool = False) -> None:
-        super().__init__(prepared, garbage_collect_values=False)
-        self.gradients = gradients
-        self.values: dict[str, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        if n.op == "call_module" and isinstance(self.module.get_submodule(str(n.target)), ObserverBase):
-            result = self.fetch_args_kwargs_from_env(n)[0][0]
-        elif n.op == "call_function":
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = _called(n, args, kwargs)
-        else:
-            result = super().run_node(n)
-        is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
-        if self.gradients and is_float and n.op != "get_attr" and not result.requires_grad:
-            result = result.detach().requires_grad_()
-        self.values[n.name] = result
-        return result
 
 
 @dataclass
@@ -295,16 +267,7 @@ def _compute(module: GraphModule, node: Node, env: Mapping[Any, Any]) -> Any:
         return args[0]
     if node.op == "call_module":
         return module.get_submodule(str(node.target))(*args, **kwargs)
-    return _called(node, args, kwargs)
-
-
-def _called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The result of a call; an operand that it would write into is copied, since others have a use for it."""
-    overload = aten_overload(node)
-    if overload is not None and overload._schema.is_mutable and isinstance(args[0], torch.Tensor):
-        args = (args[0].clone(), *args[1:])
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return called(node, args, kwargs)
 
 
 def _origin(node: Any) -> Node:

@@ -10,6 +10,17 @@ import typer
 from micronpu.cli import console
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
+from micronpu.cli.quantization import (
+    AdaptiveRounding,
+    BiasCorrection,
+    Equalize,
+    InputObserver,
+    Observer,
+    Percentile,
+    QuantizationFile,
+    WeightObserver,
+    chosen_quantization,
+)
 from micronpu.files import check_writable
 
 Sort = Annotated[
@@ -48,6 +59,14 @@ def blame(
     activations: Annotated[
         str, typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it.")
     ] = "int8",
+    quantization: QuantizationFile = None,
+    activation_observer: Observer = None,
+    percentile: Percentile = None,
+    input_observer: InputObserver = None,
+    weight_observer: WeightObserver = None,
+    equalize: Equalize = False,
+    bias_correction: BiasCorrection = False,
+    adaptive_rounding: AdaptiveRounding = False,
     sort: Sort = "output",
     report_json: Annotated[
         Path | None,
@@ -80,6 +99,16 @@ def blame(
             example_inputs=loaded.examples,
             per_channel=not per_tensor,
             activations=check_activations(activations, "--activations"),
+            quantization=chosen_quantization(
+                quantization,
+                activation_observer,
+                percentile,
+                input_observer,
+                weight_observer,
+                equalize,
+                bias_correction,
+                adaptive_rounding,
+            ),
             options=options,
             sort=check_sort(sort),
             listener=listener,

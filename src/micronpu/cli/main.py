@@ -18,6 +18,17 @@ from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
+from micronpu.cli.quantization import (
+    AdaptiveRounding,
+    BiasCorrection,
+    Equalize,
+    InputObserver,
+    Observer,
+    Percentile,
+    QuantizationFile,
+    WeightObserver,
+    chosen_quantization,
+)
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
 
@@ -155,6 +166,14 @@ def compile_command(
     per_tensor: PerTensor = False,
     activations: Activations = "int8",
     io: InOut = None,
+    quantization: QuantizationFile = None,
+    activation_observer: Observer = None,
+    percentile: Percentile = None,
+    input_observer: InputObserver = None,
+    weight_observer: WeightObserver = None,
+    equalize: Equalize = False,
+    bias_correction: BiasCorrection = False,
+    adaptive_rounding: AdaptiveRounding = False,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
     held_out: HeldOut = None,
@@ -226,6 +245,16 @@ def compile_command(
             per_channel=not per_tensor,
             activations=check_activations(activations, "--activations"),
             io=check_activations(io, "--io") if io is not None else None,
+            quantization=chosen_quantization(
+                quantization,
+                activation_observer,
+                percentile,
+                input_observer,
+                weight_observer,
+                equalize,
+                bias_correction,
+                adaptive_rounding,
+            ),
             options=options,
             allow_missing_kernels=allow_missing_kernels,
             verify=verify,

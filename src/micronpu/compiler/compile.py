@@ -37,6 +37,7 @@ from micronpu.quantize.calibrate import calibration_batches, graph_module, quant
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation
@@ -94,6 +95,7 @@ def compile_model(
     activations: Activations = "int8",
     io: Activations | None = None,
     quantizer: StaticQuantizer | None = None,
+    quantization: Quantization | None = None,
     options: Options | None = None,
     allow_missing_kernels: bool = False,
     verify: bool = True,
@@ -116,6 +118,8 @@ def compile_model(
         io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
         quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
             place of the three above.
+        quantization: observers, corrections, and parts of the model apart: the path of a TOML file, or a dictionary of
+            its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see docs/accuracy.md.
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
             for, for those who register their own.
@@ -140,7 +144,7 @@ def compile_model(
     device = device_for(target, options)
     if not verify:
         device = device.unverified()
-    quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io)
+    quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io, quantization)
     quantized, examples, borders, rows, trial = quantized_module(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
     )
@@ -371,10 +375,21 @@ def quantizer_for(
     per_channel: bool,
     activations: Activations,
     io: Activations | None,
+    quantization: Quantization | None = None,
 ) -> StaticQuantizer:
-    """The user's quantizer, or the device's."""
+    """The user's quantizer, or the device's with what the user says of quantization.
+
+    Raises:
+        OptionError: they contradict each other, or a value does not fit.
+    """
     if given is None:
-        return device.quantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        made = device.quantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
+        return made if quantization is None else configure(made, quantization)
+    if quantization is not None:
+        raise OptionError(
+            "`quantizer` and `quantization` are both given, and each says how parts are quantized.",
+            hint="micronpu.quantize.settings_file.configure(quantizer, quantization)",
+        )
     if not isinstance(given, StaticQuantizer):
         raise OptionError(
             f"`quantizer` is a {type(given).__name__}.",

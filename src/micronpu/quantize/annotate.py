@@ -62,7 +62,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
     """
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node):
-            node.meta[KEY] = QuantizationAnnotation(output_qspec=io.border_activation, _annotated=True)
+            node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation, _annotated=True)
         elif node.op == "output":
             results: dict[Node, QuantizationSpecBase] = {}
             for result in filter(_is_float, node.all_input_nodes):
@@ -119,7 +119,7 @@ def _annotate_node(
             return
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:
-        _annotate_input(operand, config.border_activation)
+        _annotate_input(operand, config.input_activation)
     if rule.symmetric:
         for operand in operands:
             _make_symmetric(operand, config)

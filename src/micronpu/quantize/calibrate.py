@@ -18,6 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
+from micronpu.quantize.corrections import Corrections, correct
 from micronpu.quiet import quiet
 
 Progress = Callable[[int], None]
@@ -246,11 +247,15 @@ def calibrated(
     return prepared
 
 
-def converted(prepared: GraphModule) -> GraphModule:
-    """convert_pt2e: the quantized module; the prepared one is used up."""
+def converted(
+    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], corrections: Corrections | None
+) -> GraphModule:
+    """convert_pt2e behind the corrections that need data: the quantized module; the prepared one is used up."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
     with quiet(), torch.no_grad(), one_thread():
+        if corrections is not None:
+            correct(prepared, batches, corrections)
         quantized: GraphModule = convert_pt2e(prepared)
     return quantized
 
@@ -258,12 +263,14 @@ def converted(prepared: GraphModule) -> GraphModule:
 def quantize(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
 ) -> GraphModule:
-    """prepare_pt2e, calibration and convert_pt2e.
+    """prepare_pt2e, calibration, corrections and convert_pt2e.
 
     Args:
         progress: called with the number of batches done.
     """
-    return converted(calibrated(module, batches, quantizer, progress))
+    prepared = calibrated(module, batches, quantizer, progress)
+    settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
+    return converted(prepared, batches, settings.corrections if settings is not None else None)
 
 
 def calibrate_and_quantize(

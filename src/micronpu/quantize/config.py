@@ -24,7 +24,14 @@ from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
-from micronpu.quantize.observers import RangeObserver
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.observers import (
+    LeastErrorObserver,
+    LeastErrorWeights,
+    LeastErrorWeightsPerChannel,
+    PercentileObserver,
+    RangeObserver,
+)
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
 # well inside float32.
@@ -32,7 +39,8 @@ ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
 # Small enough for a channel with tiny weights to keep its own grid.
 WEIGHT_EPS = 2**-24
 
-ActivationObserver = Literal["histogram", "minmax", "moving_average"]
+ActivationObserver = Literal["histogram", "mse", "percentile", "minmax", "moving_average"]
+WeightObserver = Literal["minmax", "mse"]
 Activations = Literal["int8", "int16"]
 
 
@@ -76,9 +84,14 @@ class QuantizationConfig:
         activations: "int8", asymmetric, or "int16", symmetric (16x8), for NPUs that have it.
         is_qat: fake quantization that lets gradients pass, for `prepare_qat_pt2e`, rather than observers.
         activation_observer: where the range of an activation comes from in post-training quantization: "histogram"
-            (the range with the least squared error), "minmax" (every value seen) or "moving_average" (of the extremes
-            per batch).  QAT always takes the moving average.  Of 65536 steps none are worth clipping for: int16 takes
-            every value seen for "histogram", too.
+            (the range with the least squared error of values that are spread evenly over a step), "mse" (the same with
+            the error of each value as it is rounded), "percentile" (all but a small share at either end), "minmax"
+            (every value seen) or "moving_average" (of the extremes per batch).  QAT always takes the moving average.
+            Of 65536 steps none are worth clipping for: int16 takes every value seen for the first three, too.
+        percentile: for "percentile", of the values that are inside at either end, above 50 and up to 100.
+        input_observer: the same for the inputs of the program, of which nothing is clipped unless this says so.
+        weight_observer: where the range of weights comes from: "minmax" (the largest weight) or "mse" (the range with
+            the least squared error).
         freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
             with small batches.  Their weight and bias are trained all the same.
 
@@ -94,6 +107,9 @@ class QuantizationConfig:
     freeze_batch_norm: bool = False
     activations: Activations = "int8"
     weight_bits: int = 8
+    percentile: float = 99.99
+    input_observer: ActivationObserver = "minmax"
+    weight_observer: WeightObserver = "minmax"
 
     def __post_init__(self) -> None:
         if self.weight_bits not in _WEIGHT_BITS or isinstance(self.weight_bits, bool):
@@ -102,9 +118,16 @@ class QuantizationConfig:
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
-        known = get_args(ActivationObserver)
-        if self.activation_observer not in known:
-            raise OptionError(f"`activation_observer` is {self.activation_observer!r}; it is one of {list(known)}.")
+        for name, kind in (
+            ("activation_observer", ActivationObserver),
+            ("input_observer", ActivationObserver),
+            ("weight_observer", WeightObserver),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(get_args(kind))}.")
+        share = self.percentile
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
+            raise OptionError(f"`percentile` is {share!r}; it is above 50 and up to 100.", hint="99.9 or 99.99")
         if self.freeze_batch_norm and not self.is_qat:
             raise OptionError(
                 "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
@@ -122,12 +145,7 @@ class QuantizationConfig:
         if self.is_qat:
             observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
         else:
-            kinds = {
-                "histogram": RangeObserver if self.activations == "int8" else MinMaxObserver,
-                "minmax": MinMaxObserver,
-                "moving_average": MovingAverageMinMaxObserver,
-            }
-            observer = kinds[self.activation_observer].with_args(eps=eps)
+            observer = self._observer().with_args(eps=eps)
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
@@ -136,6 +154,14 @@ class QuantizationConfig:
             is_dynamic=False,
             observer_or_fake_quant_ctr=observer,
         )
+
+    def _observer(self) -> Any:
+        """The class of observers after training, with the arguments that are special to it."""
+        kinds: dict[str, Any] = {"minmax": MinMaxObserver, "moving_average": MovingAverageMinMaxObserver}
+        if self.activations == "int8":
+            kinds |= {"histogram": RangeObserver, "mse": LeastErrorObserver}
+            kinds["percentile"] = PercentileObserver.with_args(percentile=self.percentile)
+        return kinds.get(self.activation_observer, MinMaxObserver)
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
         """What an operator dictates for its result."""
@@ -153,13 +179,20 @@ class QuantizationConfig:
 
     @property
     def border_activation(self) -> QuantizationSpec:
-        """As `activation`, for inputs and outputs of the program: nothing that calibration has seen is clipped.
+        """As `activation`, for outputs of the program: nothing that calibration has seen is clipped.
 
         Two clipped class scores would be equal, and which of them is the largest decides.
         """
-        if self.is_qat or self.activation_observer != "histogram":
+        if self.is_qat or self.activation_observer == "moving_average":
             return self.activation
         return replace(self, activation_observer="minmax").activation
+
+    @property
+    def input_activation(self) -> QuantizationSpec:
+        """As `activation`, for inputs of the program."""
+        if self.is_qat or (self.activation_observer == "moving_average" and self.input_observer == "minmax"):
+            return self.activation
+        return replace(self, activation_observer=self.input_observer).activation
 
     @property
     def symmetric_activation(self) -> QuantizationSpec:
@@ -169,7 +202,15 @@ class QuantizationConfig:
     def weight(self, axis: int) -> QuantizationSpec:
         """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
         limit = 2 ** (self.weight_bits - 1) - 1
-        if self.is_qat:
+        if self.weight_observer == "mse":
+            least = LeastErrorWeightsPerChannel if self.per_channel else LeastErrorWeights
+            channels = {"ch_axis": axis} if self.per_channel else {}
+            observer = (
+                FakeQuantize.with_args(observer=least, eps=WEIGHT_EPS, **channels)
+                if self.is_qat
+                else least.with_args(eps=WEIGHT_EPS)
+            )
+        elif self.is_qat:
             kind = MovingAveragePerChannelMinMaxObserver if self.per_channel else MovingAverageMinMaxObserver
             # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
             # Not torch's fused kernel, which never goes below a scale of 6.1e-5 where conversion does.
@@ -296,7 +337,8 @@ class QuantizationSettings:
 
     The most specific setting wins: by node name, by a finder, by module name (the longest that fits), then by module
     type (the innermost), then by operator, then the global one.  ``io`` is for the inputs and outputs of the program,
-    where it is given: they are then integers outside of the program, too.
+    where it is given: they are then integers outside of the program, too.  ``corrections`` are for the whole
+    model.
     """
 
     default: Setting = field(default_factory=QuantizationConfig)
@@ -307,6 +349,7 @@ class QuantizationSettings:
     finders: list[tuple[Finder, Setting]] = field(default_factory=list)
     found: dict[str, Setting] = field(default_factory=dict)
     io: Setting = None
+    corrections: Corrections = field(default_factory=Corrections)
 
     def find(self, model: GraphModule) -> None:
         """Asks the finders about a model; of several the last one decides."""

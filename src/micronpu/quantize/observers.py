@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torchao.quantization.pt2e import HistogramObserver
+from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
 # Candidates for each end of a range; the least error is so flat that more of them change nothing.
 _CANDIDATES = 64
@@ -57,3 +59,122 @@ def _squares(bound: torch.Tensor, moments: list[torch.Tensor]) -> torch.Tensor:
     """Sum of (x - bound)^2 over values given by their number, sum and sum of squares."""
     number, total, squares = moments
     return (squares - 2 * bound * total + bound**2 * number).clamp(min=0.0)
+
+
+class LeastErrorObserver(RangeObserver):
+    """As `RangeObserver`, with the error that rounding really makes.
+
+    `RangeObserver` takes the values to be spread evenly over a step. After a ReLU half of them are zero, which every
+    grid holds exactly; an average of few inputs has few different values. Here each bin is rounded to each grid.
+
+        error(low, high) = sum over bins of count * (x - round(x))^2, x being the bin's middle, or zero itself
+    """
+
+    zeros: int = 0
+    """How many of the values were exactly zero."""
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        self.zeros += int((x_orig == 0).sum())
+        result: torch.Tensor = super().forward(x_orig)
+        return result
+
+    def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = float(self.min_val), float(self.max_val)
+        width = (high - low) / self.bins
+        if width == 0.0:
+            return self.min_val, self.max_val
+        count = self.histogram.double().cpu().clone()
+        middle = low + width * (torch.arange(self.bins, dtype=torch.float64) + 0.5)
+        if low <= 0.0 <= high:
+            home = min(int(-low / width), self.bins - 1)
+            count[home] = (count[home] - self.zeros).clamp(min=0.0)
+        symmetric = self.qscheme == torch.per_tensor_symmetric
+        parts = 1.0 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES
+        # One end at a time from the best of the coarse search, since all pairs of ends would take seconds per network.
+        first, last = (float(v) for v in super()._non_linear_param_search())
+        steps = self.quant_max - self.quant_min
+        for _ in range(2):
+            lows = (min(low, 0.0) * parts) if low < 0 else torch.zeros(1, dtype=torch.float64)
+            first = float(lows[_errors(count, middle, lows, torch.tensor(last), steps, symmetric).argmin()])
+            highs = (max(high, 0.0) * parts) if high > 0 else torch.zeros(1, dtype=torch.float64)
+            last = float(highs[_errors(count, middle, torch.tensor(first), highs, steps, symmetric).argmin()])
+        return torch.tensor(first).to(self.min_val), torch.tensor(last).to(self.max_val)
+
+
+def _errors(
+    count: torch.Tensor, values: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int, symmetric: bool
+) -> torch.Tensor:
+    """Squared error of values [bins] that occur ``count`` times on the grids of some ranges [ranges]."""
+    low, high = torch.broadcast_tensors(low.double().clamp(max=0.0), high.double().clamp(min=0.0))
+    if symmetric:
+        high = torch.maximum(-low, high)
+        low = -high
+    step = ((high - low) / steps).clamp(min=1e-30)[:, None]
+    zero = torch.round(low[:, None] / step)
+    rounded = torch.clamp(torch.round(values / step) - zero, 0, steps) + zero
+    return (count * (rounded * step - values) ** 2).sum(1)
+
+
+class PercentileObserver(RangeObserver):
+    """The range that leaves the same small share of the values outside at either end, whatever that costs.
+
+    Args:
+        percentile: of the values that are in the range at either end, such as 99.99.
+    """
+
+    def __init__(self, *arguments: Any, percentile: float = 99.99, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.percentile = percentile
+
+    def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = float(self.min_val), float(self.max_val)
+        width = (high - low) / self.bins
+        if width == 0.0:
+            return self.min_val, self.max_val
+        below = torch.cumsum(self.histogram.double().cpu(), 0)
+        outside = (1 - self.percentile / 100) * below[-1]
+        # The bins in which the share is passed belong to the range.
+        first = int(torch.searchsorted(below, outside, right=True))
+        last = int(torch.searchsorted(below, below[-1] - outside)) + 1
+        ends = min(low + width * first, max(high, 0.0)), max(low + width * min(last, self.bins), min(low, 0.0))
+        return torch.tensor(ends[0]).to(self.min_val), torch.tensor(ends[1]).to(self.max_val)
+
+
+class LeastErrorWeights(MinMaxObserver):
+    """The symmetric range of a weight tensor with the least squared error.
+
+    A single large weight makes the steps of all others large. Ranges from all to a fifth of the largest weight are
+    compared:
+
+        error(range) = sum (w - clip(round(w / step), -n, n) * step)^2, step = range / n, n = quant_max
+    """
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        weights = x_orig.detach().reshape(1, -1)
+        best = least_error_ranges(weights, self.quant_max)
+        self.min_val, self.max_val = -best[0], best[0]
+        return x_orig
+
+
+class LeastErrorWeightsPerChannel(PerChannelMinMaxObserver):
+    """As `LeastErrorWeights`, with a range for each channel."""
+
+    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
+        weights = x_orig.detach().transpose(0, self.ch_axis).reshape(x_orig.shape[self.ch_axis], -1)
+        best = least_error_ranges(weights, self.quant_max)
+        self.min_val, self.max_val = -best, best
+        return x_orig
+
+
+def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
+    """For each row of [rows, weights] the largest value of the best grid with 2 * most + 1 steps."""
+    peak = weights.abs().amax(1) if weights.numel() else weights.new_zeros(len(weights))
+    best, least = peak.clone(), torch.full_like(peak, torch.inf)
+    for number in range(_CANDIDATES):
+        limit = peak * (1 - 0.8 * number / _CANDIDATES)
+        step = (limit / most).clamp(min=1e-30)[:, None]
+        rounded = torch.clamp(torch.round(weights / step), -most, most) * step
+        error = (rounded - weights).square().sum(1)
+        better = error < least
+        best, least = torch.where(better, limit, best), torch.where(better, error, least)
+    return best

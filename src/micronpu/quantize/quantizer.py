@@ -26,6 +26,8 @@ from micronpu.quantize.config import (
     stamped,
     type_key,
 )
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.equalize import equalize
 from micronpu.quantize.qat import share_ranges
 from micronpu.quantize.simulate import reveal, simulate_batch_norms
 from micronpu.quantize.switches import check_rewrites
@@ -144,6 +146,19 @@ class StaticQuantizer(Quantizer):
         self.settings.io = self._checked(config)
         return self
 
+    def set_corrections(self, corrections: Corrections) -> Self:
+        """Sets what is done to weights and biases of the whole model beside rounding them.
+
+        Equalization happens in whatever flow the quantizer is used in; the corrections that need data in
+        `micronpu.compile` and `calibrate_and_quantize`, and not between torchao's own functions.
+        """
+        if not isinstance(corrections, Corrections):
+            raise OptionError(
+                f"`set_corrections` got a {type(corrections).__name__}.", hint="Corrections(adaptive_rounding=True)"
+            )
+        self.settings.corrections = corrections
+        return self
+
     def _checked(self, config: QuantizationConfig | None) -> QuantizationConfig | None:
         if config is not None and not isinstance(config, QuantizationConfig):
             raise OptionError(
@@ -177,6 +192,8 @@ class StaticQuantizer(Quantizer):
         self.settings.check(model)
         stamp(model, self.settings)
         shims.apply()
+        if self.settings.corrections.equalize:
+            equalize(model)
         if self.is_qat:
             model.meta[IN_TRAINING] = True
             simulate_batch_norms(model, self._config_of)

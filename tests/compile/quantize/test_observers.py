@@ -12,7 +12,14 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import graph_module, one_thread
-from micronpu.quantize.observers import RangeObserver
+from micronpu.quantize.observers import (
+    LeastErrorObserver,
+    LeastErrorWeights,
+    LeastErrorWeightsPerChannel,
+    PercentileObserver,
+    RangeObserver,
+    least_error_ranges,
+)
 
 
 def observer(*batches, qscheme=torch.per_tensor_affine):
@@ -113,3 +120,75 @@ def test_threads_are_given_back():
         assert torch.get_num_threads() == 1
         raise ZeroDivisionError
     assert torch.get_num_threads() == before
+
+
+def of_kind(kind, *batches, **options):
+    made = kind(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine, eps=2**-16, **options)
+    for batch in batches:
+        made(batch)
+    return made
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_least_error_is_that_of_every_value_as_it_is_rounded(name):
+    x = DISTRIBUTIONS[name]
+    scale, zero_point = of_kind(LeastErrorObserver, *x.split(4_000)).calculate_qparams()
+    found = squared_error(x.numpy(), scale.item(), zero_point.item())
+    low, high = min(x.min().item(), 0.0), max(x.max().item(), 0.0)
+    parts = np.linspace(0.1, 1.0, 40)
+    steps = [((high * b - low * a) / 255, low * a) for a, b in itertools.product(parts, parts)]
+    assert found < 1.05 * min(squared_error(x.numpy(), s, -128 - np.rint(lowest / s)) for s, lowest in steps)
+
+
+def test_values_that_every_grid_holds_cost_nothing():
+    """A tensor that is zero but for few values: the range is theirs, whatever the zeros would cost elsewhere."""
+    few = random(6, 400).abs()
+    x = torch.cat([torch.zeros(40_000), few])
+    errors = []
+    for kind in (LeastErrorObserver, RangeObserver):
+        scale, zero_point = of_kind(kind, x).calculate_qparams()
+        errors.append(squared_error(few.numpy(), scale.item(), zero_point.item()))
+    assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("percentile", [99.0, 99.9])
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "after relu", "negative"])
+def test_the_percentile(name, percentile):
+    x = DISTRIBUTIONS[name]
+    made = of_kind(PercentileObserver, *x.split(4_000), percentile=percentile)
+    scale, zero_point = (float(v) for v in made.calculate_qparams())
+    lowest, highest = (-128 - zero_point - 0.5) * scale, (127 - zero_point + 0.5) * scale
+    share = 1 - percentile / 100
+    for outside, reaches in (((x < lowest), x.min() < 0), ((x > highest), x.max() > 0)):
+        found = float(outside.float().mean())
+        assert 0.5 * share < found < 1.5 * share if reaches else found == 0.0
+
+
+def test_the_range_of_weights_with_the_least_error():
+    weights = random(7, 4, 3, 3, 3)
+    weights[1] = weights[1] ** 3
+    weights[2] = 0.0
+    found = least_error_ranges(weights.reshape(4, -1), 7)
+    for row, limit in zip(weights.reshape(4, -1).double(), found, strict=True):
+        peak = float(row.abs().max())
+        if not peak:
+            assert limit == 0.0
+            continue
+
+        def error(most, row=row):
+            step = most / 7
+            return float((torch.clamp(torch.round(row / step), -7, 7) * step - row).square().sum())
+
+        assert error(float(limit)) <= 1.02 * min(error(peak * part) for part in np.linspace(0.21, 1.0, 60))
+        assert error(float(limit)) <= error(peak)
+    assert (found < weights.reshape(4, -1).abs().amax(1)).sum() >= 2  # clipping pays with so few steps
+    made = LeastErrorWeightsPerChannel(
+        dtype=torch.int8, quant_min=-7, quant_max=7, qscheme=torch.per_channel_symmetric, ch_axis=0
+    )
+    made(weights)
+    assert torch.allclose(made.calculate_qparams()[0][:2] * 7, found[:2], rtol=0.1)
+    single = LeastErrorWeights(dtype=torch.int8, quant_min=-7, quant_max=7, qscheme=torch.per_tensor_symmetric)
+    single(weights)
+    assert float(single.calculate_qparams()[0]) * 7.5 == pytest.approx(
+        float(least_error_ranges(weights.reshape(1, -1), 7)[0]), rel=0.1
+    )

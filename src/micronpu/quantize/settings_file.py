@@ -1,0 +1,120 @@
+"""Quantization as a file: what `compile` is told about observers, corrections and parts of a model, in TOML.
+
+    equalize = true
+    adaptive_rounding = true
+
+    [default]
+    activation_observer = "mse"
+
+    [modules."block1.conv"]
+    activations = "int16"
+
+    [nodes.softmax]
+    float = true
+
+Fields that a part does not give are those of ``[default]``; a dictionary of the same form does as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any, TypeAlias
+
+from micronpu.errors import OptionError, first_line
+from micronpu.files import read_file
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.quantizer import StaticQuantizer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+Quantization: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+"""A file, or a dictionary of its form."""
+
+_CORRECTIONS = tuple(field.name for field in fields(Corrections))
+_FIELDS = tuple(field.name for field in fields(QuantizationConfig) if field.name not in ("is_qat", "freeze_batch_norm"))
+_PARTS: dict[str, Callable[[StaticQuantizer, str, QuantizationConfig | None], Any]] = {
+    "nodes": StaticQuantizer.set_node_name,
+    "modules": StaticQuantizer.set_module_name,
+    "types": StaticQuantizer.set_module_type,
+    "operators": StaticQuantizer.set_operator,
+}
+_DEFAULT, _FLOAT = "default", "float"
+
+
+def read_quantization(given: Quantization) -> dict[str, Any]:
+    """The dictionary of a file, or the dictionary itself; what is in it is checked by `configure`.
+
+    Raises:
+        FileError: the file cannot be read.
+        OptionError: it is no TOML, or something else than a file is given.
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    if not isinstance(given, str | os.PathLike):
+        raise OptionError(
+            f"`quantization` is a {type(given).__name__}.",
+            hint='the path of a TOML file, or a dictionary such as {"equalize": True}',
+        )
+    data = read_file(given)
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"The quantization file {os.fspath(given)} is no TOML: {first_line(error)}.",
+            hint='lines such as name = "x"',
+        ) from error
+
+
+def configure(quantizer: StaticQuantizer, given: Quantization) -> StaticQuantizer:
+    """Applies a file or a dictionary to a quantizer, whose own configuration stays where nothing is said.
+
+    Raises:
+        OptionError: a name or value that there is not; names of parts are checked when the quantizer sees a model.
+    """
+    where = f"the quantization file {os.fspath(given)}" if isinstance(given, str | os.PathLike) else "`quantization`"
+    settings = read_quantization(given)
+    known = (*_CORRECTIONS, _DEFAULT, *_PARTS)
+    for name in settings:
+        if name not in known:
+            raise OptionError(f"There is no {name!r} in {where}.", hint=f"one of {', '.join(known)}")
+    default = quantizer.settings.default
+    base = asdict(default) if default is not None else {}
+    if _DEFAULT in settings:
+        quantizer.set_global(_config(_table(settings, _DEFAULT, where), base, f"[{_DEFAULT}] of {where}"))
+        default = quantizer.settings.default
+        base = asdict(default) if default is not None else {"is_qat": quantizer.is_qat}
+    for part, setter in _PARTS.items():
+        for name, fields_given in _table(settings, part, where).items():
+            place = f"[{part}.{name}] of {where}"
+            if not isinstance(fields_given, Mapping):
+                raise OptionError(f"{place} is {fields_given!r}, not a table.", hint='activations = "int16"')
+            setter(quantizer, name, _config(fields_given, base, place))
+    chosen = {name: settings[name] for name in _CORRECTIONS if name in settings}
+    if chosen:
+        quantizer.set_corrections(Corrections(**(asdict(quantizer.settings.corrections) | chosen)))
+    return quantizer
+
+
+def _table(settings: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    table = settings.get(name, {})
+    if not isinstance(table, Mapping):
+        raise OptionError(f"`{name}` in {where} is {table!r}, not a table.", hint=f"[{name}]")
+    return table
+
+
+def _config(given: Mapping[str, Any], base: Mapping[str, Any], where: str) -> QuantizationConfig | None:
+    if _FLOAT in given:
+        if given[_FLOAT] is not True or len(given) > 1:
+            raise OptionError(f"{where} says {dict(given)!r}.", hint="float = true and nothing else, or no such line")
+        return None
+    for name in given:
+        if name not in _FIELDS:
+            raise OptionError(f"There is no {name!r} in {where}.", hint=f"one of {', '.join((*_FIELDS, _FLOAT))}")
+    return QuantizationConfig(**(dict(base) | dict(given)))

@@ -1,0 +1,229 @@
+"""Equalization, bias correction and adaptive rounding, each against its definition."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from micronpu.errors import OptionError
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.quantize.calibrate import calibrated, converted, graph_module, quantize
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.equalize import equalize
+from micronpu.quantize.rounding import adaptive_rounding
+from micronpu.quantize.transforms import attribute
+
+
+class Net(nn.Module):
+    """Convolution, depthwise, pointwise with channels of very different ranges; a classifier."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(6) if norm else nn.Identity()
+        self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.pointwise = nn.Conv2d(6, 8, 1)
+        self.fc = nn.Linear(8, 4)
+        with torch.no_grad():
+            uneven = 10.0 ** torch.linspace(-1.5, 1.5, 6)
+            self.depthwise.weight *= uneven[:, None, None, None]
+            self.depthwise.bias *= uneven
+            self.pointwise.weight /= uneven[:, None, None]
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.weight.uniform_(0.1, 3.0)
+                    module.running_var.uniform_(0.1, 3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.pointwise(torch.relu(self.depthwise(x))))
+        y: torch.Tensor = self.fc(x.mean((2, 3)))
+        return y
+
+
+NOISE = [torch.randn(1, 2, 12, 12, generator=torch.Generator().manual_seed(i)) for i in range(24)]
+DATA = [(3 * nn.functional.avg_pool2d(x, 5, 1),) for x in NOISE]
+"""Smooth, as images are: what is next to each other is alike."""
+
+
+def exported(model: nn.Module) -> torch.fx.GraphModule:
+    return graph_module(torch.export.export(model.eval(), DATA[0]))
+
+
+def layers(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [n for n in module.graph.nodes if overload_name(n).split(".")[0] in ("conv2d", "linear")]
+
+
+def weight(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.Tensor:
+    return attribute(module, arguments(node)["weight"])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_equalized_layers_have_the_same_ranges_and_compute_the_same(norm):
+    model = Net(norm).eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    module = exported(model)
+    with torch.no_grad():
+        wanted = [module(*row) for row in DATA]
+        assert equalize(module) == 2  # not across the mean into the classifier
+        for row, y in zip(DATA, wanted, strict=True):
+            assert torch.allclose(module(*row), y, rtol=1e-4, atol=1e-5)
+    first, depthwise, pointwise, _ = layers(module)
+    rows = weight(module, depthwise).abs().amax((1, 2, 3))
+    columns = weight(module, pointwise).abs().amax((0, 2, 3))
+    assert torch.allclose(rows, columns, rtol=0.05)
+    spread = rows.max() / rows.min()
+    assert (
+        spread
+        < 0.1
+        * before["depthwise.weight"].abs().amax((1, 2, 3)).max()
+        / before["depthwise.weight"].abs().amax((1, 2, 3)).min()
+    )
+    if not norm:
+        assert torch.allclose(weight(module, first).abs().amax((1, 2, 3)), rows, rtol=0.05)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items()), "the user's model was changed"
+
+
+def test_equalization_leaves_alone_what_it_may_not_touch():
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.a(x))
+            z: torch.Tensor = self.b(y) + y + self.c(torch.sigmoid(self.c(x)))
+            return z
+
+    assert equalize(graph_module(torch.export.export(Shared().eval(), (torch.randn(1, 4),)))) == 0
+
+
+def test_equalization_cures_weights_with_one_scale():
+    def ratio(corrections: Corrections) -> float:
+        quantizer = NeutronQuantizer(per_channel=False).set_corrections(corrections)
+        module = quantize(exported(Net()), DATA, quantizer)
+        model = Net().eval()
+        with torch.no_grad():
+            wanted, found = (torch.cat([f(*row) for row in DATA]) for f in (model, module))
+        return float(10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum()))
+
+    assert ratio(Corrections(equalize=True)) > ratio(Corrections()) + 6
+
+
+def test_bias_correction_takes_out_the_mean_error():
+    quantizer = NeutronQuantizer(per_channel=False)
+    prepared = calibrated(exported(Net()), DATA, quantizer)
+    plain = converted(calibrated(exported(Net()), DATA, quantizer), DATA, None)
+    corrected = converted(prepared, DATA, Corrections(bias_correction=True))
+    model = Net().eval()
+    x = torch.cat([row[0] for row in DATA])
+    operands = [x]
+    with torch.no_grad():
+        operands.append(torch.relu(model.first(x)))
+        operands.append(torch.relu(model.depthwise(operands[1])))
+        operands.append(torch.relu(model.pointwise(operands[2])).mean((2, 3)))
+    for name, operand, old, new in zip(
+        ("first", "depthwise", "pointwise", "fc"), operands, layers(plain), layers(corrected), strict=True
+    ):
+        layer = getattr(model, name)
+        w = layer.weight.detach()
+        step = w.abs().max() / 127
+        error = torch.round(w / step) * step - w
+        with torch.no_grad():
+            if isinstance(layer, nn.Conv2d):
+                away = nn.functional.conv2d(operand, error, None, layer.stride, layer.padding, 1, layer.groups)
+                mean = away.mean((0, 2, 3))
+            else:
+                mean = (operand @ error.T).mean(0)
+        b = attribute(corrected, arguments(new)["bias"])
+        before = attribute(plain, arguments(old).get("bias"))
+        before = torch.zeros_like(b) if before is None else before
+        assert torch.allclose(before - b, mean, rtol=1e-2, atol=1e-6 + 1e-3 * float(mean.abs().max())), name
+
+
+def test_no_rounding_is_better_than_what_is_found_for_few_weights():
+    random = np.random.default_rng(0)
+    good = nearest = best = 0.0
+    for _ in range(20):
+        x = random.standard_normal((200, 6)) @ random.standard_normal((6, 6))
+        moments = torch.from_numpy(x.T @ x / 200)
+        w = torch.from_numpy(random.uniform(-1, 1, (1, 6)))
+        step = torch.tensor([[0.25]], dtype=torch.float64)
+
+        def error(rounded: torch.Tensor, w=w, moments=moments) -> float:
+            e = rounded.double() - w
+            return float(e @ moments @ e.T)
+
+        found = adaptive_rounding(w, step, moments, 127, 10**9)
+        assert torch.allclose(found / 0.25, torch.round(found / 0.25))
+        assert (found.double() - w).abs().max() <= 0.25 + 1e-6
+        low = torch.floor(w / 0.25)
+        every = [
+            error((low + torch.tensor([c], dtype=torch.float64)) * 0.25) for c in itertools.product((0, 1), repeat=6)
+        ]
+        assert error(found) <= error(torch.round(w / 0.25) * 0.25) + 1e-9
+        good, nearest, best = good + error(found), nearest + error(torch.round(w / 0.25) * 0.25), best + min(every)
+    assert good < 1.3 * best and good < 0.6 * nearest
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
+    config = QuantizationConfig(per_channel=per_channel)
+
+    def made(corrections: Corrections) -> torch.fx.GraphModule:
+        quantizer = NeutronQuantizer().set_global(config).set_corrections(corrections)
+        return quantize(exported(Net()), DATA, quantizer)
+
+    plain, adaptive = made(Corrections()), made(Corrections(adaptive_rounding=True))
+    moved = 0
+    for old, new in zip(layers(plain), layers(adaptive), strict=True):
+        # weights are int8 constants behind a dequantize with the same scale
+        one, other = (n.args[1] for n in (old, new))
+        a, b = (attribute(m, n.args[0]).int() for m, n in ((plain, one), (adaptive, other)))
+        scales = [
+            attribute(m, n.args[1]) if isinstance(n.args[1], torch.fx.Node) else n.args[1]
+            for m, n in ((plain, one), (adaptive, other))
+        ]
+        assert torch.allclose(torch.as_tensor(scales[0]), torch.as_tensor(scales[1]))
+        assert (a - b).abs().max() <= 1
+        moved += int((a != b).sum())
+    assert moved
+    x = torch.cat([row[0] for row in DATA])
+    w = Net().first.weight.detach()
+    first_old, first_new = layers(plain)[0], layers(adaptive)[0]
+    errors = []
+    for module, node in ((plain, first_old), (adaptive, first_new)):
+        dq = node.args[1]
+        with torch.no_grad():
+            values = [attribute(module, a) if isinstance(a, torch.fx.Node) else a for a in dq.args]
+            q = dq.target(*values)
+        errors.append(float(nn.functional.conv2d(x, q - w, None, 2, 1).square().sum()))
+    assert errors[1] < 0.9 * errors[0]
+
+
+def test_the_same_weights_every_time():
+    def weights() -> list[torch.Tensor]:
+        every = Corrections(equalize=True, bias_correction=True, adaptive_rounding=True)
+        module = quantize(exported(Net(norm=True)), DATA, NeutronQuantizer().set_corrections(every))
+        return [v for _, v in sorted(module.state_dict().items())]
+
+    assert all(torch.equal(a, b) for a, b in zip(weights(), weights(), strict=True))
+
+
+def test_wrong_values():
+    with pytest.raises(OptionError, match="`equalize` is 1; it is True or False"):
+        Corrections(equalize=1)
+    with pytest.raises(OptionError, match="`set_corrections` got a bool"):
+        NeutronQuantizer().set_corrections(True)
+    for wrong in ({"activation_observer": "best"}, {"weight_observer": "histogram"}, {"input_observer": "x"}):
+        with pytest.raises(OptionError, match="it is one of"):
+            QuantizationConfig(**wrong)
+    for share in (50, 101, "99", True):
+        with pytest.raises(OptionError, match="`percentile` is"):
+            QuantizationConfig(percentile=share)

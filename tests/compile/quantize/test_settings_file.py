@@ -1,0 +1,131 @@
+"""Quantization from a file or a dictionary: the same as the calls that it stands for, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.cli.main import app
+from micronpu.errors import MicroNpuError
+from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.settings_file import configure, read_quantization
+
+WHOLE = {
+    "equalize": True,
+    "adaptive_rounding": True,
+    "default": {"activation_observer": "mse", "percentile": 99.5},
+    "modules": {"0": {"activations": "int16"}},
+    "nodes": {"linear": {"weight_observer": "mse"}},
+    "operators": {"relu": {"float": True}},
+}
+
+
+FILE = """
+equalize = true
+adaptive_rounding = true
+
+[default]
+activation_observer = "mse"
+percentile = 99.5
+
+[modules.0]
+activations = "int16"
+
+[nodes.linear]
+weight_observer = "mse"
+
+[operators.relu]
+float = true
+"""
+
+
+def test_a_file_says_what_the_calls_say(tmp_path):
+    path = tmp_path / "q.toml"
+    path.write_text(FILE)
+    assert read_quantization(path) == WHOLE
+    spec = EthosUCompileSpec("ethos-u55-128")
+    default = QuantizationConfig(activation_observer="mse", percentile=99.5)
+    by_hand = (
+        EthosUQuantizer(spec)
+        .set_global(default)
+        .set_module_name("0", replace(default, activations="int16"))
+        .set_node_name("linear", replace(default, weight_observer="mse"))
+        .set_operator("relu", None)
+        .set_corrections(Corrections(equalize=True, adaptive_rounding=True))
+    )
+    assert configure(EthosUQuantizer(spec), path).settings == by_hand.settings
+    assert configure(EthosUQuantizer(spec), WHOLE).settings == by_hand.settings
+    assert configure(EthosUQuantizer(spec, per_channel=False), {"equalize": True}).settings.default.per_channel is False
+
+
+REFUSED = {
+    "another name": ({"equalise": True}, "There is no 'equalise' in `quantization`. Try: one of equalize, "),
+    "another field": ({"default": {"bits": 4}}, "There is no 'bits' in [default] of `quantization`."),
+    "another value": ({"default": {"activation_observer": "x"}}, "it is one of ['histogram', 'mse', "),
+    "no truth value": ({"equalize": "yes"}, "`equalize` is 'yes'; it is True or False."),
+    "no table": ({"modules": {"0": "int16"}}, "[modules.0] of `quantization` is 'int16', not a table."),
+    "no tables": ({"nodes": 3}, "`nodes` in `quantization` is 3, not a table."),
+    "float and more": ({"modules": {"0": {"float": True, "percentile": 99.0}}}, "float = true and nothing else"),
+    "int16 on Neutron": ({"default": {"activations": "int16"}}, "does not compute with int16"),
+    "a module that there is not": ({"modules": {"head": {}}}, 'set_module_name("head", ...) fits nothing'),
+    "a list": ([1], "`quantization` is a list."),
+    "no file": ("none.toml", "none.toml"),
+}
+X = torch.randn(1, 4)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    given, said = REFUSED[name]
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    with pytest.raises(MicroNpuError) as caught:
+        micronpu.compile(model, X, "imxrt700-neutron", calibration=[X], quantization=given)
+    assert said in str(caught.value), str(caught.value)
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "bad.toml").write_text("equalize = ")
+    with pytest.raises(MicroNpuError, match=r"bad\.toml is no TOML: "):
+        configure(NeutronQuantizer(), tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\x00")
+    with pytest.raises(MicroNpuError, match=r"binary\.toml is no TOML: "):
+        configure(NeutronQuantizer(), tmp_path / "binary.toml")
+    with pytest.raises(MicroNpuError, match="are both given"):
+        micronpu.compile(nn.ReLU(), X, calibration=[X], quantizer=NeutronQuantizer(), quantization={"equalize": True})
+
+
+def test_the_command_takes_file_and_options(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef net():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), (torch.zeros(1, 6),)\n"
+        "def calibration():\n    torch.manual_seed(1)\n    return list(torch.randn(8, 6))\n"
+    )
+    (tmp_path / "q.toml").write_text('adaptive_rounding = true\n[default]\nactivation_observer = "minmax"\n')
+    said = ["compile", f"{tmp_path}/model.py:net", "-t", "imxrt700-neutron", "--no-verify", "-o"]
+    options = ["--quantization", f"{tmp_path}/q.toml", "--weight-observer", "mse", "--bias-correction"]
+    done = CliRunner().invoke(app, [*said, f"{tmp_path}/out.pte", *options])
+    assert done.exit_code == 0, done.output
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    torch.manual_seed(1)
+    data = list(torch.randn(8, 6))
+    whole = {
+        "adaptive_rounding": True,
+        "bias_correction": True,
+        "default": {"activation_observer": "minmax", "weight_observer": "mse"},
+    }
+    made = micronpu.compile(
+        model, torch.zeros(1, 6), "imxrt700-neutron", calibration=data, verify=False, quantization=whole
+    )
+    assert (tmp_path / "out.pte").read_bytes() == made.buffer
+    plain = micronpu.compile(model, torch.zeros(1, 6), "imxrt700-neutron", calibration=data, verify=False)
+    assert plain.buffer != made.buffer
+    wrong = CliRunner().invoke(app, [*said, f"{tmp_path}/out.pte", "--activation-observer", "best"])
+    assert wrong.exit_code == 1 and "`activation_observer` is 'best'" in wrong.output
