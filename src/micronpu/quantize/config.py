@@ -145,7 +145,8 @@ class QuantizationConfig:
         if self.is_qat:
             observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
         else:
-            observer = self._observer().with_args(eps=eps)
+            kind, special = self._observer()
+            observer = kind.with_args(eps=eps, **special)
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
@@ -155,13 +156,13 @@ class QuantizationConfig:
             observer_or_fake_quant_ctr=observer,
         )
 
-    def _observer(self) -> Any:
-        """The class of observers after training, with the arguments that are special to it."""
+    def _observer(self) -> tuple[Any, dict[str, Any]]:
+        """The class of observers after training, and the arguments that are special to it."""
         kinds: dict[str, Any] = {"minmax": MinMaxObserver, "moving_average": MovingAverageMinMaxObserver}
         if self.activations == "int8":
-            kinds |= {"histogram": RangeObserver, "mse": LeastErrorObserver}
-            kinds["percentile"] = PercentileObserver.with_args(percentile=self.percentile)
-        return kinds.get(self.activation_observer, MinMaxObserver)
+            kinds |= {"histogram": RangeObserver, "mse": LeastErrorObserver, "percentile": PercentileObserver}
+        kind = kinds.get(self.activation_observer, MinMaxObserver)
+        return kind, {"percentile": self.percentile} if kind is PercentileObserver else {}
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
         """What an operator dictates for its result."""

@@ -13,7 +13,9 @@ import micronpu
 from micronpu.cli.main import app
 from micronpu.errors import MicroNpuError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.frontend.program import is_quantize
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.quantize.calibrate import graph_module, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.settings_file import configure, read_quantization
 
@@ -88,6 +90,27 @@ def test_what_does_not_fit_is_refused(name):
     with pytest.raises(MicroNpuError) as caught:
         micronpu.compile(model, X, "imxrt700-neutron", calibration=[X], quantization=given)
     assert said in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["mse", "percentile", "minmax", "moving_average", "weights"])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_every_observer_goes_through(kind, per_channel):
+    """A few large values among many: what is clipped shows which observer it was."""
+    default = {"weight_observer": "mse"} if kind == "weights" else {"activation_observer": kind, "percentile": 99.0}
+    settings = {"default": {"per_channel": per_channel, **default}}
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    data = [(x[None],) for x in torch.randn(200, 4) ** 3]
+    module = quantize(graph_module(torch.export.export(model, data[0])), data, configure(NeutronQuantizer(), settings))
+    steps = [float(n.args[1]) for n in module.graph.nodes if is_quantize(n)]
+    with torch.no_grad():
+        hidden = torch.cat([model[1](model[0](*row)) for row in data])
+    everything = float(hidden.max()) / 255
+    expected = {"percentile": float(hidden.quantile(0.99)) / 255, "minmax": everything, "moving_average": None}
+    if expected.get(kind) is not None:
+        assert steps[1] == pytest.approx(expected[kind], rel=0.1)
+    elif kind == "moving_average":
+        assert steps[1] < 0.95 * everything
 
 
 def test_files_that_are_none(tmp_path):
