@@ -13,6 +13,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUCompileSpec
 from micronpu.neutron import NeutronCompileOptions
 from tests.compile.small import Small, batches, conv, image, linear
+from tests.compile.state_rows import ROWS, sequences
 
 
 def _classify(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -27,7 +28,7 @@ def _two(self: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tor
 
 @functools.cache
 def program(kind: str) -> CompiledProgram:
-    """A program by name: "ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "host", "two"."""
+    """A program by name, see `KINDS`."""
     torch.manual_seed(0)
     network = Small(_classify, first=conv(8, 8), last=linear(8, 10))
     inputs: tuple[torch.Tensor, ...] = (image(),)
@@ -39,6 +40,11 @@ def program(kind: str) -> CompiledProgram:
         target = "imxrt700" if kind == "core" else "imxrt700-neutron"
     if kind == "ethosu_int8":
         options = EthosUCompileSpec("ethos-u55-128", carry_graph=True)
+    if kind.startswith("state"):
+        target = "corstone300" if kind == "state_int8" else "imxrt700-neutron"
+        return micronpu.compile(
+            ROWS["slices"](), (torch.zeros(1, 8),), target, calibration=sequences(), io="int8" if "_" in kind else None
+        )
     if kind == "two":
         network, inputs, target = Small(_two, first=conv(8, 8)), (image(), image() * 2), "imxrt700-neutron"
     _, _, io = kind.partition("_")
@@ -53,4 +59,15 @@ def program(kind: str) -> CompiledProgram:
     )
 
 
-KINDS = ("ethosu", "ethosu_int8", "ethosu_int16", "neutron", "neutron_int8", "core", "host", "two")
+KINDS = (
+    "ethosu",
+    "ethosu_int8",
+    "ethosu_int16",
+    "neutron",
+    "neutron_int8",
+    "core",
+    "host",
+    "two",
+    "state",
+    "state_int8",
+)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import micronpu
+from micronpu.cli.inspection import inspect_pte
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.border import borders_of
 from micronpu.deploy.deployment import deploy
@@ -506,3 +507,38 @@ def test_core_with_another_form_of_matrix_products(own: str, other: str, words: 
     program.deploy(tmp_path / "own", target=f"cortex-{own}")
     with pytest.raises(OptionError, match=words):
         program.deploy(tmp_path / "no", target=f"cortex-{other}")
+
+
+@pytest.mark.parametrize("kind", ["state", "state_int8"])
+def test_states(kind: str, tmp_path: Path) -> None:
+    """Bytes, places and first values of states, and the C function that sets them back."""
+    made = programs.program(kind)
+    made.deploy(tmp_path / "firmware")
+    header = (tmp_path / "firmware" / "model.h").read_text()
+    told = {n: int(v) for n, v in re.findall(r"^#define MODEL_(STATE\w*|PLANNED_1_BYTES) \(?(-?\d+)\)?$", header, re.M)}
+    (state,) = made.states
+    assert told["STATES"] == 1
+    assert told["STATE_BYTES"] == told["STATE_0_BYTES"] == state.bytes == 48
+    assert told["STATE_0_ZERO_POINT"] == state.zero_point
+    assert told["STATE_0_OFFSET"] + 48 <= told["PLANNED_1_BYTES"]
+    (shown,) = inspect_pte(made.buffer).states["forward"]
+    assert (shown.name, shown.shape, shown.element) == ("ring", (1, 8, 6), "int8")
+    main = tmp_path / "main.c"
+    main.write_text(
+        '#include "model.h"\n#include <stdio.h>\nstatic uint8_t memory[MODEL_PLANNED_1_BYTES];\n'
+        "int main(void) {\n  uint8_t* const memories[] = {memory};\n  memset(memory, 1, sizeof memory);\n"
+        "  model_reset(memories);\n  for (int i = 0; i < MODEL_PLANNED_1_BYTES; ++i) {\n"
+        '    printf("%d\\n", memory[i]);\n  }\n  return 0;\n}\n'
+    )
+    host(["cc", "-I", str(tmp_path / "firmware"), str(main), "-o", str(tmp_path / "main")])
+    memory = np.array(host([str(tmp_path / "main")]).split(), np.uint8)
+    own = slice(told["STATE_0_OFFSET"], told["STATE_0_OFFSET"] + 48)
+    assert np.array_equal(memory[own].view(np.int8), state.initial.numpy().reshape(-1))
+    assert set(np.delete(memory, own)) == {1}
+    assert "`ring`" in (tmp_path / "firmware" / "README.md").read_text()
+    # Golden vectors are one sequence from the first values on, whatever has run before.
+    vectors = [d for d in (tmp_path / "firmware").iterdir() if d.suffix == ".bpte"]
+    assert len(vectors) == 1
+    made.run(*made.rows[0])
+    made.deploy(tmp_path / "again")
+    assert (tmp_path / "again" / "model.bpte").read_bytes() == vectors[0].read_bytes()

@@ -18,6 +18,7 @@ from micronpu.compiler.compile import DEFAULT_TARGET, exported_module, quantizer
 from micronpu.errors import ModelError
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import arguments, origin_of, overload_name
+from micronpu.frontend.states import states_of
 from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import is_float
@@ -119,6 +120,13 @@ def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
             "The model is quantized already, so that there is no float model to compare it with.",
             hint="the float model that it was made of",
         )
+    states = states_of(module).values
+    if states:
+        raise ModelError(
+            f"The model keeps a state, `{states[0].name}`, from one call to the next, and blame compares single "
+            "inputs.",
+            hint="a model that takes its states as inputs and returns them",
+        )
     return module
 
 
@@ -139,7 +147,7 @@ def measure(
     """
     listed = list(rows)
     prepared = calibrated(
-        copy.deepcopy(module), batches, quantizer, lambda done: tell("quantize", done / max(len(batches), 1))
+        copy.deepcopy(module), [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1))
     )
     exact = copy.deepcopy(prepared)
     for parameter in exact.parameters():

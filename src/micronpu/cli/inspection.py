@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from micronpu.container.payload import content_of
 from micronpu.deploy.plan import read_plan
 from micronpu.deploy.pools import Pools, pools_of
+from micronpu.deploy.states import states_of
 from micronpu.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
@@ -33,6 +34,7 @@ class Inspection:
         delegates: in program order.
         named_data: what delegates look up by key.
         pools: what each method needs of memory on a 32-bit core; None where a payload cannot be read.
+        states: of each method, what lives on from call to call in its planned memories.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Inspection:
     delegates: tuple[Delegate, ...]
     named_data: tuple[Section, ...]
     pools: dict[str, Pools | None]
+    states: dict[str, tuple[Tensor, ...]]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,6 +78,24 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         delegates=tuple(_delegate(backend, blob) for backend, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
         pools={n: _pools(data, n) for n in summary.methods},
+        states={n: _states(data, n) for n in summary.methods},
+    )
+
+
+def _states(data: bytes, method: str) -> tuple[Tensor, ...]:
+    try:
+        plan, summary = read_plan(data, method=method)
+        found = states_of(plan, summary.named_data)
+    except PayloadError:
+        return ()
+    return tuple(
+        Tensor(
+            s.name,
+            s.shape,
+            s.dtype,
+            f"{s.bytes:,} bytes" + ("" if s.scale is None else f", {s.scale:g} * (q - {s.zero_point})"),
+        )
+        for s in found
     )
 
 

@@ -22,6 +22,11 @@ def inspection_view(inspection: Inspection) -> RenderableType:
         counts = Counter(inspection.operators[name])
         listed = ", ".join(f"{n} x {o}" if n > 1 else o for o, n in counts.items()) or "none"
         parts.append(Text(f"operators on the host: {listed}"))
+        if inspection.states[name]:
+            parts += [
+                Text("states, from call to call, counted in the planned memories"),
+                _tensors(inspection.states[name]),
+            ]
         pools = inspection.pools[name]
         if pools is not None:
             planned = " + ".join(f"{size:,}" for size in pools.planned) or "0"

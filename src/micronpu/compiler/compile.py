@@ -17,18 +17,21 @@ from torch.fx import GraphModule
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.verify import INPUTS, Trial, float_results, rows_kept_back, verified
+from micronpu.compiler.verify import HELD_OUT, INPUTS, Trial, float_results, rows_kept_back, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
+from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
+from micronpu.frontend.states import State, held, hold, integer_states, lift, states_of
 from micronpu.ir.graph import Graph
 from micronpu.ir.types import DType
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
+from micronpu.partition.moves import move_integers
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
@@ -37,10 +40,12 @@ from micronpu.quantize.calibrate import calibration_batches, graph_module, quant
 from micronpu.quantize.config import Activations
 from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.sequences import calibration_sequences
 from micronpu.quantize.settings_file import Quantization, configure
+from micronpu.quantize.states import check_stateless
 from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
-from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.runtime.digest import stamp
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -111,6 +116,8 @@ def compile_model(
         example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
+            For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states begin anew
+            with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
@@ -149,10 +156,12 @@ def compile_model(
         model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
     )
     host = host_part(quantized, device, clock, borders)
+    states, whole = states_of(quantized).values, held(quantized)
+    hold(host.module, states_of(quantized))
     with clock.step("lower"), quiet():
-        lowered = _lowered(host, examples, borders, allow_missing_kernels)
+        lowered = _lowered(host, examples, borders, states, allow_missing_kernels)
         buffer = stamp(lowered.buffer)
-    inputs, outputs = border_tensors(quantized, borders)
+    inputs, outputs = border_tensors(whole, borders)
     memory = memory_of(
         buffer,
         target,
@@ -168,9 +177,10 @@ def compile_model(
         tools=tool_versions(),
         hashes=digests(buffer, host.partitions),
         memory=memory,
+        states=tuple(map(_reported, states)),
     )
     program_made = CompiledProgram(
-        buffer, report, host.partitions, quantized, clock.seconds, dict(lowered.data_files), borders, rows
+        buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, rows, states
     )
     if verify:
         with clock.step("verify"):
@@ -235,6 +245,7 @@ def host_part(
         if core is not None:
             calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
+        move_integers(module)
         compute_contiguously(module)
         if core is not None:
             core.adapt(module)
@@ -298,7 +309,11 @@ class _Lowered(NamedTuple):
 
 
 def _lowered(
-    host: HostPart, examples: tuple[torch.Tensor, ...], borders: IntegerBorders | None, allow_missing_kernels: bool
+    host: HostPart,
+    examples: tuple[torch.Tensor, ...],
+    borders: IntegerBorders | None,
+    states: Sequence[State],
+    allow_missing_kernels: bool,
 ) -> _Lowered:
     """The host part round the NPU's as a program; through ExecuTorch's compiler where it has anything to do."""
     named = {BORDERS_KEY: pack_borders(borders.inputs, borders.outputs)} if borders is not None else {}
@@ -309,19 +324,23 @@ def _lowered(
     from micronpu.partition.lower import lower
 
     with out_variants(host.module):
-        program = lower(host.module, examples, _finish(host, borders))
+        program = lower(host.module, examples, _finish(host, borders, states))
         notes = check_kernels(program, host.module, allow_missing_kernels)
         data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
         return _Lowered(bytes(program.buffer), notes, data_files)
 
 
-def _finish(host: HostPart, borders: IntegerBorders | None) -> Callable[[EdgeProgramManager], None]:
+def _finish(
+    host: HostPart, borders: IntegerBorders | None, states: Sequence[State]
+) -> Callable[[EdgeProgramManager], None]:
     """What is done to the host part between ExecuTorch's lowering to edge operators and the end."""
 
     def finish(edge: EdgeProgramManager) -> None:
         if host.finish is not None:
             host.finish(edge)
         _record(edge, borders)
+        if states:
+            edge._named_data_store.add_named_data(STATES_KEY, pack_states(states))
 
     return finish
 
@@ -333,6 +352,10 @@ def _record(edge: EdgeProgramManager, borders: IntegerBorders | None) -> None:
     """
     if borders is not None:
         edge._named_data_store.add_named_data(BORDERS_KEY, pack_borders(borders.inputs, borders.outputs))
+
+
+def _reported(state: State) -> StateRow:
+    return StateRow(state.name, state.dtype, tuple(state.initial.shape), state.bytes, state.scale, state.zero_point)
 
 
 def check_model(
@@ -419,20 +442,49 @@ class Quantized(NamedTuple):
     rows: tuple[tuple[torch.Tensor, ...], ...]
     trial: Trial
 
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What lives on from one call to the next: further inputs and outputs of the module."""
+        return states_of(self.module).values
+
+
+def _trial(module: GraphModule, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]], kept: Sequence[int]) -> Trial:
+    """What the program will be tried on: rows that are kept back; of a model with states the first such sequence.
+
+    Args:
+        sequences: of the calibration data, of one row each for a model without states.
+        kept: numbers of those that are kept back.
+    """
+    first, numbers = 0, []
+    for sequence in sequences:
+        numbers.append(range(first, first + len(sequence)))
+        first += len(sequence)
+    states = states_of(module)
+    chosen = list(kept) or list(range(min(len(sequences), INPUTS)))
+    most = (HELD_OUT if kept else INPUTS) if states else len(chosen)
+    places = [i for n in (chosen[:1] if states else chosen) for i in numbers[n]][:most]
+    rows = [row for sequence in sequences for row in sequence]
+    tried = tuple(rows[i] for i in places)
+    return Trial(tried, tuple(places), first, bool(kept), float_results(module, tried, states))
+
 
 def exported_module(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """The model as a graph, checked.
+    """The model as a graph, checked; its states are further inputs and outputs.
 
     Raises:
         ModelError: it cannot be exported, or cannot be compiled whatever the target.
     """
-    if isinstance(model, GraphModule) and not is_float(model):
-        module = finished(model, examples)
-    else:
-        module = graph_module(export(model, examples))
-    check_static(module)
-    check_results(module)
-    check_examples(module, examples)
+    quantized = isinstance(model, GraphModule) and not is_float(model)
+    given = model if isinstance(model, GraphModule) and quantized else graph_module(export(model, examples))
+    if not quantized:
+        check_static(given)
+    check_results(given)
+    module = lift(given)
+    every = (*examples, *states_of(module).initial)
+    if quantized:
+        module = finished(module, every)
+        check_static(module)
+    check_examples(module, every)
     check_parameters(module)
     return module
 
@@ -451,10 +503,11 @@ def quantized_module(
     examples = as_inputs(example_inputs)
     with clock.step("export"):
         module = exported_module(model, examples)
+    states = states_of(module)
     if not is_float(module):
         if train is not None:
             raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
-        return Quantized(module, examples, None, (examples,), Trial((examples,)))
+        return Quantized(integer_states(module), examples, None, (examples,), Trial((examples,)))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
     trial = Trial((examples,))
     if train is not None:
@@ -463,18 +516,19 @@ def quantized_module(
                 "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
                 hint="leave out one of them",
             )
+        check_stateless(module)
         with clock.step("train"):
             module = quantize_aware_training(model, examples, train, quantizer)
     else:
-        batches = calibration_batches(calibration, examples)
-        rows = tuple(batches[:MOST_ROWS])
-        kept = rows_kept_back(len(batches), held_out)
-        numbers = kept or tuple(range(min(len(batches), INPUTS)))
-        tried = tuple(batches[i] for i in numbers)
-        trial = Trial(tried, numbers, len(batches), bool(kept), float_results(module, tried))
-        batches = [batch for i, batch in enumerate(batches) if i not in kept]
+        sequences = calibration_sequences(calibration, examples) if states else []
+        sequences = sequences or [[batch] for batch in calibration_batches(calibration, examples)]
+        rows = tuple(row for sequence in sequences[: 1 if states else MOST_ROWS] for row in sequence)[:MOST_ROWS]
+        kept = rows_kept_back(len(sequences), held_out)
+        trial = _trial(module, sequences, kept)
+        sequences = [sequence for i, sequence in enumerate(sequences) if i not in kept]
+        calls = sum(map(len, sequences))
         with clock.step("quantize") as progress:
-            module = quantize(module, batches, quantizer, lambda done: progress(done / len(batches)))
+            module = quantize(module, sequences, quantizer, lambda done: progress(done / calls))
     if quantizer.settings.io is None:
         return Quantized(module, examples, None, rows, trial)
     borders = integer_borders(module)

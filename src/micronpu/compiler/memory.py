@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from micronpu.chips import ACTIVATIONS
 from micronpu.deploy.board import Board, board_of
-from micronpu.deploy.plan import Call, Plan, Value, read_plan
-from micronpu.deploy.pools import ELEMENT_BYTES, pools_of
+from micronpu.deploy.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
+from micronpu.deploy.pools import pools_of
 from micronpu.deploy.strip import strip
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition
@@ -75,6 +75,9 @@ def arena_of(plan: Plan, number: int, region: str) -> Arena:
     for i, index in enumerate(plan.inputs):
         names[index] = f"input {i}"
         used[index] = [0]
+    for i, index in enumerate(i for i, value in enumerate(plan.values) if value.initial is not None):
+        names[index] = f"state {i}"
+        used[index] = [0, last_step]
     steps = [_step(call) for call in calls]
     for step, call in enumerate(calls):
         for index in call.arguments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from micronpu.errors import OptionError
+from micronpu.errors import ModelError, OptionError
 from micronpu.files import write_file
+from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import DelegationReport
 
@@ -42,6 +43,7 @@ class CompiledProgram:
         borders: what inputs and outputs mean where they are integers, with ``quantize`` and ``dequantize``; None where
             they are floats.
         rows: the first inputs of the calibration data, as the program takes them: golden vectors of `deploy`.
+        states: buffers that live on from one call to the next, with their first values.
     """
 
     buffer: bytes
@@ -52,6 +54,7 @@ class CompiledProgram:
     data_files: dict[str, bytes] = field(default_factory=dict)
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
+    states: tuple[State, ...] = ()
     _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
@@ -121,7 +124,7 @@ class CompiledProgram:
             vectors=None if vectors is None else {n: np.asarray(a) for n, a in vectors.items()},
             rows=[tuple(t.detach().numpy() for t in row) for row in self.rows],
             known=(borders.inputs, borders.outputs) if borders is not None else None,
-            run=lambda row: [t.numpy() for t in self._results(*(torch.from_numpy(a.copy()) for a in row))],
+            run=self._runner(),
             name=name,
             section=section or SECTION,
             force=force,
@@ -133,6 +136,22 @@ class CompiledProgram:
         from micronpu.runtime.check import GraphReference
 
         return {p.payload: GraphReference(p.graph, p.written) for p in self.partitions if p.written}
+
+    def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Runs the program on arrays, call by call from the first values of its states, in a copy of its own."""
+        from micronpu.runtime import HostProgram
+
+        host: list[HostProgram] = []
+
+        def run(row: Sequence[Any]) -> list[Any]:
+            tensors = [torch.from_numpy(a.copy()) for a in row]
+            if not self.states:
+                return [t.numpy() for t in self._results(*tensors)]
+            if not host:
+                host.append(HostProgram(self.buffer))
+            return [t.numpy() for t in host[0].run(*tensors)]
+
+        return run
 
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
         from micronpu.runtime import HostProgram, RunOptions
@@ -159,6 +178,28 @@ class CompiledProgram:
         """
         results = self._results(*inputs, fast=fast, check=check)
         return results[0] if len(results) == 1 else results
+
+    def reset(self) -> None:
+        """Sets the states back to their first values: the next call is the first of a sequence.
+
+        That of ``quantized`` too.
+
+        Raises:
+            ModelError: the program has no state.
+        """
+        if not self.states:
+            raise ModelError(
+                "The program keeps nothing from one call to the next, so there is nothing to reset.",
+                hint="a model that changes a buffer, or micronpu.streaming",
+            )
+        self.reset_states()
+
+    def reset_states(self) -> None:
+        """As `reset`, for programs with and without states."""
+        if self.states:
+            for host in self._host.values():
+                host.reset()
+            reset(self.quantized, self.states)
 
     def __rich__(self) -> RenderableType:
         from micronpu.report.terminal import program_view

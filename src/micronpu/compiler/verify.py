@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from micronpu.compiler.program import CompiledProgram
 from micronpu.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.states import NO_STATES, PREFIX, States, run_sequence
 from micronpu.ir.interpreter import interpret
 from micronpu.ops.movement import TO_CHANNELS_FIRST
 from micronpu.quantize.calibrate import one_thread
@@ -79,11 +80,15 @@ def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
     return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
 
 
-def float_results(module: torch.nn.Module, rows: Sequence[Tensors]) -> list[Tensors]:
-    """What a float model gives for the rows that will be run; nothing where it cannot."""
+def float_results(module: torch.nn.Module, rows: Sequence[Tensors], states: States = NO_STATES) -> list[Tensors]:
+    """What a float model gives for the rows that will be run; nothing where it cannot.
+
+    Args:
+        states: of the module, which are further inputs and outputs of it.
+    """
     with torch.no_grad(), quiet(), one_thread():
         try:
-            return [_tensors(module(*row)) for row in rows]
+            return [_tensors(results) for results in run_sequence(module, rows, states)]
         except Exception:  # what is wrong with the model is said where it is calibrated
             return []
 
@@ -108,6 +113,7 @@ def verified(
     if not rows:
         return Agreement(reason="there are no inputs to run it on"), None
     try:
+        program.reset_states()
         results = [_floats(program, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
         return Agreement(reason=error.what.rstrip(".")), None
@@ -116,6 +122,7 @@ def verified(
     exact = trial.exact
     with torch.no_grad(), quiet(), one_thread():
         wanted = [_floats(program, _tensors(module(*row))) for row in rows]
+    program.reset_states()
     scales = _scales(module)
     equal = elements = 0
     largest = bound = 0.0
@@ -131,7 +138,7 @@ def verified(
             step = scales[index] if index < len(scales) else 0.0
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
-                raise _wrong(program, module, rows[number], reads, index, found, allowed)
+                raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
             if found > largest or not bound:
                 largest, bound = max(found, largest), allowed
     agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound)
@@ -212,20 +219,26 @@ class _Record(Interpreter):
         result = super().run_node(n)
         integers = (torch.int8, torch.int16, torch.int32)
         if isinstance(result, torch.Tensor) and result.dtype in integers:
-            self.integers[n.name] = result.numpy()
+            # A copy of a state, which is written at the end of the call.
+            self.integers[_source_of(n)] = result.numpy().copy() if n.op == "get_attr" else result.numpy()
         return result
+
+
+def _source_of(node: Node) -> str:
+    """The name that partitions have for a value; a state was an input when they were made."""
+    return str(node.target).removeprefix(PREFIX) if node.op == "get_attr" else node.name
 
 
 def _wrong(
     program: CompiledProgram,
     module: GraphModule,
-    row: Tensors,
+    rows: Sequence[Tensors],
     reads: Sequence[Sequence[str]],
     index: int,
     found: float,
     allowed: float,
 ) -> WrongResultError:
-    blame = _first_that_differs(program, module, row, reads)
+    blame = _first_that_differs(program, module, rows, reads)
     where = f" The first operator that differs is {blame}." if blame else ""
     return WrongResultError(
         f"The compiled program gives a result {index} that is {found:.3g} steps from that of the quantized model, "
@@ -236,12 +249,15 @@ def _wrong(
 
 
 def _first_that_differs(
-    program: CompiledProgram, module: GraphModule, row: Tensors, reads: Sequence[Sequence[str]]
+    program: CompiledProgram, module: GraphModule, rows: Sequence[Tensors], reads: Sequence[Sequence[str]]
 ) -> str:
     """The first NPU operation that is further from the quantized module than rounding explains, fed with its values."""
     record = _Record(module)
+    program.reset_states()
     with torch.no_grad(), quiet():
-        record.run(*row)
+        for row in rows if program.states else rows[-1:]:
+            record.run(*row)
+    program.reset_states()
     for part, names in zip(program.partitions, reads, strict=True):
         if any(name not in record.integers for name in names):
             continue

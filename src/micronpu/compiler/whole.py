@@ -21,6 +21,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.errors import OptionError, UnsupportedError
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.states import lift
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.partition import Decisions, Partition
@@ -57,10 +58,12 @@ class WholeNetwork:
 def whole_network(module: GraphModule) -> WholeNetwork:
     """One LiteRT model of a quantized module.
 
+    A state is one more input and one more output, the last ones, for the application to hand back.
+
     Raises:
         UnsupportedError: an operator stays in float; the message names each, with the line of the user's model.
     """
-    view = ProgramView(module)
+    view = ProgramView(lift(module))
     border = _border(view)
     order = {node: number for number, node in enumerate(view.graph.nodes)}
     distinct = list(dict.fromkeys(border.outputs))
@@ -90,7 +93,7 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
             "The program has no part for an Ethos-U, so that there is no command stream to write.",
             hint="a target with an Ethos-U, or leave out `vela`",
         )
-    view = ProgramView(module)
+    view = ProgramView(lift(module))
     border = _border(view)
     if len(parts) > 1 or len(border.partitions) > 1 or len(border.partitions[0].inputs) != len(parts[0].program.inputs):
         raise UnsupportedError(

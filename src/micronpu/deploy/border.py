@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from micronpu import _flatbuffer
 from micronpu.container.payload import parse
-from micronpu.deploy.plan import Plan
-from micronpu.deploy.pools import ELEMENT_BYTES
+from micronpu.deploy.plan import ELEMENT_BYTES, Plan
 from micronpu.deploy.strip import PREFIX
 from micronpu.errors import ModelError, PayloadError
 from micronpu.runtime.pte import TensorValue

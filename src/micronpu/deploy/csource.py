@@ -12,6 +12,7 @@ from micronpu.deploy.board import Board
 from micronpu.deploy.border import Border
 from micronpu.deploy.plan import Plan
 from micronpu.deploy.pools import Pools
+from micronpu.deploy.states import StoredState
 from micronpu.deploy.vectors import Array, Vectors
 
 ALIGNMENT = 32
@@ -40,6 +41,7 @@ class Facts:
         program: the stripped `.pte`.
         sha256: of it, as text.
         versions: tool to version.
+        states: what lives on in the planned memories from call to call.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Facts:
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     vectors: Vectors | None
+    states: tuple[StoredState, ...] = ()
 
     @property
     def upper(self) -> str:
@@ -125,7 +128,16 @@ def header(facts: Facts) -> str:
     ]
     for border in (*facts.inputs, *facts.outputs):
         define += _border_constants(border)
-    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", "#include <stdint.h>", ""]
+    if facts.states:
+        define += [
+            "States: what lives on in the planned memories from call to call, counted in them.",
+            ("STATES", str(len(facts.states))),
+            ("STATE_BYTES", str(sum(state.bytes for state in facts.states))),
+        ]
+        for number, state in enumerate(facts.states):
+            define += _state_constants(number, state)
+    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", "#include <stdint.h>"]
+    lines += ["#include <string.h>", ""] if facts.states else [""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     for entry in define:
         lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {upper}_{entry[0]} {entry[1]}"]
@@ -134,8 +146,45 @@ def header(facts: Facts) -> str:
         lines += _conversion(facts, border, quantizes=True)
     for border in facts.outputs:
         lines += _conversion(facts, border, quantizes=False)
+    lines += _reset(facts)
     lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
     return "\n".join(lines) + "\n"
+
+
+def _state_constants(number: int, state: StoredState) -> list[tuple[str, str] | str]:
+    name = f"STATE_{number}"
+    words = f"`{state.name}`: {state.dtype}, {' x '.join(map(str, state.shape)) or 'one element'}, in a planned memory."
+    found: list[tuple[str, str] | str] = [
+        words,
+        (f"{name}_MEMORY", str(state.memory)),
+        (f"{name}_OFFSET", str(state.offset)),
+        (f"{name}_BYTES", str(state.bytes)),
+    ]
+    if state.scale is not None:
+        found += [(f"{name}_SCALE", _float(state.scale)), (f"{name}_ZERO_POINT", f"({state.zero_point})")]
+    return found
+
+
+def _reset(facts: Facts) -> list[str]:
+    """An inline function that begins a new sequence, without loading the method again."""
+    if not facts.states:
+        return []
+    lines = [
+        "",
+        "/* Sets the states back to their first values, as loading the method does: the next call begins a sequence.",
+        " * memories: the addresses of the planned memories, in order. */",
+        f"static inline void {facts.name}_reset(uint8_t* const* memories) {{",
+    ]
+    for number, state in enumerate(facts.states):
+        place = f"memories[{facts.upper}_STATE_{number}_MEMORY - 1] + {facts.upper}_STATE_{number}_OFFSET"
+        size = f"{facts.upper}_STATE_{number}_BYTES"
+        if len(set(state.initial)) == 1:
+            lines.append(f"  memset({place}, {state.initial[0]}, {size});")
+            continue
+        flat = np.frombuffer(state.initial, np.uint8)
+        lines += [f"  static const uint8_t state_{number}[] = {{", *(f"  {line}" for line in _numbers(flat, "uint8"))]
+        lines += ["  };", f"  memcpy({place}, state_{number}, {size});"]
+    return [*lines, "}"]
 
 
 def _border_constants(border: Border) -> list[tuple[str, str] | str]:

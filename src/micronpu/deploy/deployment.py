@@ -23,6 +23,7 @@ from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.plan import Plan, read_plan
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
+from micronpu.deploy.states import states_of
 from micronpu.deploy.strip import strip
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
@@ -126,6 +127,7 @@ def deploy(
         inputs=inputs,
         outputs=outputs,
         vectors=made,
+        states=states_of(plan, summary.named_data),
     )
     wanted = _external(plan)
     beside = {file: data for file, data in (data_files or {}).items() if file in wanted}

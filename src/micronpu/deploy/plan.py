@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from math import prod
 
 from micronpu import _flatbuffer
 from micronpu.errors import PayloadError
-from micronpu.runtime.pte import PteSummary, TensorValue, read_pte
+from micronpu.runtime.pte import PteSummary, TensorValue, extents, read_pte
 
 _IDENTIFIER = b"ET12"
 KINDS = (
@@ -21,6 +22,20 @@ KINDS = (
 """Names in the union KernelTypes, by number."""
 CALLS = ("None", "KernelCall", "DelegateCall", "MoveCall", "JumpFalseCall", "FreeCall")
 """Names in the union InstructionArguments, by number."""
+
+ELEMENT_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes of an element, by torch's name of its type."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,8 @@ class Value:
         length: elements of a list, characters of a string.
         external: a constant tensor whose data stands in a file of its own.
         planned: the memory (1 and up) that holds a tensor, 0 where none does.
-        offset: bytes from its start.
+        offset: its first byte there.
+        initial: of a tensor that lives on from call to call: its bytes when the method is loaded.
     """
 
     kind: str
@@ -44,6 +60,7 @@ class Value:
     external: bool = False
     planned: int = 0
     offset: int = 0
+    initial: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,7 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
         for plan in plans:
             mine = [next(payloads)[1] for _ in plan.vector(7).tables()]
             if plan.string(0) == method:
-                return _plan(plan, mine), summary
+                return _plan(plan, mine, _Variables(data, program, summary)), summary
     except _flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
             f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
@@ -126,7 +143,31 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     )
 
 
-def _plan(plan: _flatbuffer.Table, payloads: list[bytes]) -> Plan:
+class _Variables:
+    """The first values of tensors that live on from call to call."""
+
+    def __init__(self, data: bytes, program: _flatbuffer.Table, summary: PteSummary) -> None:
+        self._data, self._program = data, program
+        self._base = extents(data, "The program")[1]
+
+    def bytes_of(self, extra: _flatbuffer.Table | None, index: int, size: int) -> bytes:
+        """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
+        # Program: segments 4, mutable_data_segments 6; SubsegmentOffsets: segment_index 0, offsets 1.
+        groups = self._program.vector(6)
+        number = extra.integer(0, "<Q") if extra is not None else 0
+        if number >= groups.length:
+            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+        group = groups.table(number)
+        offsets, segments = group.vector(1).integers("<Q"), self._program.vector(4)
+        if index >= len(offsets) or group.integer(0, "<I") >= segments.length:
+            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+        start = self._base + segments.table(group.integer(0, "<I")).integer(0, "<Q") + offsets[index]
+        if start + size > len(self._data):
+            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
+        return self._data[start : start + size]
+
+
+def _plan(plan: _flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
     # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, chains 5, operators 6, delegates 7, memory sizes 8.
     operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
     delegates = tuple(
@@ -139,7 +180,7 @@ def _plan(plan: _flatbuffer.Table, payloads: list[bytes]) -> Plan:
     )
     found = Plan(
         name=plan.string(0),
-        values=tuple(map(_value, plan.vector(2).tables())),
+        values=tuple(_value(v, variables) for v in plan.vector(2).tables()),
         inputs=plan.vector(3).integers(),
         outputs=plan.vector(4).integers(),
         delegates=delegates,
@@ -168,13 +209,13 @@ def _call(instruction: _flatbuffer.Table, operators: list[str]) -> Call:
     return Call(kind, operator=operators[number], arguments=arguments)
 
 
-def _value(value: _flatbuffer.Table) -> Value:
+def _value(value: _flatbuffer.Table, variables: _Variables) -> Value:
     number = value.integer(0, "<B")
     kind, body = KINDS[number] if number < len(KINDS) else "None", value.table(1)
     if body is None:
         return Value(kind)
     if kind == "Tensor":
-        return _tensor(body)
+        return _tensor(body, variables)
     if kind == "Int":
         return Value(kind, number=body.integer(0, "<q"))
     if kind == "Bool":
@@ -185,17 +226,22 @@ def _value(value: _flatbuffer.Table) -> Value:
     return Value(kind, length=body.vector(0).length)
 
 
-def _tensor(body: _flatbuffer.Table) -> Value:
-    # Tensor: scalar_type 0, sizes 2, dim_order 3, allocation_info 6, shape_dynamism 8, extra_tensor_info 9.
+def _tensor(body: _flatbuffer.Table, variables: _Variables) -> Value:
+    # Tensor: scalar_type 0, sizes 2, dim_order 3, data_buffer_idx 5, allocation_info 6, shape_dynamism 8,
+    # extra_tensor_info 9; AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2.
     shape, dim_order = body.vector(2).integers(), body.vector(3).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
         raise _flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
     place, extra = body.table(6), body.table(9)
     tensor = TensorValue(body.integer(0, "<b"), shape, dim_order, body.integer(8, "<b") != 0)
+    index, initial = body.integer(5, "<I"), None
+    if place is not None and index:
+        initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
     return Value(
         "Tensor",
         tensor=tensor,
         external=extra is not None and extra.integer(2, "<b") == 1 and place is None,
         planned=place.integer(0, "<I") if place is not None else 0,
         offset=place.integer(1, "<I") | place.integer(2, "<I") << 32 if place is not None else 0,
+        initial=initial,
     )

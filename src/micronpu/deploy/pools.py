@@ -202,18 +202,3 @@ def _neutron_bytes(payload: bytes) -> tuple[int, str]:
         "channels-last order, and the driver's context depends on its version."
     )
     return sum(map(align, [pointers, *sizes])), sentence
-
-
-ELEMENT_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-}
-"""Bytes of an element, by torch's name of its type."""

@@ -83,6 +83,17 @@ def _borders(facts: Facts) -> str:
     for border in (*facts.inputs, *facts.outputs):
         shape = " x ".join(map(str, border.tensor.shape)) or "one element"
         lines.append(f"| {border.name} | {border.tensor.dtype} | {shape} | {border.layout} | {_meaning(border)} |")
+    if facts.states:
+        lines += ["", "| state | type | shape | bytes | means |", "|---|---|---|---:|---|"]
+        for state in facts.states:
+            shape = " x ".join(map(str, state.shape)) or "one element"
+            means = "the number itself" if state.scale is None else f"{state.scale:.9g} * (q - {state.zero_point})"
+            lines.append(f"| `{state.name}` | {state.dtype} | {shape} | {state.bytes:,} | {means} |")
+        lines += [
+            "",
+            "States live on from call to call, in the planned memories, whose sizes count them: keep these memories "
+            f"for this program alone. `{facts.name}_reset` in `{facts.name}.h` begins a new sequence.",
+        ]
     if any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
         lines += ["", f"`{facts.name}.h` has a function for each that turns numbers into these integers and back."]
     return "\n".join(lines)

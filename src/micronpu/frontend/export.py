@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from contextlib import redirect_stderr
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -40,7 +41,10 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     # On some errors torch prints the graph that it has so far.
     with quiet(), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:
-            return torch.export.export(model, examples)
+            with _assignments_written(model) as lost:
+                program = torch.export.export(model, examples)
+            _check_attributes(program, lost)
+            return program
         except MicroNpuError:
             raise
         except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
@@ -52,6 +56,57 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
                 f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
                 hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more",
             ) from error
+
+
+@contextmanager
+def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
+    """Makes what forward assigns to a buffer a write into it, at the end of forward.
+
+    self.h = new                h = new; buffer_of_h.copy_(h)
+
+    torch.export sees such an assignment where the outermost module makes it, and forgets it anywhere else.
+
+    Yields:
+        Paths of tensors that forward replaces and that are no buffers.
+    """
+    before: list[tuple[str, nn.Module, str, Any]] = []
+    lost: set[str] = set()
+
+    def note(module: nn.Module, args: Any) -> None:
+        before[:] = [
+            (path, owner, name, value)
+            for path, owner in model.named_modules()
+            for name, value in (*owner._buffers.items(), *owner.__dict__.items())
+            if isinstance(value, torch.Tensor)
+        ]
+
+    def write(module: nn.Module, args: Any, result: Any) -> None:
+        for path, owner, name, value in before:
+            if name in owner._buffers:
+                now = owner._buffers[name]
+                if now is not value and isinstance(now, torch.Tensor):
+                    owner._buffers[name] = value
+                    value.copy_(now)
+            elif owner.__dict__.get(name) is not value:
+                lost.add(f"{path}.{name}".lstrip("."))
+
+    hooks = (model.register_forward_pre_hook(note), model.register_forward_hook(write))
+    try:
+        yield lost
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
+    """Raises `ModelError` where a program reads a tensor that the model replaces, which torch.export has not seen."""
+    names = program.graph_signature.inputs_to_lifted_tensor_constants.values()
+    for name in sorted(set(names) & set(lost)):
+        raise ModelError(
+            f"The model replaces the tensor `{name}` while it runs, which is no buffer, so that the next call would "
+            "see its first value again.",
+            hint=f"self.register_buffer({name.rpartition('.')[2]!r}, ...), which makes it a state of the program",
+        )
 
 
 def check_static(module: GraphModule) -> None:

@@ -13,7 +13,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError
 from micronpu.frontend.program import aten_overload, is_getitem
 
 
@@ -26,21 +25,12 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         z = mul(y, 2)                   y' = select_scatter(y, w, 1, 0)
                                         z = mul(y', 2)
 
-    Raises:
-        ModelError: the program changes a buffer, which would have to live on from one run to the next.
+    A buffer that it changes remains one: a state, see `micronpu.frontend.states`.
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
-    changed = list(program.graph_signature.buffers_to_mutate.values())
-    if changed:
-        names = ", ".join(f"`{name}`" for name in changed)
-        raise ModelError(
-            f"The model changes its buffer {names} while it runs, but a compiled program keeps nothing from one run to "
-            "the next.",
-            hint="make the state an input and an output of the model",
-        )
     return program
 
 

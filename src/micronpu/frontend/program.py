@@ -280,12 +280,15 @@ class ProgramView:
 
     def _read_exported(self, program: ExportedProgram) -> None:
         signature = program.graph_signature
+        changed = set(signature.buffers_to_mutate.values())
         for node in self.graph.nodes:
             if node.op != "placeholder":
                 continue
             name = node.name
             if name in signature.inputs_to_parameters:
                 self._constants[node] = program.state_dict[signature.inputs_to_parameters[name]]
+            elif signature.inputs_to_buffers.get(name) in changed:
+                self.inputs.append(node)  # a state, which is another value in every call
             elif name in signature.inputs_to_buffers:
                 target = signature.inputs_to_buffers[name]
                 table = program.constants if target in signature.non_persistent_buffers else program.state_dict

@@ -62,6 +62,20 @@ def _recurrent(write: Writer) -> Float:
     return Results(results)
 
 
+@composes("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
+def _cell(write: Writer) -> Float:
+    """One step: x [B, I], states [B, H] -> linear, linear -> gates -> new states [B, H]."""
+    given = write.given
+    kind = write.overload.split(".")[0].removesuffix("_cell")
+    weights = [given[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+    if any(write.is_trained(w) for w in weights):
+        return None
+    states = list(given["hx"]) if kind == "lstm" else [given["hx"]]
+    cell = _Cell(write, kind, *weights)
+    made = cell.step(write("linear.default", given["input"], weights[0], weights[2]), states)
+    return Results(dict(enumerate(made))) if kind == "lstm" else made[0]
+
+
 def _first_states(write: Writer, states: Float) -> list[State]:
     """One state per layer and direction from [layers * directions, B, H]."""
     known = write.stored(states)
@@ -94,12 +108,15 @@ class _Cell:
     def run(self, x: Float, order: range, states: list[State]) -> tuple[list[State], list[State]]:
         """The state after each step, in the order of time, and the last states."""
         projected = self.write("linear.default", x, self.input_weight, self.input_bias)
-        step = {"gru": self._gru, "lstm": self._lstm}.get(self.kind, self._simple)
         outputs: dict[int, State] = {}
         for time in order:
-            states = step(self.write("select.int", projected, 0, time), states)
+            states = self.step(self.write("select.int", projected, 0, time), states)
             outputs[time] = states[0]
         return [outputs[time] for time in sorted(outputs)], states
+
+    def step(self, projected: Float, states: list[State]) -> list[State]:
+        """The states after one step, from the product with the step's input [B, gates * H] and the states before."""
+        return {"gru": self._gru, "lstm": self._lstm}.get(self.kind, self._simple)(projected, states)
 
     def _projected(self, state: State) -> State:
         """state @ weight' + bias, at compile time where the state is known."""

@@ -19,9 +19,11 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import nn
 
 from micronpu.container import digest
+from micronpu.frontend.states import PREFIX
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
@@ -69,7 +71,11 @@ def lower(
 def backend_config() -> ExecutorchBackendConfig:
     """How programs are finished: payloads inside, where device runtimes can read them in place, and tensors placed."""
     planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
-    return ExecutorchBackendConfig(extract_delegate_segments=False, memory_planning_pass=planning)
+    return ExecutorchBackendConfig(
+        extract_delegate_segments=False,
+        memory_planning_pass=planning,
+        passes=[InitializedMutableBufferPass([PREFIX])],  # else a state begins with whatever the memory holds
+    )
 
 
 # Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.

@@ -17,11 +17,13 @@ from torchao.quantization.pt2e.quantizer import (
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind
 from micronpu.frontend.program import arguments, is_float_cast, overload_name
+from micronpu.frontend.states import states_of
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.simulate import batch_norm_behind
+from micronpu.quantize.states import annotate_new_values, annotate_states
 from micronpu.quantize.transforms import constant_nodes
 
 KEY = "quantization_annotation"
@@ -42,6 +44,7 @@ def annotate(
         io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
     """
     constants, able = constant_nodes(model), capabilities or Capabilities()
+    annotate_states(model, config_of)
     if io is not None:
         _annotate_border(model, io, able)
     for node in model.graph.nodes:
@@ -52,6 +55,7 @@ def annotate(
             config = config_of(node)
             if config is not None:
                 _annotate_node(node, entry, config, config_of, constants)
+    annotate_new_values(model, config_of)
 
 
 def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilities) -> None:
@@ -60,12 +64,16 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
     What an operator with a dictated grid gives leaves on that grid: the values that calibration has seen of a softmax
     say nothing about the next ones.
     """
+    states = {state.node for state in states_of(model).values}
     for node in model.graph.nodes:
-        if node.op == "placeholder" and _is_float(node):
+        if node.op == "placeholder" and _is_float(node) and KEY not in node.meta and node.name not in states:
             node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation, _annotated=True)
         elif node.op == "output":
             results: dict[Node, QuantizationSpecBase] = {}
-            for result in filter(_is_float, node.all_input_nodes):
+            returned: list[Node] = []
+            given = node.args[0][: len(node.args[0]) - len(states)] if states else node.args
+            torch.fx.map_arg(given, returned.append)
+            for result in filter(_is_float, dict.fromkeys(returned)):
                 dictated = _dictated(result, able)
                 results[result] = io.border_activation if dictated is None else io.fixed_activation(dictated)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results, _annotated=True)

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.errors import ModelError
 from micronpu.frontend.program import Edge, ProgramView, is_dequantize, is_quantize, value_of
+from micronpu.frontend.states import states_of
 from micronpu.ir.types import DType
 
 _TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
@@ -77,8 +78,10 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
     """
     view = ProgramView(module)
     (output,) = (n for n in module.graph.nodes if n.op == "output")
-    inputs = [(node, _input_edge(view, node)) for node in view.inputs]
-    results = _results(output)
+    states = states_of(module).values  # integers already, and no inputs and outputs for the user
+    names = {state.node for state in states}
+    inputs = [(node, _input_edge(view, node)) for node in view.inputs if node.name not in names]
+    results = _results(output)[: -len(states) or None]
     outputs = [(node, _output_edge(view, node)) for node in results]
     meaning = IntegerBorders(
         tuple(_border(node.name, edge) for node, edge in inputs),

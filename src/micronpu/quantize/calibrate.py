@@ -18,7 +18,9 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
+from micronpu.frontend.states import KEY, held, integer_states, lift, rows_with_states, run_sequence, states_of
 from micronpu.quantize.corrections import Corrections, correct
+from micronpu.quantize.states import check_stateless
 from micronpu.quiet import quiet
 
 Progress = Callable[[int], None]
@@ -154,7 +156,7 @@ def graph_module(program: Any) -> GraphModule:
     """A graph module with weights as attributes, from an exported program or such a module.
 
     Raises:
-        ModelError: it is neither, or keeps state from one run to the next.
+        ModelError: it is neither.
     """
     if isinstance(program, GraphModule):
         return program
@@ -208,9 +210,9 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             handle.remove()
 
 
-def _run(prepared: GraphModule, number: int, batch: tuple[torch.Tensor, ...]) -> None:
+def _run(number: int, step: Callable[[], Any]) -> None:
     try:
-        prepared(*batch)
+        step()
     except MicroNpuError:
         raise
     except Exception as error:  # torch's kernels raise many kinds
@@ -221,12 +223,17 @@ def _run(prepared: GraphModule, number: int, batch: tuple[torch.Tensor, ...]) ->
 
 
 def calibrated(
-    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
+    module: GraphModule,
+    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    quantizer: Any,
+    progress: Progress | None = None,
 ) -> GraphModule:
     """prepare_pt2e and calibration: the float module with observers that have seen the data.
 
     Args:
-        progress: called with the number of batches done.
+        module: with its states lifted.
+        sequences: inputs of calls, one after the other; states begin anew with each sequence.
+        progress: called with the number of calls done.
     """
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
@@ -237,13 +244,19 @@ def calibrated(
         if fold_batch_norms(module):
             module.graph.eliminate_dead_code()
             module.recompile()
+        states = states_of(module)
         prepared: GraphModule = prepare_pt2e(module, quantizer)
         number = 0
         with finite_values(prepared, lambda: number):
-            for number, batch in enumerate(batches):
-                _run(prepared, number, batch)
-                if progress is not None:
-                    progress(number + 1)
+            for sequence in sequences:
+                calls = run_sequence(prepared, sequence, states)
+                for _ in sequence:
+                    _run(number, lambda: next(calls))  # noqa: B023
+                    number += 1
+                    if progress is not None:
+                        progress(number)
+        if states:
+            prepared.meta[KEY] = states
     return prepared
 
 
@@ -253,24 +266,31 @@ def converted(
     """convert_pt2e behind the corrections that need data: the quantized module; the prepared one is used up."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
+    states = states_of(prepared)
     with quiet(), torch.no_grad(), one_thread():
         if corrections is not None:
             correct(prepared, batches, corrections)
         quantized: GraphModule = convert_pt2e(prepared)
-    return quantized
+        if states:
+            quantized.meta[KEY] = states
+    return integer_states(quantized)
 
 
 def quantize(
-    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, progress: Progress | None = None
+    module: GraphModule,
+    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    quantizer: Any,
+    progress: Progress | None = None,
 ) -> GraphModule:
-    """prepare_pt2e, calibration, corrections and convert_pt2e.
-
-    Args:
-        progress: called with the number of batches done.
-    """
-    prepared = calibrated(module, batches, quantizer, progress)
+    """prepare_pt2e, calibration, corrections and convert_pt2e; the arguments are those of `calibrated`."""
+    prepared = calibrated(module, sequences, quantizer, progress)
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
-    return converted(prepared, batches, settings.corrections if settings is not None else None)
+    corrections = settings.corrections if settings is not None else None
+    if not states_of(prepared) or corrections is None or not corrections.need_data:
+        return converted(prepared, [row for sequence in sequences for row in sequence], corrections)
+    with quiet(), torch.no_grad(), one_thread():
+        rows = [row for sequence in sequences for row in rows_with_states(prepared, sequence, states_of(prepared))]
+    return converted(prepared, rows, corrections)
 
 
 def calibrate_and_quantize(
@@ -284,7 +304,7 @@ def calibrate_and_quantize(
 
     Args:
         model: an exported program, or the module of one.
-        calibration_inputs: inputs of the model, one tuple of tensors each.
+        calibration_inputs: inputs of the model, one tuple of tensors each; for a model with states a list of sequences.
         quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`, made with ``is_qat=True`` for the following.
         is_qat: prepare the model for quantization-aware training.
         train_fn: trains the module that it is given, in place; without it, calibration sets the ranges.  With it, the
@@ -297,13 +317,18 @@ def calibrate_and_quantize(
         ModelError: the model is not exported, or the calibration data does not fit it.
         OptionError: the quantizer is for the other kind, or there is something to train with and no ``is_qat``.
     """
+    from micronpu.quantize.sequences import calibration_sequences
+
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)
     examples: list[Any] = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-    batches = calibration_batches(calibration_inputs, examples)
+    lifted = lift(module)
     if is_qat:
         from micronpu.quantize.qat import train_or_calibrate
 
-        return train_or_calibrate(module, batches, quantizer, train_fn)
-    return quantize(module, batches, quantizer)
+        check_stateless(lifted)
+        return train_or_calibrate(module, calibration_batches(calibration_inputs, examples), quantizer, train_fn)
+    if lifted is not module:
+        return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer))
+    return quantize(module, [calibration_batches(calibration_inputs, examples)], quantizer)

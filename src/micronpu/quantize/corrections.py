@@ -49,6 +49,11 @@ class Corrections:
     bias_correction: bool = False
     adaptive_rounding: bool = False
 
+    @property
+    def need_data(self) -> bool:
+        """Whether any of them looks at calibration rows."""
+        return self.bias_correction or self.adaptive_rounding
+
     def __post_init__(self) -> None:
         for field in fields(self):
             if not isinstance(getattr(self, field.name), bool):
@@ -57,7 +62,7 @@ class Corrections:
 
 def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
     """Applies the corrections that need data to a calibrated module, in place."""
-    if not (corrections.bias_correction or corrections.adaptive_rounding):
+    if not corrections.need_data:
         return
     layers = list(_layers(prepared))
     step = max(1, len(batches) // ROWS)

@@ -30,6 +30,7 @@ from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.qat import share_ranges
 from micronpu.quantize.simulate import reveal, simulate_batch_norms
+from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
 
@@ -187,7 +188,9 @@ class StaticQuantizer(Quantizer):
 
         Raises:
             OptionError: a setting names something that is not in the model.
+            ModelError: the model has states, and `prepare_pt2e` was called with it directly.
         """
+        check_lifted(model)
         self.settings.find(model)
         self.settings.check(model)
         stamp(model, self.settings)
@@ -209,9 +212,10 @@ class StaticQuantizer(Quantizer):
         """Nothing to check: an annotation that the target cannot use shows in the delegation report."""
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """QAT: lets tensors that share a grid share its range."""
+        """States get one grid; QAT: tensors that share a grid share its range."""
         if self.is_qat:
             share_ranges(edge_or_node_to_obs_or_fq)
+        join_grids(model, edge_or_node_to_obs_or_fq)
 
     def check_use(self, is_qat: bool) -> None:
         """Refuses to prepare for QAT what is for post-training quantization, and the other way round.

@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from micronpu.chips.core import Core
 from micronpu.compiler.compile import host_part
 from micronpu.frontend.export import check_static
+from micronpu.frontend.states import hold, integer_states, lift, states_of
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
 from micronpu.quantize.borders import IntegerBorders, integer_borders
@@ -59,7 +60,7 @@ class OutliningPartitioner(Partitioner):
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program with calls in the place of what they compute."""
         with quiet():
-            module = graph_module(exported_program)
+            module = integer_states(lift(graph_module(exported_program)))
             check_static(module)
             examples = _examples(exported_program)
             self.borders = integer_borders(module) if self.integer_io else None
@@ -68,6 +69,7 @@ class OutliningPartitioner(Partitioner):
             host = host_part(module, self.device, borders=self.borders)
             self.partitions = host.partitions
             self.report = None if _is_behind_an_npu(module) else host.report
+            hold(host.module, states_of(module))
             return torch.export.export(with_delegates(host.module), examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:

@@ -147,6 +147,31 @@ class BorderTensor:
 
 
 @dataclass(frozen=True)
+class StateRow:
+    """A buffer of the model that lives on in the program from one call to the next.
+
+    Attributes:
+        name: in the model.
+        dtype: of its elements in the program.
+        shape: sizes.
+        bytes: of memory that it holds all the time.
+        scale, zero_point: what its integers mean, before a call and after it; None for a state that is no quantized
+            float.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    scale: float | None = None
+    zero_point: int | None = None
+
+    def __str__(self) -> str:
+        grid = "" if self.scale is None else f", {self.scale:g} * (q - {self.zero_point})"
+        return f"`{self.name}` {self.dtype}[{', '.join(map(str, self.shape))}] of {self.bytes:,} bytes{grid}"
+
+
+@dataclass(frozen=True)
 class DelegationReport:
     """What runs where and why.
 
@@ -169,6 +194,7 @@ class DelegationReport:
         tools: versions of what made the program, by name.
         hashes: SHA-256 in hexadecimal of the program ("program") and of the payload of each partition ("partition 0"
             and so on); empty before compilation.
+        states: buffers that live on from one call to the next; empty before compilation.
     """
 
     ALSO: ClassVar = ("operators", "delegated", "partitions", "macs", "delegated_macs")
@@ -190,6 +216,7 @@ class DelegationReport:
     missing: Mapping[str, str] = field(default_factory=dict)
     memory: MemoryReport | None = None
     budgets: tuple[BudgetResult, ...] = ()
+    states: tuple[StateRow, ...] = ()
 
     @property
     def operators(self) -> int:
@@ -251,7 +278,11 @@ class DelegationReport:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a user should know, the accuracy and the comparison with the quantized model first."""
-        return (*(str(said) for said in (self.accuracy, self.agreement) if said is not None), *self.notes)
+        said = [str(said) for said in (self.accuracy, self.agreement) if said is not None]
+        if self.states:
+            size = sum(state.bytes for state in self.states)
+            said.append(f"States that live on from call to call, {size:,} bytes: {'; '.join(map(str, self.states))}.")
+        return (*said, *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """What `to_json` writes; docs/report.md says what it means."""

@@ -78,6 +78,21 @@ class ArrayProgram(HostProgram):
 
         return tuple(map(torch.from_numpy, self.run_arrays(*(a.numpy() for a in self._arguments(inputs)))))
 
+    def reset(self) -> None:
+        """Sets the program's states back to their first values; see `HostProgram.reset`."""
+        if self._native is None:
+            super().reset()
+            return
+        self._check_states()
+        try:
+            with EXECUTORCH, self._plugin.mode(self._mode):
+                if self._native.is_closed:
+                    raise ModelError(f"{self._name} is closed.", hint="load it again with ArrayProgram")
+                self._native.close()
+                self._native = NativeMethod(self._plugin, self._data, self._summary)
+        except NativeError as error:
+            raise self._failure(f"{self._name} cannot be loaded", error) from error
+
     def __enter__(self) -> ArrayProgram:
         return self
 

@@ -75,6 +75,10 @@ def _answer(channel: socket.socket, program: _Program, head: dict[str, Any], blo
         program.save_etdump(head["etdump"], head["debug_buffer"])
         send(channel, {})
         return
+    if head["do"] == "reset":
+        program.reset()
+        send(channel, {})
+        return
     outputs, data = pack_all(program.run(*unpack_all(head["inputs"], blobs)))
     send(channel, {"outputs": outputs}, data)
 

@@ -173,6 +173,15 @@ class HostProgram:
                 hint=f"one of {', '.join(map(repr, sorted(summary.methods)))}",
             )
         self._summary: MethodSummary = summary.methods[method]
+        for other in summary.methods.values():
+            # Memory 1 is each method's own; ExecuTorch puts what methods share into others.
+            shared = {p for p in other.state_places if p[0] > 1} & set(self._summary.state_places)
+            if other.name != method and shared:
+                raise OptionError(
+                    f"{self._name} has a state that its methods {method!r} and {other.name!r} share, and a method that "
+                    "is loaded here has memory of its own.",
+                    hint="a program for each method, or memory planning without share_mutable_buffers",
+                )
         self.digest = state_of(self._data, self._name)
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
@@ -215,6 +224,11 @@ class HostProgram:
         return tuple(map(_signature, self._summary.outputs))
 
     @property
+    def states(self) -> tuple[TensorSignature, ...]:
+        """Signature of each buffer that lives on from one call to the next; see `reset`."""
+        return tuple(TensorSignature(s.dtype, s.shape) for s in self._summary.states)
+
+    @property
     def delegates(self) -> tuple[str, ...]:
         """Names of the delegates that the method calls, one for each delegated partition."""
         return self._summary.delegates
@@ -245,6 +259,35 @@ class HostProgram:
                     return tuple(self._method.execute(arguments))
                 except RuntimeError as error:
                     raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+
+    def reset(self) -> None:
+        """Sets the program's states back to their first values: the next call is the first of a sequence.
+
+        The program is loaded anew; what a profile has recorded until then is gone.
+
+        Raises:
+            ModelError: the program has no state, or is closed.
+            PayloadError: it cannot be loaded again.
+        """
+        self._check_states()
+        with self._lock:
+            if self._isolated is not None:
+                self._isolated.ask({"do": "reset"})
+                return
+            if self._method is None:
+                raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
+            # The runtime writes first values where it loads a method, and its Python interface loads each once.
+            with EXECUTORCH:
+                self._method = self._program = None
+                self._recorded = 0
+                self._load_locked()
+
+    def _check_states(self) -> None:
+        if not self._summary.states:
+            raise ModelError(
+                f"{self._name} keeps nothing from one call to the next, so there is nothing to reset.",
+                hint="a model that changes a buffer, or micronpu.streaming",
+            )
 
     def profile(
         self,

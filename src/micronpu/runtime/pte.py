@@ -75,6 +75,8 @@ class MethodSummary:
     Attributes:
         recorded_bytes: upper bound of what one run writes into a debug buffer when values are recorded: every tensor
             argument of every instruction, NPU operations inside delegates included.
+        states: tensors in planned memory with a first value, which live on from one call to the next.
+        state_places: memory and offset of each.
     """
 
     name: str
@@ -83,6 +85,8 @@ class MethodSummary:
     operators: tuple[str, ...]
     delegates: tuple[str, ...]
     recorded_bytes: int
+    states: tuple[TensorValue, ...] = ()
+    state_places: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ def _summary(
         operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
         graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
         recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
+        states = _states(values)
         methods[plan.string(0)] = MethodSummary(
             name=plan.string(0),
             inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
@@ -212,6 +217,8 @@ def _summary(
             operators=tuple(operators),
             delegates=tuple(delegates),
             recorded_bytes=recorded,
+            states=tuple(states.values()),
+            state_places=tuple(states),
         )
     return PteSummary(methods, tuple(payloads), named_data, program_size, segment_size)
 
@@ -230,6 +237,21 @@ def _tensor(value: _flatbuffer.Table) -> TensorValue | None:
         dim_order=dim_order,
         dynamic=tensor.integer(8, "<b") != 0,
     )
+
+
+def _states(values: _flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
+    """The states by memory and offset."""
+    # Tensor: data_buffer_idx 5, allocation_info 6. Either says where a tensor is; both are a variable's first value.
+    # AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2; a view has those of its base.
+    found: dict[tuple[int, int], TensorValue] = {}
+    for value in values.tables():
+        tensor = value.table(1)
+        place = tensor.table(6) if value.integer(0, "<B") == _TENSOR and tensor is not None else None
+        own = _tensor(value) if place is not None and tensor is not None and tensor.integer(5, "<I") else None
+        if own is not None and place is not None:
+            offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
+            found.setdefault((place.integer(0, "<I"), offset), own)
+    return found
 
 
 def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:

@@ -133,16 +133,6 @@ class Branch(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(1))
-
-    def forward(self, x):
-        self.count += 1
-        return x + self.count
-
-
 OTHER = "Try: the inputs that the program was exported with."
 MODELS = {
     "training": (lambda: (in_training(""), X), "The model Net is in training mode", "Try: model.eval() before"),
@@ -152,11 +142,6 @@ MODELS = {
         "of `x` is only known at run time; an NPU program has fixed shapes. Try: export without dynamic_shapes.",
     ),
     "branch": (lambda: (Branch().eval(), X), "torch.export cannot trace Branch", "data-dependent", "Try: check shapes"),
-    "state": (
-        lambda: (Counter().eval(), X),
-        "The model changes its buffer `count` while it runs, but a compiled program keeps nothing",
-        "Try: make the state an input and an output of the model.",
-    ),
     "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),
     "no module": (lambda: (np.tanh, X), "The model is of type ufunc", "neither", "Try: pass the module itself"),
     "no examples": (lambda: (net(), ()), "`example_inputs` is empty; it is a tuple of tensors. Try: (torch.randn("),

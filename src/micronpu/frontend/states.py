@@ -1,0 +1,350 @@
+"""Programs with a state: buffers that a model changes, as values while the program is made, and as buffers again.
+
+Every stage between export and the end takes an operator as a function of its operands, so a state is one more input and
+one more output of the program on the way; at its end it becomes a buffer in the program's memory again.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.graph import CodeGen
+
+from micronpu.errors import ModelError
+from micronpu.frontend.program import (
+    Edge,
+    ProgramView,
+    is_dequantize,
+    is_quantize,
+    origin_of,
+    overload_name,
+    value_of,
+)
+
+KEY = "micronpu_states"
+"""Of a module's meta: its states, while they are inputs and outputs."""
+PREFIX = "micronpu_state_"
+"""Of the names of buffers that hold a state in a finished program."""
+_WRITE = "copy_.default"
+_VIEWS = ("view", "reshape", "squeeze", "unsqueeze", "alias", "detach", "expand", "flatten", "_unsafe_view")
+
+
+@dataclass(frozen=True)
+class State:
+    """A buffer that lives on from one call to the next.
+
+    Attributes:
+        name: of the buffer in the user's model.
+        node: the program's input that it is on the way.
+        initial: its value before the first call, as the program has it: integers where it is quantized.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None for a state that is no float in the model, or
+            stays one.
+    """
+
+    name: str
+    node: str
+    initial: torch.Tensor
+    scale: float | None = None
+    zero_point: int | None = None
+
+    @property
+    def attribute(self) -> str:
+        """Name of the buffer that holds it in a finished program."""
+        return PREFIX + self.node
+
+    @property
+    def dtype(self) -> str:
+        return str(self.initial.dtype).removeprefix("torch.")
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.initial.shape) * self.initial.element_size()
+
+
+@dataclass(frozen=True)
+class States:
+    """All states of a program, and how its results are packed for the user."""
+
+    values: tuple[State, ...] = ()
+    codegen: CodeGen | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    @property
+    def initial(self) -> tuple[torch.Tensor, ...]:
+        return tuple(s.initial.clone() for s in self.values)
+
+
+NO_STATES = States()
+
+
+def states_of(module: GraphModule) -> States:
+    """The states of a module in which they are inputs and outputs."""
+    found = module.meta.get(KEY, NO_STATES)
+    assert isinstance(found, States)
+    return found
+
+
+def lift(module: GraphModule) -> GraphModule:
+    """A module whose states are its last inputs and its last outputs; the same object where it has none.
+
+        h = get_attr "h"                        h = placeholder
+        y = add(x, h)                           y = add(x, h)
+        copy_(h, y)
+        return y                        ->      return y, y
+
+    The states themselves are in its meta, see `states_of`.
+    """
+    writes = [n for n in module.graph.nodes if is_write(n)]
+    if not writes:
+        return module
+    meta, codegen = dict(module.meta), module.graph._codegen
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    module.meta.update(meta)
+    graph, names = module.graph, [n.name for n in writes]
+    by_name = {n.name: n for n in graph.nodes}
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    taken = set(by_name)
+    found: dict[str, tuple[State, Node]] = {}
+    for write in (by_name[name] for name in names):
+        source, value = write.args[:2]
+        assert isinstance(source, Node) and isinstance(value, Node)
+        path = str(source.target)
+        readers = [n for n in graph.nodes if n.op == "get_attr" and n.target == path]
+        if path not in found:
+            plain = path.removeprefix(PREFIX + "state_")
+            name = _free("state_" + plain.replace(".", "_"), taken)
+            last = inputs[-1] if inputs else None
+            with graph.inserting_after(last) if last is not None else graph.inserting_before(next(iter(graph.nodes))):
+                holder = graph.placeholder(name)
+            holder.meta = {k: v for k, v in readers[0].meta.items() if k in ("val", "tensor_meta")}
+            inputs.append(holder)
+            found[path] = State(plain, holder.name, _value(module, path).detach().clone()), value
+            write.replace_all_uses_with(value)
+            graph.erase_node(write)
+            for reader in readers:
+                reader.replace_all_uses_with(holder)
+                graph.erase_node(reader)
+    # A value may be the buffer of another state, which is an input by now.
+    paths = {path: by.node for path, (by, _) in found.items()}
+    nodes = {n.name: n for n in graph.nodes}
+    new = [
+        nodes[paths[str(v.target)]] if v.op == "get_attr" and str(v.target) in paths else v for _, v in found.values()
+    ]
+    output = graph.output_node()
+    results = output.args[0]
+    output.args = ((*(results if isinstance(results, (tuple, list)) else (results,)), *new),)
+    graph.set_codegen(CodeGen())
+    module.meta[KEY] = States(tuple(state for state, _ in found.values()), codegen)
+    module.recompile()
+    return module
+
+
+def hold(module: GraphModule, states: States) -> GraphModule:
+    """The opposite of `lift`: the inputs and outputs that are states become buffers again, in place.
+
+    A value that is read out of a state, and not computed, is copied: the state is overwritten before others read it.
+    """
+    if not states:
+        return module
+    graph = module.graph
+    output = graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    kept, new = results[: -len(states.values)], results[-len(states.values) :]
+    holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
+    mine = {holders[s.node] for s in states.values}
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+
+    def safe(node: Any) -> Any:
+        if not isinstance(node, Node) or not _is_read_from(node, mine):
+            return node
+        with graph.inserting_before(output):
+            made = graph.call_function(torch.ops.aten.clone.default, (node,))
+        made.meta = dict(node.meta)
+        return made
+
+    kept, new = [safe(n) for n in kept], [safe(n) for n in new]
+    for state, value in zip(states.values, new, strict=True):
+        holder = holders[state.node]
+        module.register_buffer(state.attribute, state.initial.clone())
+        with graph.inserting_before(first):
+            buffer = graph.get_attr(state.attribute)
+        buffer.meta = dict(holder.meta)
+        holder.replace_all_uses_with(buffer)
+        with graph.inserting_before(output):
+            graph.call_function(torch.ops.aten.copy_.default, (buffer, value))
+        graph.erase_node(holder)
+    output.args = (tuple(kept),)
+    if states.codegen is not None:
+        graph.set_codegen(states.codegen)
+    module.meta.pop(KEY, None)
+    module.recompile()
+    return module
+
+
+def held(module: GraphModule) -> GraphModule:
+    """A copy of a module with lifted states in which they are buffers; the same object where it has none."""
+    states = states_of(module)
+    if not states:
+        return module
+    made = GraphModule(module, copy.deepcopy(module.graph))
+    made.meta.update({k: v for k, v in module.meta.items() if k != KEY})
+    return hold(made, states)
+
+
+def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
+    """Sets the buffers of a module that `hold` made back to their first values."""
+    with torch.no_grad():
+        for state in states:
+            getattr(module, state.attribute).copy_(state.initial)
+
+
+def run_sequence(
+    module: torch.nn.Module, rows: Sequence[Sequence[torch.Tensor]], states: States = NO_STATES
+) -> Iterator[tuple[Any, ...]]:
+    """Runs a lifted module call by call from the first values of its states; yields each call's other results."""
+    values = states.initial
+    for row in rows:
+        results = module(*row, *values)
+        if not states:
+            yield results if isinstance(results, tuple) else (results,)
+            continue
+        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+        yield tuple(results[: -len(states.values)])
+
+
+def rows_with_states(
+    module: torch.nn.Module, rows: Sequence[Sequence[torch.Tensor]], states: States
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Runs a lifted module as `run_sequence`; yields all that it is given in each call."""
+    values = states.initial
+    for row in rows:
+        yield (*row, *values)
+        results = module(*row, *values)
+        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+
+
+def integer_states(module: GraphModule) -> GraphModule:
+    """Makes the states of a converted module integers, in place.
+
+        h float -> quantize -> h8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
+                               h8 -> dequantize -> .. -> quantize -> y8
+
+    Raises:
+        ModelError: the grid of a state is not the same on the way in and on the way out.
+    """
+    states = states_of(module)
+    if not states:
+        return module
+    view, graph = ProgramView(module), module.graph
+    holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
+    output = graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    first, made = len(results) - len(states.values), []
+    dequantizes: dict[int, Node] = {}
+    for number, state in enumerate(states.values):
+        holder, value = holders[state.node], results[first + number]
+        quantizes = [user for user in holder.users if is_quantize(user)]
+        grids = [view.edge(user) for user in quantizes]
+        edge = view.edge(value) if is_dequantize(value) else None
+        whole = len(quantizes) == len(holder.users) - (output in holder.users)
+        if edge is None or not whole or (not state.initial.is_floating_point()):
+            if quantizes or edge is not None:
+                raise _no_grid(module, state, value, "float in or out")
+            made.append(_with_grid(view, state, value))
+            continue
+        if any(grid != edge for grid in grids):
+            other = next(grid for grid in grids if grid != edge)
+            raise _no_grid(module, state, value, f"{_grid(other)} in and {_grid(edge)} out")
+        scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
+        low, high = edge.limits
+        steps_of = torch.round(state.initial.double() / scale) + zero
+        if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
+            raise ModelError(
+                f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is not on the "
+                f"grid from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} that its new values have"
+                f"{_at(value)}.",
+                hint="an initial value within that range",
+            )
+        made.append(replace(state, initial=steps_of.clamp(low, high).to(dtype), scale=scale, zero_point=zero))
+        holder.meta["val"] = value_of(holder).to(dtype)
+        holder.meta.pop("tensor_meta", None)
+        for quantize in quantizes:
+            quantize.replace_all_uses_with(holder)
+            graph.erase_node(quantize)
+        dequantizes[first + number] = value
+    for number, value in dequantizes.items():
+        results[number] = value.args[0]
+    output.args = (tuple(results),)
+    graph.eliminate_dead_code()
+    graph.lint()
+    module.meta[KEY] = replace(states, values=tuple(made))
+    module.recompile()
+    return module
+
+
+def _with_grid(view: ProgramView, state: State, value: Node) -> State:
+    """A state of a module that was quantized before, which is integers already."""
+    edge = view.edge(value) if is_quantize(value) else None
+    if edge is None:
+        return state
+    return replace(state, scale=edge.qparams.scale[0], zero_point=edge.qparams.zero_point[0])
+
+
+def _no_grid(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
+    return ModelError(
+        f"The state `{state.name}` cannot have one grid: it is {found}{_at(value)}.",
+        hint="the same setting of the quantizer for the operators that read the state and for the one that makes its "
+        "new value",
+    )
+
+
+def _grid(edge: Edge | None) -> str:
+    return "float" if edge is None else f"{edge.dtype.value} with steps of {edge.qparams.scale[0]:.4g}"
+
+
+def _at(value: Node) -> str:
+    while is_quantize(value) or overload_name(value).startswith("dequantize"):
+        value = value.args[0]  # type: ignore[assignment]
+    source = origin_of(value).source
+    return f" ({source})" if source else ""
+
+
+def is_write(node: Node) -> bool:
+    """Whether a node writes a new value into a buffer."""
+    if overload_name(node) != _WRITE or not isinstance(node.args[1], Node):
+        return False
+    return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
+
+
+def _value(module: GraphModule, path: str) -> torch.Tensor:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _is_read_from(node: Node, holders: set[Node]) -> bool:
+    """Whether a value is a state, or the memory of one looked at otherwise."""
+    while node not in holders:
+        if overload_name(node).split(".")[0] not in _VIEWS or not isinstance(node.args[0], Node):
+            return False
+        node = node.args[0]
+    return True
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, made = 0, name
+    while made in taken:
+        number += 1
+        made = f"{name}_{number}"
+    taken.add(made)
+    return made

@@ -1,0 +1,79 @@
+"""Values that the host only moves, between two partitions or into a state: as integers, not as floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name, value_of
+from micronpu.ops import ATEN_IMPORTS
+
+_BY_INDEX = ("index_copy.default", "index_put.default", "index_select.default", "gather.default")
+"""Operators that no NPU has, which move elements to or from places that are known at run time."""
+
+Grid = tuple[Any, ...]
+
+
+def move_integers(module: GraphModule) -> bool:
+    """Lets the host move integers where it would dequantize, move and quantize again on the same grid, in place.
+
+        c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
+
+    Returns:
+        Whether anything was changed.
+    """
+    chosen: dict[Node, Grid] = {}
+    for node in reversed(module.graph.nodes):
+        grid = _read_on(node, chosen)
+        if grid is not None and _moves(node):
+            chosen[node] = grid
+    while dropped := [n for n, grid in chosen.items() if not _given_on(n, grid, chosen) or _read_on(n, chosen) != grid]:
+        for node in dropped:
+            del chosen[node]
+    for node, grid in chosen.items():
+        for operand in node.all_input_nodes:
+            if operand not in chosen and is_dequantize(operand):
+                node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
+        node.meta["val"] = value_of(node).to(grid[-1])
+        for reader in [user for user in node.users if is_quantize(user)]:
+            reader.replace_all_uses_with(node)
+            module.graph.erase_node(reader)
+    if chosen:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return bool(chosen)
+
+
+def _moves(node: Node) -> bool:
+    name = overload_name(node)
+    entry = ATEN_IMPORTS.get(name)
+    if name == "index_put.default" and arguments(node)["accumulate"]:
+        return False
+    plain = name in _BY_INDEX or (entry is not None and entry.moves_only)
+    return plain and _is_float(node)
+
+
+def _read_on(node: Node, chosen: dict[Node, Grid]) -> Grid | None:
+    """The one grid on which all readers of a value take it."""
+    grids = {_grid(user) if is_quantize(user) else chosen.get(user) for user in node.users}
+    return grids.pop() if len(grids) == 1 else None
+
+
+def _given_on(node: Node, grid: Grid, chosen: dict[Node, Grid]) -> bool:
+    """Whether all floats that a node reads are integers of a grid; a node that reads none makes its own."""
+    floats = [n for n in node.all_input_nodes if _is_float(n) or is_dequantize(n)]
+    return bool(floats) and all(chosen.get(n) == grid or (is_dequantize(n) and _grid(n) == grid) for n in floats)
+
+
+def _grid(node: Node) -> Grid | None:
+    """Scale, zero point, limits and type of a quantize or dequantize; None where they are computed."""
+    given = arguments(node)
+    grid = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
+    return None if any(isinstance(value, Node) for value in grid) else grid
+
+
+def _is_float(node: Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

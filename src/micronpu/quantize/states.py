@@ -1,0 +1,128 @@
+"""One grid for a state on its way into a call and out of it, whatever reads it and whatever makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import FixedQParamsObserver
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation
+
+from micronpu.errors import ModelError
+from micronpu.frontend.program import origin_of
+from micronpu.frontend.states import State, is_write, states_of
+from micronpu.quantize.config import QuantizationConfig
+
+_ANNOTATION = "quantization_annotation"
+
+
+def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
+    """Each state with the input that it is and the node that computes its new value."""
+    states = states_of(model)
+    if not states:
+        return []
+    inputs = {n.name: n for n in model.graph.nodes if n.op == "placeholder"}
+    results: Any = model.graph.output_node().args[0]
+    new = results[len(results) - len(states.values) :]
+    return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
+
+
+def check_stateless(lifted: GraphModule) -> None:
+    """Raises `ModelError` where a model that is to be trained keeps a state."""
+    states = states_of(lifted).values
+    if states:
+        raise ModelError(
+            f"The model keeps a state, `{states[0].name}`, from one call to the next, and quantization-aware training "
+            "shows it single inputs.",
+            hint="calibration with sequences, or a model to train that takes its states and returns them",
+        )
+
+
+def check_lifted(model: GraphModule) -> None:
+    """Raises `ModelError` where a model still writes into its buffers, whose first values alone would be calibrated."""
+    written = next((n for n in model.graph.nodes if is_write(n)), None)
+    if written is not None:
+        raise ModelError(
+            f"The model keeps a state, `{written.args[0].target}`, from one call to the next, and `prepare_pt2e` knows "
+            "no sequences of calls.",
+            hint="micronpu.compile, or calibrate_and_quantize with the exported program",
+        )
+
+
+def annotate_states(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
+    """Quantizes each state where it comes in, as the operator that makes its new value, before all else is annotated.
+
+    Nothing that calibration has seen of it is clipped: an error would stay in it from call to call.
+    """
+    for state, holder, value in state_ends(model):
+        config = config_of(value)
+        if config is not None and state.initial.dtype is torch.float32:
+            holder.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation, _annotated=True)
+
+
+def annotate_new_values(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
+    """Quantizes the new value of each state, where the operator that computes it does not."""
+    output = model.graph.output_node()
+    for _, holder, value in state_ends(model):
+        known = value.meta.get(_ANNOTATION)
+        config = config_of(value)
+        if _ANNOTATION not in holder.meta or config is None or (known is not None and known.output_qspec is not None):
+            continue
+        if value.op == "placeholder":
+            value.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation, _annotated=True)
+            continue
+        edges = output.meta.setdefault(_ANNOTATION, QuantizationAnnotation(input_qspec_map={}, _annotated=True))
+        edges.input_qspec_map.setdefault(value, config.border_activation)
+
+
+def join_grids(model: GraphModule, places: dict[Any, Any]) -> None:
+    """Makes the tensors that share a grid with a state's old value and with its new one a single group, in place.
+
+    Args:
+        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+
+    Raises:
+        ModelError: operators dictate two grids, or two types.
+    """
+    output = model.graph.output_node()
+    for state, holder, value in state_ends(model):
+        old = places.get(holder)
+        if old is None:
+            continue
+        for new in (places.get(value), places.get((value, output))):
+            if new is None or new is old:
+                continue
+            kept = common_observer(state, value, old, new)
+            for place, observer in list(places.items()):
+                if observer is old or observer is new:
+                    places[place] = kept
+            old = kept
+
+
+def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
+    """The stricter of two observers."""
+    found = ""
+    if old.dtype is not new.dtype:
+        found = f"{_name(old.dtype)} in and {_name(new.dtype)} out"
+    fixed = [o for o in (old, new) if isinstance(o, FixedQParamsObserver)]
+    if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
+        found = (
+            f"on a grid of {float(old.scale):.4g} in and {float(new.scale):.4g} out, both of which operators dictate"
+        )
+    if found:
+        source = origin_of(value).source
+        raise ModelError(
+            f"The state `{state.name}` cannot have one grid: it is {found}{f' ({source})' if source else ''}.",
+            hint="the same setting of the quantizer for the operators that read the state and for the one that makes "
+            "its new value",
+        )
+    if fixed:
+        return fixed[0]
+    symmetric = torch.per_tensor_symmetric
+    return new if new.qscheme == symmetric and old.qscheme != symmetric else old
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

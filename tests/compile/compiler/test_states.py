@@ -1,0 +1,355 @@
+"""Programs that keep a state: integers from call to call, first values, sequences, and what cannot be."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from tests.compile.small import Small, linear
+from tests.compile.state_rows import ROWS, Keeps, sequences, zeros
+from torch import nn
+from torchao.quantization.pt2e import FixedQParamsObserver
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+import micronpu
+from micronpu.errors import ModelError, OptionError
+from micronpu.frontend.states import State, held, hold, lift, states_of
+from micronpu.ir.interpreter import interpret
+from micronpu.neutron import (
+    NeutronPartitioner,
+    NeutronQuantizer,
+    NeutronTargetSpec,
+    calibrate_and_quantize,
+    generate_neutron_compile_spec,
+)
+from micronpu.quantize.sequences import calibration_sequences
+from micronpu.quantize.states import common_observer
+from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
+from micronpu.runtime.pte import read_pte
+
+X = (torch.zeros(1, 8),)
+_JOINS = {"quantized_decomposed::quantize_per_tensor.out", "quantized_decomposed::dequantize_per_tensor.out"}
+
+
+def made(name: str, target: str = "imxrt700-neutron", **options: Any) -> tuple[Any, nn.Module]:
+    """A program of a row, and the float module as it was."""
+    torch.manual_seed(0)
+    model = ROWS[name]()
+    before = copy.deepcopy(model)
+    program = micronpu.compile(model, X, target, calibration=sequences(), held_out=0, **options)
+    for (key, old), new in zip(before.state_dict().items(), model.state_dict().values(), strict=True):
+        assert torch.equal(old, new), f"compiling changes the user's {key}"
+    return program, before
+
+
+def run(program: Any, rows: list[torch.Tensor], call: Any = None) -> list[torch.Tensor]:
+    found = []
+    for row in rows:
+        result = (call or program.run)(*(program.borders.quantize((row,)) if program.borders else (row,)))
+        results = result if isinstance(result, tuple) else (result,)
+        found.append((program.borders.dequantize(results) if program.borders else results)[0])
+    return found
+
+
+CASES = [(name, "imxrt700-neutron", {}) for name in ROWS] + [
+    ("slices", "ethos-u55-128", {"io": "int8"}),
+    ("lstm", "ethos-u85-256", {}),
+    ("cache", "ethos-u65-256", {"activations": "int16"}),
+    ("average", "corstone300", {"activations": "int16", "io": "int16"}),
+    ("gru", "cortex-m33", {}),
+    ("swap", "imxrt700", {"io": "int8"}),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "options"), CASES, ids=[f"{n}-{t}" for n, t, _ in CASES])
+def test_every_way_to_write_a_state(name: str, target: str, options: dict[str, Any]) -> None:
+    program, model = made(name, target, **options)
+    rows = sequences()[1]
+    first = run(program, rows)
+    program.reset()
+    quantized = run(program, rows, program.quantized)
+    with torch.no_grad():
+        real = [r[0] if isinstance(r, tuple) else r for r in map(model, rows)]
+    program.reset()
+    again = run(program, rows)
+    assert all(map(torch.equal, first, again)), "a reset begins the sequence anew"
+    # The state is what tells the calls apart: without it the last ones would differ by much more than by rounding.
+    error = max(float((a - r).abs().max()) for a, r in zip(first, real, strict=True))
+    assert error < 0.05 * max(float(r.abs().max()) for r in real)
+    rounding = max(float((a - q).abs().max()) for a, q in zip(first, quantized, strict=True))
+    assert rounding < 0.05 * max(float(r.abs().max()) for r in real)
+    # A float state is an integer in the program, and nothing but the border and operators of the host is in float.
+    names = {n for n, b in model.named_buffers()}
+    assert {s.name for s in program.states} == {row.name for row in program.report.states} == names
+    kinds = {s.name: s.dtype for s in program.states}
+    for key, buffer in model.named_buffers():
+        wanted = options.get("activations", "int8") if buffer.is_floating_point() else str(buffer.dtype)[6:]
+        assert kinds[key] == wanted
+    method = read_pte(program.buffer).methods["forward"]
+    assert [s.shape for s in method.states] == [tuple(s.initial.shape) for s in program.states]
+    if name not in ("host", "count", "cache"):
+        assert program.report.share == 1.0
+        assert program.report.partitions == int(program.report.has_npu)
+        if program.report.has_npu:
+            joins = set() if "io" in options else _JOINS
+            assert set(method.operators) <= joins | {"aten::copy_", "dim_order_ops::_clone_dim_order.out"}
+
+
+def test_a_cache_moves_integers_on_the_host() -> None:
+    program, _ = made("cache", io="int8")
+    operators = read_pte(program.buffer).methods["forward"].operators
+    assert "aten::index_put.out" in operators
+    assert not _JOINS & set(operators)
+
+
+@pytest.mark.parametrize("target", ["imxrt700-neutron", "ethos-u55-128"])
+def test_element_for_element(target: str) -> None:
+    """The program against the reference interpreter, whose states go round by hand, over a sequence."""
+    program, _ = made("lstm", target, io="int8")
+    (part,) = program.partitions
+    grids = {s.name: (s.scale, s.zero_point) for s in program.states}
+    held_in = {
+        k: next(t for t in part.graph.inputs if (t.type.scale, t.type.zero_point) == g) for k, g in grids.items()
+    }
+    held_out = {k: next(t for t in part.graph.outputs if t.type.qparams == held_in[k].type.qparams) for k in grids}
+    values = {s.name: s.initial.numpy() for s in program.states}
+    for row in sequences()[2]:
+        x = program.borders.quantize((row,))[0]
+        given = [
+            next((values[k].reshape(t.shape) for k, own in held_in.items() if own is t), x.numpy().reshape(t.shape))
+            for t in part.graph.inputs
+        ]
+        results = dict(zip(part.graph.outputs, interpret(part.graph, given), strict=True))
+        values = {k: results[t] for k, t in held_out.items()}
+        (wanted,) = (r for t, r in results.items() if t not in held_out.values())
+        assert np.array_equal(program.run(x).numpy().reshape(-1), wanted.reshape(-1))
+
+
+def test_sequences() -> None:
+    """Lists are sequences; what stands by itself is one; rows of a tensor are one."""
+    (a, b, c), row = sequences(), sequences()[0][0]
+    assert [len(s) for s in calibration_sequences([a, b[:3], c], X)] == [8, 3, 8]
+    assert [len(s) for s in calibration_sequences(a, X)] == [8]
+    assert [len(s) for s in calibration_sequences([(row,), row.numpy(), torch.cat(a), b, row], X)] == [2, 8, 8, 1]
+    with pytest.raises(ModelError, match=r"calibration sequence 1 is shorter than one call: it is empty\. Try"):
+        calibration_sequences([a, []], X)
+
+
+def test_states_begin_anew_with_each_sequence() -> None:
+    """A sum that grows with every call: its range is that of the longest sequence, not of all calls together."""
+    model = Keeps(lambda self, x: self.total.add_(x).clone(), {"total": zeros(1, 8)})
+    ones = [torch.ones(1, 8)] * 4
+    together, apart = (
+        micronpu.compile(model, X, "imxrt700-neutron", calibration=data, verify=False).states[0].scale
+        for data in ([ones * 3], [ones, ones, ones])
+    )
+    assert together == pytest.approx(3 * apart, rel=1e-3)
+
+
+def test_runs_reset_each_by_itself() -> None:
+    program, _ = made("inner")
+    rows = sequences()[0]
+    wanted = run(program, rows)
+    for kind, options in ((HostProgram, RunOptions()), (HostProgram, RunOptions(isolated=True)), (ArrayProgram, None)):
+        host = kind(program.buffer, options)
+        assert [str(s) for s in host.states] == ["int8[1, 8]"]
+        for _ in range(2):
+            if isinstance(host, ArrayProgram):
+                assert host.is_native
+                found = [torch.from_numpy(host.run_arrays(row.numpy())[0]) for row in rows]
+            else:
+                found = [host.run(row)[0] for row in rows]
+            assert all(map(torch.equal, found, wanted))
+            host.reset()
+        host.close()
+        with pytest.raises(ModelError, match="is closed"):
+            host.run_arrays(rows[0].numpy()) if isinstance(host, ArrayProgram) else host.run(rows[0])
+
+
+def test_nothing_to_reset() -> None:
+    program = micronpu.compile(
+        Small(lambda self, x: self.layer(x), layer=linear()), X, calibration=[X] * 2, verify=False
+    )
+    for thing in (program, HostProgram(program.buffer), ArrayProgram(program.buffer)):
+        with pytest.raises(ModelError, match="keeps nothing from one call to the next, so there is nothing to reset"):
+            thing.reset()
+
+
+def test_lift_and_hold_are_opposites() -> None:
+    torch.manual_seed(0)
+    model = ROWS["shift"]()
+    module = torch.export.export(model, X).run_decompositions({}).module(check_guards=False)
+    lifted = lift(module)
+    assert [n.name for n in lifted.graph.nodes if n.op == "placeholder"][1:] == ["state_a", "state_b"]
+    assert [s.name for s in states_of(lifted).values] == ["a", "b"]
+    again = hold(lift(held(lifted)), states_of(lifted))
+    for row in itertools.chain(*sequences(1, 4)):
+        assert torch.equal(again(row), model(row))
+
+
+def test_a_quantized_module_compiles_to_the_same() -> None:
+    program, _ = made("gru")
+    program.quantized(sequences()[0][0])  # its state is another by now
+    program.reset()
+    again = micronpu.compile(program.quantized, X, "imxrt700-neutron")
+    assert [p.payload for p in again.partitions] == [p.payload for p in program.partitions]
+    assert [(s.scale, s.zero_point) for s in again.states] == [(s.scale, s.zero_point) for s in program.states]
+    rows = sequences()[0]
+    assert all(map(torch.equal, run(program, rows), run(again, rows)))
+
+
+def test_litert_model_has_states_at_its_border() -> None:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    program, _ = made("lstm", io="int8")
+    model = Interpreter(model_content=program.to_litert(), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
+    runner = model.get_signature_runner()
+    values = {f"state_{s.name}": s.initial.numpy() for s in program.states}
+    for row in sequences()[1]:
+        x = program.borders.quantize((row,))[0]
+        results = runner(**{program.borders.inputs[0].name: x.numpy()}, **values)
+        values = {f"state_{s.name}": results[f"output_{i + 1}"] for i, s in enumerate(program.states)}
+        assert np.array_equal(results["output_0"], program.run(x).numpy())
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+class Attribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(1, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.kept
+        self.kept = x * 0.5
+        return x
+
+
+class TwoGrids(nn.Module):
+    """Quantized by somebody else, with a state on one grid where it is read and on another where it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, y = (self._on(v, scale) for v, scale in ((self.h, 0.1), (x, 0.1)))
+        y = self._on(y + h, 0.2)
+        self.h.copy_(y)
+        return y
+
+    @staticmethod
+    def _on(x: torch.Tensor, scale: float) -> torch.Tensor:
+        grid = (scale, 0, -128, 127, torch.int8)
+        quantized = torch.ops.quantized_decomposed
+        return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *grid), *grid)
+
+
+def _bounded(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.h.copy_(torch.tanh(self.layer(x) + self.h))
+    return self.h * 1
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
+    "no buffer": (
+        lambda: Small(lambda self, x: self.inner(x) * 2, inner=Attribute()),
+        {},
+        (
+            "The model replaces the tensor `inner.kept` while it runs, which is no buffer",
+            "Try: self.register_buffer('ke",
+        ),
+    ),
+    "off the grid": (
+        lambda: Keeps(_bounded, {"h": zeros(1, 8) + 7}, layer=linear()),
+        {},
+        ("The state `h` begins with 7, which is not on the grid from -1 to 0.9922", "Try: an initial value within"),
+    ),
+    "two grids": (
+        lambda: torch.export.export(TwoGrids(), X).module(check_guards=False),
+        {"calibration": None},
+        (
+            "The state `h` cannot have one grid: it is int8 with steps of 0.1 in and int8 with steps of 0.2 out",
+            "Try: the",
+        ),
+    ),
+    "trained": (
+        lambda: ROWS["gru"](),
+        {"calibration": None, "train": lambda prepared: None},
+        ("The model keeps a state, `h`, from one call to the next, and quantization-aware training shows it single",),
+    ),
+    "an empty sequence": (
+        lambda: ROWS["gru"](),
+        {"calibration": [[]]},
+        ("The calibration sequence 0 is shorter than one call",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    model, options, words = REFUSED[case]
+    with pytest.raises(ModelError) as caught:
+        micronpu.compile(model(), X, **({"calibration": sequences()} | options))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_two_dictated_grids() -> None:
+    state = State("h", "state_h", zeros(1, 8))
+    value = torch.fx.Graph().placeholder("value")
+    grids = [FixedQParamsObserver.with_args(scale=s, zero_point=0)() for s in (1 / 128, 1 / 256)]
+    with pytest.raises(
+        ModelError, match=r"The state `h` cannot have one grid: it is on a grid of 0.0078.. in and 0.00"
+    ):
+        common_observer(state, value, *grids)
+
+
+def test_blame_and_prepare_know_no_sequences() -> None:
+    with pytest.raises(ModelError, match=r"keeps a state, `h`, from one call to the next, and blame compares single"):
+        micronpu.blame(ROWS["gru"](), [X] * 2, calibration=[X] * 2)
+    with pytest.raises(ModelError, match=r"keeps a state, `h`, .* `prepare_pt2e` knows no sequences of calls"):
+        prepare_pt2e(torch.export.export(ROWS["gru"](), X).module(), NeutronQuantizer())
+
+
+def test_executorch_own_entry() -> None:
+    """The same program by `calibrate_and_quantize` and ExecuTorch's lowering, with first values where asked for."""
+    torch.manual_seed(0)
+    quantized = calibrate_and_quantize(torch.export.export(ROWS["gru"](), X), sequences(), NeutronQuantizer())
+    spec = generate_neutron_compile_spec("imxrt700")
+    edge = to_edge_transform_and_lower(
+        torch.export.export(quantized, X), partitioner=[NeutronPartitioner(spec, NeutronTargetSpec("imxrt700"))]
+    )
+    config = ExecutorchBackendConfig(
+        extract_delegate_segments=False, passes=[InitializedMutableBufferPass(["micronpu_state_"])]
+    )
+    program, (ours, _) = HostProgram(bytes(edge.to_executorch(config).buffer)), made("gru")
+    assert program.states
+    for row in sequences()[0]:
+        assert torch.equal(program.run(row)[0], ours.run(row))
+
+
+class Accumulator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total.add_(x).clone()
+
+
+def test_a_state_that_methods_share() -> None:
+    exported = torch.export.export(Accumulator(), X)
+    config = ExecutorchBackendConfig(
+        passes=[InitializedMutableBufferPass(["total"])],
+        memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+    )
+    both = to_edge_transform_and_lower({"forward": exported, "other": exported}).to_executorch(config)
+    with pytest.raises(OptionError, match=r"has a state that its methods 'forward' and 'other' share"):
+        HostProgram(bytes(both.buffer))
