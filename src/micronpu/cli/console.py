@@ -32,6 +32,7 @@ _STEPS = {
     "blame": "Comparing layer by layer",
     "float": "Running the float model",
     "program": "Running the program",
+    "compare": "Compiling for the targets",
 }
 
 

@@ -1,4 +1,4 @@
-"""`micronpu`: compile, check, eval, blame, run, inspect, deploy, disassemble, doctor, targets, passes."""
+"""`micronpu`, the command; `micronpu --help` lists what it does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rich.text import Text
 from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.blame import blame
+from micronpu.cli.compare import compare
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
+from micronpu.cli.diff import diff
 from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
@@ -452,6 +454,8 @@ def inspect(
 
 app.command(name="eval")(evaluate)
 app.command()(takes_npu_options("blame")(blame))
+app.command()(compare)
+app.command()(diff)
 app.command()(deploy)
 app.command()(doctor)
 app.command()(disassemble)

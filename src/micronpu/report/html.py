@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from html import escape
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from micronpu.files import write_file
 from micronpu.report.accuracy import decibel_text
@@ -31,6 +29,7 @@ from micronpu.report.rows import (
     totals,
 )
 from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.web import data, document, part
 
 if TYPE_CHECKING:
     from micronpu.report.blame import Blame
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 _CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
 
-_WEB = resources.files("micronpu.report") / "web"
 _LIBRARIES = ("dagre.min.js", "cytoscape.min.js")
 """Layout and drawing of graphs; `web/README.md` says where they come from."""
 
@@ -69,31 +67,13 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     everything = [row for members in rows.values() for row in members]
     costs = bool(total_cycles(everything))
     if graph and report.verdicts:
-        parts += [_web("network.html").strip(), _web("timeline.html").strip() if costs else "", _memory(report)]
+        parts += [part("network.html"), part("timeline.html") if costs else "", _memory(report)]
     # Bars are comparable over partitions: they share one scale.
     largest = max((_weight(row, costs) for row in everything), default=0)
     parts += [_partition(number, members, kind, largest, costs) for number, members in rows.items()]
     parts.append(_notes(report))
     body = "\n".join(part for part in parts if part)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(report.summary())}</title>
-<style>
-{_web("report.css").strip()}
-</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-{_scripts(report, blame) if graph else ""}
-</body>
-</html>
-"""
+    return document(report.summary(), body, _scripts(report, blame) if graph else "")
 
 
 def framed(report: DelegationReport) -> str:
@@ -103,27 +83,17 @@ def framed(report: DelegationReport) -> str:
     return f'<iframe srcdoc="{text}" style="width:100%;height:{height}px;border:0"></iframe>'
 
 
-def _web(name: str) -> str:
-    return (_WEB / name).read_text(encoding="utf-8")
-
-
 def _scripts(report: DelegationReport, blame: Blame | None) -> str:
     errors = {
         layer.node: {"sqnr": round(layer.sqnr, 1), "own": decibel_text(layer.own).removesuffix(" dB")}
         for layer in (blame.layers if blame is not None else ())
         if math.isfinite(layer.sqnr)
     }
-    libraries = "\n".join(f"<script>{_web(name)}</script>" for name in _LIBRARIES)
+    libraries = "\n".join(f"<script>{part(name)}</script>" for name in _LIBRARIES)
     return (
-        f"{_data('report', report.to_dict())}\n{_data('errors', errors)}\n{libraries}\n"
-        f"<script>{_web('report.js')}</script>"
+        f"{data('report', report.to_dict())}\n{data('errors', errors)}\n{libraries}\n"
+        f"<script>{part('tables.js')}</script>\n<script>{part('report.js')}</script>"
     )
-
-
-def _data(name: str, value: Any) -> str:
-    """Data for the script: JSON in which nothing ends the element."""
-    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{name}">{text}</script>'
 
 
 def _head(report: DelegationReport) -> str:

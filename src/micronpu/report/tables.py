@@ -11,6 +11,8 @@ from rich.text import Text
 
 from micronpu.report.accuracy import Comparison, decibel_text
 from micronpu.report.blame import Blame, LayerError
+from micronpu.report.candidates import Candidate, Candidates
+from micronpu.report.difference import Difference, Figure
 from micronpu.report.evaluation import Evaluation, Judged
 from micronpu.report.rows import NOTHING, file_name
 
@@ -100,3 +102,90 @@ def _ratio(value: float) -> str:
 
 def _place(layer: LayerError) -> str:
     return ", ".join(t for t in (layer.module, file_name(layer.source)) if t) or NOTHING
+
+
+def difference_view(difference: Difference) -> RenderableType:
+    """Figures that changed, operators that moved, and operations that are others now."""
+    if not difference.is_any:
+        return Text(f"{difference.before} and {difference.after} say the same.", style="bold")
+    figures = plain_table("", "before", "after", "change", numbers=("before", "after", "change"))
+    for figure in difference.figures:
+        if figure.before != figure.after:
+            figures.add_row(*map(Text, figure_texts(figure)))
+    parts: list[RenderableType] = [Text(f"{difference.before} -> {difference.after}", style="bold"), "", figures]
+    if difference.moved:
+        table = plain_table("operator", "before", "after", "line", "why")
+        for moved in difference.moved:
+            places = (moved.before or NOTHING, moved.after or NOTHING)
+            name = f"{moved.node} ({moved.operator})"
+            table.add_row(*map(Text, (name, *places, file_name(moved.source), moved.why)))
+        parts += ["", table]
+    if difference.operations:
+        numbers = ("cycles before", "cycles after")
+        table = plain_table("operation before", "after", *numbers, "line", numbers=numbers)
+        for changed in difference.operations:
+            cells = (changed.before or NOTHING, changed.after or NOTHING)
+            counts = (NOTHING if n is None else f"{n:,}" for n in (changed.cycles_before, changed.cycles_after))
+            table.add_row(*map(Text, (*cells, *counts, file_name(changed.source))))
+        parts += ["", table]
+    return Group(*parts)
+
+
+def figure_texts(figure: Figure) -> tuple[str, ...]:
+    """Name, before, after, and the change with its share."""
+    texts = [NOTHING if n is None else f"{n:,.{figure.digits}f}" for n in (figure.before, figure.after)]
+    change = figure.change
+    if change is None:
+        return figure.name, *texts, NOTHING
+    share = f" ({100 * change / figure.before:+.1f} %)" if figure.before else ""
+    return figure.name, *texts, f"{change:+,.{figure.digits}f}{share}"
+
+
+CANDIDATE_COLUMNS = (
+    *("target", "acts", "fits", "time", "band", "SRAM", "flash", "on target", "calls", "SQNR", "score"),
+    "blocks",
+)
+
+
+CANDIDATE_NUMBERS = ("time", "band", "SRAM", "flash", "on target", "calls", "SQNR")
+
+
+def candidate_texts(candidate: Candidate, metric: str) -> tuple[str, ...]:
+    """A cell for each of `CANDIDATE_COLUMNS`; the score is left out where there is no metric."""
+    c = candidate
+    fits = NOTHING if c.failed or c.fits is None else "yes" if c.fits else "no"
+    time = band = NOTHING
+    if c.milliseconds is not None:
+        digits = 1 if c.milliseconds >= 10 else 2 if c.milliseconds >= 0.1 else 4
+        time, band = f"{c.milliseconds:,.{digits}f} ms", f"{c.low:,.{digits}f} to {c.high:,.{digits}f}"
+    memory = (NOTHING if n is None else f"{n / 1024:,.1f} KiB" for n in (c.sram, c.flash))
+    share = NOTHING if c.failed else f"{100 * c.share:.0f} %"
+    calls = NOTHING if c.failed else str(c.partitions)
+    sqnr = NOTHING if c.sqnr is None else decibel_text(c.sqnr)
+    score = () if not metric else (NOTHING if c.score is None else f"{c.score:.4f}",)
+    return (c.target, c.activations, fits, time, band, *memory, share, calls, sqnr, *score, c.blocks)
+
+
+def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
+    """The names of the cells."""
+    names = (candidates.metric if n == "score" else n for n in CANDIDATE_COLUMNS)
+    return tuple(n for n in names if n)
+
+
+def candidates_view(candidates: Candidates) -> RenderableType:
+    """A row per target and setting; a star where no other is better in time, memory and accuracy at once."""
+    *columns, _ = candidate_columns(candidates)
+    table = plain_table("", *columns, numbers=(*CANDIDATE_NUMBERS, candidates.metric))
+    for column in table.columns:
+        column.no_wrap = True
+    front = set(candidates.front)
+    blocks = []
+    for number, candidate in enumerate(candidates.candidates):
+        style = "bold" if number in front else "dim" if candidate.failed else ""
+        *cells, why = candidate_texts(candidate, candidates.metric)
+        table.add_row(*(Text(cell, style=style) for cell in ("*" if number in front else "", *cells)))
+        if why:
+            blocks.append(Text(f"{candidate.target}, {candidate.activations}: {why}"))
+    note = "* fits, and no other is as good in time, SRAM, flash and accuracy and better in one."
+    parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", table, "", *blocks, Text(note, style="dim")]
+    return Group(*parts)

@@ -1,0 +1,157 @@
+"""`micronpu compare`: one model on many targets."""
+
+from __future__ import annotations
+
+import hashlib
+import json as json_module
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from micronpu import __version__
+from micronpu.cli import console
+from micronpu.errors import FileError, OptionError
+from micronpu.files import check_folder, check_writable, write_file
+
+if TYPE_CHECKING:
+    from micronpu.cli.workers import Job, Task
+    from micronpu.report.candidates import Candidate
+
+_NAME = "comparison.json"
+FAILED = 1
+"""Exit code where no target took the model."""
+
+
+@console.guarded
+def compare(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="path/to/file.py:function or file.pt2, as for `micronpu compile`.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", "-t", help="A target or chip; may be given several times.", show_default="every chip"),
+    ] = None,
+    activations: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="int8 or int16; may be given several times.", show_default="int8"),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="As for `micronpu compile`.", show_default="`calibration` of the file"),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Inputs to judge the programs on.", show_default=False)
+    ] = None,
+    labels: Annotated[str | None, typer.Option(metavar="FILE", help="Their labels.", show_default=False)] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As for `micronpu eval`.", show_default="top1")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Processes.", show_default="as many as there are cores")
+    ] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Work on a Ray cluster, or on this machine through Ray.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep each row there when it is done; the same command goes on where it was interrupted.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report_html: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the table as a web page.", show_default=False)
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Compile one model for many targets and show what fits, what it costs and what nothing beats.
+
+    A target that fails is a row that says why; the exit code is 1 where all of them do.
+    """
+    from micronpu.chips import shipped_chips
+    from micronpu.cli.workers import Task, in_processes, on_ray
+    from micronpu.report.candidates import Candidates
+    from micronpu.targets.registry import find_target
+
+    if (data is None) != (labels is None):
+        raise OptionError("--data and --labels go together.", hint="both, or none")
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
+    if report_html is not None:
+        check_writable(report_html)
+    # A target keeps the name that it was given; under two of them it is one.
+    targets = {find_target(name).name: name for name in reversed(target or [*shipped_chips()])}
+    wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]
+    task = Task(model, calibration, data, labels, metric)
+    key = _key(task)
+    known = _read(folder, key) if folder is not None else {}
+    left = [job for job in wanted if job not in known]
+    run = on_ray if ray else in_processes
+    count = min(jobs or os.cpu_count() or 1, max(len(left), 1))
+    with console.progress() as listener:
+        listener("compare", len(known) / len(wanted))
+        for job, row in run(task, left, count) if left else ():
+            known[job] = row
+            if folder is not None:
+                _write(folder, key, known.values())
+            listener("compare", len(known) / len(wanted))
+    found = Candidates(model, (metric or "top1") if labels else "", tuple(known[job] for job in wanted))
+    if json:
+        typer.echo(found.to_json())
+    else:
+        console.output().print(found)
+    if report_html is not None:
+        from micronpu.report.pages import write_candidates
+
+        write_candidates(found, report_html)
+        console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+    if all(c.failed for c in found.candidates):
+        raise typer.Exit(FAILED)
+
+
+def _key(task: Task) -> str:
+    """What rows depend on beside their target; files that the model's file imports are not looked at."""
+    digest = hashlib.sha256(repr((task, __version__)).encode())
+    for text in (task.model, task.calibration, task.data, task.labels, task.metric):
+        path = Path(text.partition(":")[0]) if text else None
+        if path is not None and path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(folder: Path, key: str) -> dict[Job, Candidate]:
+    """The rows of an earlier run of the same command; a failed one is tried again.
+
+    Raises:
+        FileError: the folder or its file is of something else.
+    """
+    from micronpu.report.candidates import Candidate
+    from micronpu.report.codec import DecodeError, decode
+
+    check_folder(folder)
+    path = folder / _NAME
+    if not path.exists():
+        return {}
+    try:
+        stored = json_module.loads(path.read_bytes())
+        if stored["key"] != key:
+            return {}
+        rows: list[Candidate] = [decode(Candidate, row) for row in stored["candidates"]]
+    except (OSError, ValueError, KeyError, TypeError, DecodeError) as error:
+        raise FileError(f"{path} holds no rows of a comparison: {error}.", hint="another --folder") from error
+    return {(row.target, row.activations): row for row in rows if not row.failed}
+
+
+def _write(folder: Path, key: str, rows: Iterable[Candidate]) -> None:
+    from micronpu.report.codec import encode
+
+    text = json_module.dumps({"key": key, "candidates": [encode(row) for row in rows]}, indent=1)
+    write_file(folder / _NAME, (text + "\n").encode())

@@ -1,0 +1,103 @@
+"""`micronpu diff`: what changed between two reports, or two programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from micronpu.cli import console
+from micronpu.errors import ModelError, OptionError
+from micronpu.files import check_writable, read_file
+
+if TYPE_CHECKING:
+    from micronpu.report.difference import Difference
+
+DIFFERENT = 1
+"""Exit code where something changed."""
+
+
+@console.guarded
+def diff(
+    before: Annotated[
+        Path, typer.Argument(metavar="BEFORE", help="A report (.json), or a program (.pte).", show_default=False)
+    ],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another of the same kind.", show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report_html: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the differences as a web page.", show_default=False)
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Show what changed between two reports, or two programs: exit code 0 for nothing, 1 for anything.
+
+    Of reports (`micronpu compile --report-json`): delegation, time, memory, accuracy, bytes, every operator that moved
+    and every operation of the NPU that is another. Of programs: what their bytes tell.
+    """
+    from micronpu.report.delegation import DelegationReport
+    from micronpu.report.difference import difference
+
+    if report_html is not None:
+        check_writable(report_html)
+    kinds = {path.suffix for path in (before, after)}
+    if kinds == {".pte"}:
+        found = _of_programs(before, after)
+    elif ".pte" in kinds:
+        raise OptionError(
+            f"{before} and {after} are a program and a report.", hint="two reports, or two programs, compiled alike"
+        )
+    else:
+        found = difference(DelegationReport.load(before), DelegationReport.load(after), names=(str(before), str(after)))
+    out = console.output()
+    if json:
+        typer.echo(found.to_json())
+    else:
+        out.print(found)
+    if report_html is not None:
+        from micronpu.report.pages import write_difference
+
+        write_difference(found, report_html)
+        console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+    if found.is_any:
+        raise typer.Exit(DIFFERENT)
+
+
+def _of_programs(before: Path, after: Path) -> Difference:
+    """What the bytes of two programs tell.
+
+    Raises:
+        ModelError: they take or give other tensors, so that they are not of one model.
+    """
+    from micronpu.report.difference import Difference, Figure
+    from micronpu.runtime.pte import PteSummary, read_pte
+
+    first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))
+
+    def borders(summary: PteSummary) -> dict[str, object]:
+        return {name: (m.inputs, m.outputs) for name, m in summary.methods.items()}
+
+    if borders(first) != borders(second):
+        raise ModelError(
+            f"{before} and {after} take or give other tensors, so that they are programs of different models.",
+            hint="`micronpu inspect`, which shows the inputs and outputs of each",
+        )
+
+    def numbers(path: Path, summary: PteSummary) -> dict[str, int]:
+        found = {"program, bytes": path.stat().st_size, "delegate calls": len(summary.payloads)}
+        for number, (backend, payload) in enumerate(summary.payloads):
+            found[f"payload {number} ({backend}), bytes"] = len(payload)
+        for name, method in summary.methods.items():
+            for operator in method.operators:
+                found[f"{name} calls {operator}"] = 1
+        return found
+
+    a, b = numbers(before, first), numbers(after, second)
+    figures = [Figure(name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))]
+    changed = [
+        number
+        for number, (mine, theirs) in enumerate(zip(first.payloads, second.payloads, strict=False))
+        if mine != theirs
+    ]
+    figures.append(Figure("payloads with other bytes", 0, len(changed)))
+    return Difference(str(before), str(after), tuple(figures))

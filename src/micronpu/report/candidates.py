@@ -1,0 +1,129 @@
+"""One model on many targets: what fits, what it costs, and which targets nothing beats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from micronpu.report.codec import encode
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.rows import plural
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT, VERSION = "micronpu comparison", 1
+"""Of the JSON form."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A target with its settings, and what a compilation for it gave.
+
+    Attributes:
+        target: name of the target.
+        activations: "int8" or "int16".
+        milliseconds: of a call, all processors together, and its band; None where nobody has an estimate.
+        low, high: its band.
+        sram, flash: bytes; None where the program was not compiled.
+        fits: False where a memory of the chip is too small, None where its file does not say.
+        share: of the operators that are where the target is for, 0 to 1.
+        partitions: calls of the NPU.
+        sqnr: against float, in dB.
+        score: of the metric on the given data, or None.
+        blocks: what keeps the rest off the NPU, or why there is no program.
+        failed: whether there is no program.
+    """
+
+    target: str
+    activations: str
+    milliseconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sram: int | None = None
+    flash: int | None = None
+    fits: bool | None = None
+    share: float = 0.0
+    partitions: int = 0
+    sqnr: float | None = None
+    score: float | None = None
+    blocks: str = ""
+    failed: bool = False
+
+    @classmethod
+    def of(cls, target: str, activations: str, report: DelegationReport, score: float | None = None) -> Candidate:
+        """What a report says about it."""
+        times = report.latency
+        memory = report.memory
+        left = list(dict.fromkeys(v.operator for v in report.left_over))
+        known = [r.over == 0 for r in memory.regions if r.capacity is not None] if memory is not None else []
+        return cls(
+            target,
+            activations,
+            sum(t.milliseconds for t in times) if times else None,
+            sum(t.band[0] for t in times) if times else None,
+            sum(t.band[1] for t in times) if times else None,
+            memory.sram if memory is not None else None,
+            memory.flash if memory is not None else None,
+            all(known) if known else None,
+            report.share,
+            report.partitions,
+            report.accuracy.sqnr if report.accuracy is not None else None,
+            score,
+            f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
+        )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All of them, in the order in which they were asked for.
+
+    Attributes:
+        model: what to call the model.
+        metric: what the scores are of, or "".
+        candidates: one for each target and setting.
+    """
+
+    ALSO: ClassVar = ("front",)
+
+    model: str
+    metric: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def front(self) -> tuple[int, ...]:
+        """Positions of those that fit and that no other beats in time, SRAM, flash and accuracy at once."""
+        return tuple(
+            i
+            for i, c in enumerate(self.candidates)
+            if _can_be_best(c) and not any(_beats(o, c) for o in self.candidates if o is not c and _can_be_best(o))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **encode(self)}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.tables import candidates_view
+
+        return candidates_view(self)
+
+
+def _can_be_best(candidate: Candidate) -> bool:
+    return not candidate.failed and candidate.fits is not False and candidate.milliseconds is not None
+
+
+def _goods(candidate: Candidate) -> tuple[float, ...]:
+    """More is better, of each; what is not known is the worst."""
+    worst = float("-inf")
+    less = (candidate.milliseconds, candidate.sram, candidate.flash)
+    more = candidate.score if candidate.score is not None else candidate.sqnr
+    return (*(worst if n is None else -n for n in less), worst if more is None else more)
+
+
+def _beats(a: Candidate, b: Candidate) -> bool:
+    first, second = _goods(a), _goods(b)
+    return first != second and all(x >= y for x, y in zip(first, second, strict=True))

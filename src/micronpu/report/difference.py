@@ -1,0 +1,204 @@
+"""What changed between two reports: delegation, cycles, memory, accuracy, bytes, and each operator that moved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from micronpu.errors import ModelError
+from micronpu.report.codec import encode
+from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT, VERSION = "micronpu difference", 1
+"""Of the JSON form."""
+HOST = "host, float"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of both reports.
+
+    Attributes:
+        name: with its unit.
+        before, after: None where a report does not have it.
+        digits: decimal places that mean something.
+    """
+
+    ALSO: ClassVar = ("change",)
+
+    name: str
+    before: float | None
+    after: float | None
+    digits: int = 0
+
+    @property
+    def change(self) -> float | None:
+        """After less before."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(frozen=True)
+class Moved:
+    """An operator of the model that runs elsewhere now.
+
+    Attributes:
+        before, after: where: "NPU", "host, float", the name of the core, or "" where the model does not have it.
+        why: the first reason that keeps it off the NPU after, or "".
+    """
+
+    node: str
+    operator: str
+    before: str
+    after: str
+    source: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An operation of the NPU whose name or cycles are others now.
+
+    Attributes:
+        nodes: operators of the model that it stands for.
+        before, after: name of the operation; "" where there is none for these operators.
+        cycles_before, cycles_after: None where nobody knows them.
+    """
+
+    nodes: tuple[str, ...]
+    before: str
+    after: str
+    cycles_before: int | None
+    cycles_after: int | None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What changed.
+
+    Attributes:
+        before, after: what to call the two.
+        figures: all that either report has, changed or not.
+        moved: operators of the model.
+        operations: of the NPU.
+    """
+
+    ALSO: ClassVar = ("is_any",)
+
+    before: str
+    after: str
+    figures: tuple[Figure, ...]
+    moved: tuple[Moved, ...] = ()
+    operations: tuple[Changed, ...] = ()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.moved or self.operations or any(f.before != f.after for f in self.figures))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **encode(self)}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.tables import difference_view
+
+        return difference_view(self)
+
+
+def difference(
+    before: DelegationReport, after: DelegationReport, names: tuple[str, str] = ("before", "after")
+) -> Difference:
+    """Compares two reports of one model, or of two versions of it.
+
+    Raises:
+        ModelError: they have no operator in common.
+    """
+    first, second = ({v.node: v for v in report.verdicts} for report in (before, after))
+    same = [n for n in first.keys() & second.keys() if first[n].operator == second[n].operator]
+    if first and second and not same:
+        raise ModelError(
+            f"{names[0]} and {names[1]} are of different networks: no operator of one is in the other.",
+            hint="reports of one model, compiled twice",
+        )
+    moved = [_moved(node, first.get(node), second.get(node)) for node in dict.fromkeys((*first, *second))]
+    return Difference(
+        *names, _figures(before, after), tuple(m for m in moved if m.before != m.after), _operations(before, after)
+    )
+
+
+def _moved(node: str, before: Verdict | None, after: Verdict | None) -> Moved:
+    there = after or before
+    assert there is not None
+    why = str(after.reasons[0].detail) if after is not None and after.reasons else ""
+    return Moved(node, there.operator, _place(before), _place(after), there.origin.source, why)
+
+
+def _place(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    return "NPU" if verdict.delegated else verdict.core or HOST
+
+
+def _figures(before: DelegationReport, after: DelegationReport) -> tuple[Figure, ...]:
+    """In the order in which people ask for them; of each processor and memory that either knows."""
+    a, b = (_numbers(report) for report in (before, after))
+    found = []
+    for name in dict.fromkeys((*a, *b)):
+        (first, digits), (second, more) = a.get(name, (None, 0)), b.get(name, (None, 0))
+        found.append(Figure(name, first, second, max(digits, more)))
+    return tuple(found)
+
+
+def _numbers(report: DelegationReport) -> dict[str, tuple[float, int]]:
+    """Value and decimal places by name."""
+    found: dict[str, tuple[float, int]] = {
+        "operators": (report.operators, 0),
+        "on the NPU": (report.delegated, 0),
+        "partitions": (report.partitions, 0),
+        "in float on the host": (len(report.in_float), 0),
+        "MACs": (report.macs, 0),
+    }
+    for latency in report.latency:
+        found[f"{latency.processor}, ms"] = (latency.milliseconds, latency.digits)
+        found[f"{latency.processor}, cycles"] = (latency.cycles, 0)
+    for region in report.memory.regions if report.memory is not None else ():
+        found[f"{region.name}, bytes"] = (region.bytes, 0)
+    if report.program_bytes:
+        found["program, bytes"] = (report.program_bytes, 0)
+    if report.accuracy is not None and report.accuracy.sqnr is not None:
+        found["SQNR against float, dB"] = (round(report.accuracy.sqnr, 2), 1)
+    return found
+
+
+def _operations(before: DelegationReport, after: DelegationReport) -> tuple[Changed, ...]:
+    first, second = (_by_nodes(report) for report in (before, after))
+    found = []
+    for nodes in dict.fromkeys((*first, *second)):
+        a, b = first.get(nodes, ()), second.get(nodes, ())
+        (name_a, cycles_a), (name_b, cycles_b) = _said(a), _said(b)
+        if (name_a, cycles_a) != (name_b, cycles_b):
+            source = (b or a)[0].origin.source
+            found.append(Changed(nodes, name_a, name_b, cycles_a, cycles_b, source))
+    return tuple(found)
+
+
+def _by_nodes(report: DelegationReport) -> dict[tuple[str, ...], tuple[Operation, ...]]:
+    found: dict[tuple[str, ...], tuple[Operation, ...]] = {}
+    for operation in report.operations:
+        nodes = operation.origin.nodes
+        found[nodes] = (*found.get(nodes, ()), operation)
+    return found
+
+
+def _said(operations: tuple[Operation, ...]) -> tuple[str, int | None]:
+    """Names in order, and all cycles."""
+    costs = [o.cost.cycles for o in operations if o.cost is not None]
+    return ", ".join(o.name for o in operations), sum(costs) if costs else None

@@ -1,0 +1,71 @@
+"""`micronpu compare` and `micronpu diff` on programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.deploy.programs import program
+from typer.testing import CliRunner
+
+from micronpu.cli.main import app
+
+MODEL = """
+import torch
+from torch import nn
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), (torch.randn(1, 3, 8, 8),)
+
+def calibration():
+    return [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+"""
+
+
+def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    command = ["compare", f"{tmp_path / 'net.py'}:net", "-t", "cortex-m33", "-t", "ethos-u55-128", "--json"]
+    command += ["--activations", "int8", "--activations", "int16", "--folder", str(folder), "--jobs", "1"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    rows = {(c["target"], c["activations"]): c for c in json.loads(first.output)["candidates"]}
+    assert list(rows) == [(t, a) for t in ("cortex-m33", "ethos-u55-128") for a in ("int8", "int16")]
+    assert rows["cortex-m33", "int16"]["failed"] and "int16" in rows["cortex-m33", "int16"]["blocks"]
+    assert not rows["ethos-u55-128", "int16"]["failed"] and rows["ethos-u55-128", "int8"]["share"] == 1
+
+    stored = json.loads((folder / "comparison.json").read_text())
+    stored["candidates"] = [c for c in stored["candidates"] if c["activations"] == "int8" or c["failed"]]
+    (folder / "comparison.json").write_text(json.dumps(stored))
+    seen = []
+
+    def run(task, jobs, count):  # type: ignore[no-untyped-def]
+        seen.extend(jobs)
+        return iter(())
+
+    monkeypatch.setattr("micronpu.cli.workers.in_processes", run)
+    CliRunner().invoke(app, command)
+    assert seen == [("cortex-m33", "int16"), ("ethos-u55-128", "int16")], "what failed is tried again"
+    (tmp_path / "net.py").write_text(MODEL.replace("8, 3)", "4, 3)"))
+    seen.clear()
+    CliRunner().invoke(app, command)
+    assert len(seen) == 4, "another model"
+    (folder / "comparison.json").write_text("{}")
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1 and "holds no rows of a comparison" in " ".join(refused.output.split())
+
+
+def test_programs_of_one_model_differ_by_their_bytes(tmp_path: Path) -> None:
+    one, two, other = (program(kind).save(tmp_path / f"{kind}.pte") for kind in ("neutron", "ethosu", "two"))
+    run = CliRunner().invoke
+    assert run(app, ["diff", str(one), str(one)]).exit_code == 0
+    shown = run(app, ["diff", str(one), str(two)])
+    assert shown.exit_code == 1 and "payloads with other bytes" in shown.output
+    refused = run(app, ["diff", str(one), str(other)])
+    assert refused.exit_code == 1 and "programs of different models" in " ".join(refused.output.split())
+    (tmp_path / "a.json").write_text(program("neutron").report.to_json())
+    refused = run(app, ["diff", str(one), str(tmp_path / "a.json")])
+    assert "are a program and a report" in " ".join(refused.output.split())

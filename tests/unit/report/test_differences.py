@@ -1,0 +1,116 @@
+"""What changed between two reports, and which of many targets nothing beats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from micronpu.cli.main import app
+from micronpu.errors import ModelError
+from micronpu.ir.graph import Origin
+from micronpu.report.candidates import Candidate, Candidates
+from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.difference import HOST, difference
+from micronpu.report.estimate import Latency
+from micronpu.report.pages import write_candidates, write_difference
+from micronpu.report.verdict import Reason, Verdict
+
+
+def report(cycles: int = 500, refused: bool = False, clock: float = 100.0) -> DelegationReport:
+    reason = Reason("rule", "At most 7 axes.", "9 axes", "relu", hint="fewer")
+    verdicts = (
+        Verdict("conv2d.default", Origin(("conv",), "net.py:1"), 0, macs=9),
+        Verdict("relu.default", Origin(("relu",), "net.py:2"), None if refused else 0, (reason,) if refused else ()),
+    )
+    cost = Cost(cycles, cycles, {}, 0, 0.5)
+    operations = (Operation(0, "conv2d", "conv2d", (1, 4), 9, Origin(("conv",), "net.py:1"), cost),)
+    latency = (Latency("NPU", cycles, clock, 0.8, 1.2, "a model"),)
+    return DelegationReport("chip", verdicts, operations=operations, program_bytes=1000, latency=latency)
+
+
+def test_equal_reports_say_so() -> None:
+    found = difference(report(), report())
+    assert not found.is_any and not found.moved and not found.operations
+
+
+def test_what_moved_and_what_it_costs() -> None:
+    found = difference(report(), report(650, refused=True))
+    (moved,) = found.moved
+    assert (moved.node, moved.before, moved.after, moved.why) == ("relu", "NPU", HOST, "9 axes")
+    (changed,) = found.operations
+    assert (changed.before, changed.cycles_before, changed.cycles_after) == ("conv2d", 500, 650)
+    figures = {f.name: (f.before, f.after) for f in found.figures if f.before != f.after}
+    assert figures == {
+        "on the NPU": (2, 1),
+        "in float on the host": (0, 1),
+        "NPU, ms": (0.005, 0.0065),
+        "NPU, cycles": (500, 650),
+    }
+    data = json.loads(found.to_json())
+    assert data["format"] == "micronpu difference" and data["is_any"] is True
+    assert {f["name"]: f["change"] for f in data["figures"]}["NPU, cycles"] == 150
+
+
+def test_operators_that_are_gone_or_new() -> None:
+    before, after = report(), replace(report(), verdicts=report().verdicts[:1])
+    assert [(m.node, m.before, m.after) for m in difference(before, after).moved] == [("relu", "NPU", "")]
+    assert [(m.node, m.before, m.after) for m in difference(after, before).moved] == [("relu", "", "NPU")]
+
+
+def test_other_networks_are_refused() -> None:
+    other = replace(report(), verdicts=(Verdict("add.Tensor", Origin(("add",), ""), 0),))
+    with pytest.raises(ModelError, match=r"a\.json and b\.json are of different networks"):
+        difference(report(), other, names=("a.json", "b.json"))
+
+
+def test_command_and_page(tmp_path: Path) -> None:
+    for name, made in (("a", report()), ("b", report(650, refused=True))):
+        (tmp_path / f"{name}.json").write_text(made.to_json())
+    a, b, page = (str(tmp_path / name) for name in ("a.json", "b.json", "d.html"))
+    run = CliRunner().invoke
+    assert run(app, ["diff", a, a]).exit_code == 0
+    shown = run(app, ["diff", a, b, "--report-html", page])
+    assert shown.exit_code == 1
+    assert "+150 (+30.0 %)" in shown.output and "9 axes" in shown.output
+    assert json.loads(run(app, ["diff", a, b, "--json"]).output)["moved"][0]["node"] == "relu"
+    text = Path(page).read_text(encoding="utf-8")
+    assert "Operators that moved" in text and "<td>9 axes</td>" in text
+    (tmp_path / "old.json").write_text(report().to_json().replace('"version": 1', '"version": 99'))
+    refused = run(app, ["diff", a, str(tmp_path / "old.json")])
+    assert refused.exit_code == 1 and "is a report of version 99" in " ".join(refused.output.split())
+
+
+def candidate(ms: float | None, sram: int, sqnr: float, fits: bool | None = True, **more: object) -> Candidate:
+    return Candidate("t", "int8", ms, ms, ms, sram, 100, fits, 1.0, 1, sqnr, **more)  # type: ignore[arg-type]
+
+
+def test_front_is_what_nothing_beats() -> None:
+    rows = (
+        candidate(1.0, 50, 20.0),
+        candidate(2.0, 50, 20.0),  # slower, and no better in anything
+        candidate(2.0, 40, 20.0),
+        candidate(0.5, 90, 20.0, fits=False),
+        candidate(1.0, 50, 20.0),  # as good as the first: both stand
+        candidate(3.0, 60, 30.0),
+        candidate(None, 10, 90.0),
+        Candidate("t", "int8", blocks="No.", failed=True),
+    )
+    assert Candidates("m", "", rows).front == (0, 2, 4, 5)
+
+
+def test_scores_count_before_decibels() -> None:
+    rows = (candidate(1.0, 50, 20.0, score=0.9), candidate(1.0, 50, 40.0, score=0.8))
+    assert Candidates("m", "top1", rows).front == (0,)
+
+
+def test_pages_are_whole(tmp_path: Path) -> None:
+    rows = (candidate(1.0, 2048, 20.0), Candidate("u", "int8", blocks="<No>.", failed=True))
+    write_candidates(Candidates("net.py:net", "", rows), tmp_path / "c.html")
+    text = (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert "★" in text and "2.0 KiB" in text and "&lt;No&gt;." in text
+    write_difference(difference(report(), report()), tmp_path / "d.html")
+    assert "Both say the same." in (tmp_path / "d.html").read_text(encoding="utf-8")
