@@ -187,5 +187,5 @@ def candidates_view(candidates: Candidates) -> RenderableType:
         if why:
             blocks.append(Text(f"{candidate.target}, {candidate.activations}: {why}"))
     note = "* fits, and no other is as good in time, SRAM, flash and accuracy and better in one."
-    parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", table, "", *blocks, Text(note, style="dim")]
-    return Group(*parts)
+    parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", table, "", *blocks]
+    return Group(*parts, Text(note, style="dim"))
