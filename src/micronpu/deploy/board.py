@@ -9,16 +9,13 @@ from dataclasses import dataclass
 
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
 from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
-from micronpu.container.payload import parse
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.plan import Plan
-from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND, Pools
+from micronpu.deploy.pools import Pools
 from micronpu.errors import OptionError
 from micronpu.report.memory import Item, Region
-from micronpu.targets.ethosu.payload import configuration
-from micronpu.targets.ethosu.payload import parse as parse_ethosu
 from micronpu.targets.family import Target
-from micronpu.targets.registry import FAMILIES, find_target, options_for
+from micronpu.targets.registry import FAMILIES, find_target, firmware_of, options_for
 
 SRAM_ONLY, SHARED_SRAM, DEDICATED_SRAM = "Sram_Only", "Shared_Sram", "Dedicated_Sram"
 _LINEAR = "cortex_m::quantized_linear.out"
@@ -110,10 +107,12 @@ def board_of(plan: Plan, target: str | None) -> Board:
         PayloadError: a payload cannot be read.
     """
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
-    accelerator = ""
+    accelerator, on_device = "", True
     for delegate in plan.delegates:
-        if delegate.backend == ETHOS_U_BACKEND:
-            accelerator = options.get("target") or _accelerator(parse_ethosu(delegate.payload).commands)
+        firmware = firmware_of(delegate.backend)
+        if firmware is not None:
+            accelerator = firmware.accelerator(delegate.payload, options) or accelerator
+            on_device &= firmware.is_for_silicon(delegate.payload)
     chosen = find_target(target) if target else _own_target(options, accelerator)
     if target and chosen is not None:
         _check(plan, chosen, accelerator)
@@ -122,13 +121,12 @@ def board_of(plan: Plan, target: str | None) -> Board:
     if accelerator and not all(modes.values()):
         usual = options_for(chosen if chosen is not None else find_target(accelerator))
         modes = {key: value or getattr(usual, key, "") for key, value in modes.items()}
-    reference = [parse(d.payload).kind == "reference" for d in plan.delegates if d.backend == NEUTRON_BACKEND]
     return Board(
         name=chosen.name if chosen is not None else "",
         chip=chip,
         core=chip.core if chip is not None else _core(accelerator, chosen),
         accelerator=accelerator,
-        on_device=not any(reference),
+        on_device=on_device,
         **modes,
     )
 
@@ -159,12 +157,6 @@ def _core(accelerator: str, target: Target | None) -> str:
     if target is not None and is_cortex_m(target.silicon):
         return target.silicon
     return {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}.get(accelerator.rpartition("-")[0], "")
-
-
-def _accelerator(commands: bytes) -> str:
-    """The Ethos-U that a command stream is for, "" where it does not say."""
-    found = configuration(commands)
-    return f"ethos-{found[0].lower()}-{found[1]}" if found is not None else ""
 
 
 def _check(plan: Plan, target: Target, accelerator: str) -> None:

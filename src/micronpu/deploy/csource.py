@@ -14,6 +14,8 @@ from micronpu.deploy.plan import Plan
 from micronpu.deploy.pools import Pools
 from micronpu.deploy.states import StoredState
 from micronpu.deploy.vectors import Array, Vectors
+from micronpu.targets.firmware import Firmware
+from micronpu.targets.registry import firmware_of
 
 ALIGNMENT = 32
 """Of the program in memory: 16 for an Ethos-U, and a line of the core's cache."""
@@ -61,6 +63,11 @@ class Facts:
     @property
     def upper(self) -> str:
         return self.name.upper()
+
+    @property
+    def firmware(self) -> list[Firmware]:
+        """What each of the program's delegates asks of the firmware."""
+        return [found for backend in self.plan.backends if (found := firmware_of(backend)) is not None]
 
 
 def filled(template: str, facts: Facts, **more: str) -> str:

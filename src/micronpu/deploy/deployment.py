@@ -134,7 +134,7 @@ def deploy(
     files = _files(facts, called, beside, [file for file in wanted if file not in beside])
     write_folder(path, files, force=force)
     if not board.on_device:
-        notes.insert(0, "The program runs on a laptop only: its Neutron part is a reference container.")
+        notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
     notes += [*facts.pools.open, *([problem] if problem else [])]
     for region in board.regions(len(device), facts.pools):
         if region.over:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from micronpu.deploy.board import DEDICATED_SRAM, SRAM_ONLY
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
 from micronpu.deploy.kernels import Kernel
-from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND
 
 _LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
 _RUNTIME = ("executorch", "executorch_core")
@@ -33,20 +32,10 @@ def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
     whole = []
     if len(kernels) < len(facts.plan.operators):
         whole.append("executorch")  # with what the runtime itself computes
-    if ETHOS_U_BACKEND in facts.plan.backends:
-        options.append("-DEXECUTORCH_BUILD_ARM_BAREMETAL=ON")
-        whole.append("executorch_delegate_ethos_u")
-        delegate = (
-            "# Arm's core driver for the Ethos-U, ethosu_core_driver, as your board's software builds it.\n"
-            f'set({facts.upper}_ETHOSU_DRIVER "" CACHE STRING "Libraries of the driver")\n'
-            f"target_link_libraries({facts.name}_app PRIVATE ${{{facts.upper}_ETHOSU_DRIVER}})\n"
-        )
-    if NEUTRON_BACKEND in facts.plan.backends:
-        delegate = (
-            "# NeutronBackend of ExecuTorch's backends/nxp/runtime with NXP's driver and firmware; see README.md.\n"
-            f'set({facts.upper}_NEUTRON_LIBRARIES "" CACHE STRING "The delegate, NXP\'s driver and firmware")\n'
-            f"target_link_libraries({facts.name}_app PRIVATE ${{{facts.upper}_NEUTRON_LIBRARIES}})\n"
-        )
+    for firmware in facts.firmware:
+        options += firmware.build_options
+        whole += firmware.whole_libraries
+        delegate += firmware.cmake.format(name=facts.name, upper=facts.upper)
     return filled(
         "CMakeLists.txt",
         facts,
@@ -62,7 +51,7 @@ def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
 def zephyr(facts: Facts, kernels: tuple[Kernel, ...]) -> dict[str, str]:
     """The files of a Zephyr application."""
     own = ["CONFIG_FP_HARDABI=y"] if facts.board.core in ("cortex-m55", "cortex-m85") else []
-    own += ["CONFIG_ETHOS_U=y"] if ETHOS_U_BACKEND in facts.plan.backends else []
+    own += [line for firmware in facts.firmware for line in firmware.zephyr]
     names = [name for name in libraries(kernels) if name not in _RUNTIME]
     sizes = {"METHOD": str(facts.pools.method), "TEMPORARY": str(max(facts.pools.temporary, 1))}
     return {
@@ -88,12 +77,9 @@ def clayer(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
             f"    - component: Machine Learning:ExecuTorch Operators:{_PACK_CATEGORIES[kernel.library]} "
             f"{_component(kernel)}"
         )
-    if ETHOS_U_BACKEND in facts.plan.backends:
-        packs.append("    - pack: ARM::ethos-u-core-driver")
-        components += [
-            "    - component: ARM::Machine Learning:NPU Support:Ethos-U Driver",
-            "    - component: Machine Learning:ExecuTorch:Backend EthosU",
-        ]
+    for firmware in facts.firmware:
+        packs += firmware.packs
+        components += firmware.components
     return filled("clayer.yml", facts, PACKS="\n".join(packs), COMPONENTS="\n".join(dict.fromkeys(components))).replace(
         "\n\n", "\n"
     )
@@ -140,10 +126,7 @@ def sections(facts: Facts) -> str:
             " * The program and the NPU's scratch memory stand in DRAM; the SRAM that the NPU has for itself is the",
             " * array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",
         ]
-    if NEUTRON_BACKEND in facts.plan.backends:
-        explain.append(
-            " * A Neutron of class C does not read flash: convert with fetch_constants_to_sram, or place it in SRAM."
-        )
+    explain += [line for firmware in facts.firmware for line in firmware.sections]
     rows = [
         f".{facts.name} : {{ . = ALIGN({ALIGNMENT}); KEEP(*({facts.section})) . = ALIGN({ALIGNMENT}); }} > {model}",
         f".{facts.name}_pools (NOLOAD) : {{ . = ALIGN({facts.pools.alignment}); *(.bss.pools) }} > SRAM",

@@ -7,17 +7,11 @@ the host's sizes.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from micronpu.container.payload import SILICON_MAGIC, align, parse
 from micronpu.deploy.plan import Plan, Value
-from micronpu.errors import PayloadError
-from micronpu.targets.ethosu.payload import parse as parse_ethosu
-
-ETHOS_U_BACKEND = "EthosUBackend"
-NEUTRON_BACKEND = "NeutronBackend"
+from micronpu.targets.registry import FAMILIES, firmware_of
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,8 @@ CORTEX_M = Sizes(
     named=40,
 )
 """ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
-HANDLES = {"EthosUBackend": 4}
-"""What a delegate takes for its own handle, by backend; measured in firmware for Ethos-U."""
+HANDLES = {family.backend: family.firmware().handle_bytes for family in FAMILIES.values() if family.backend}
+"""What a delegate takes for its own handle, by backend."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +99,14 @@ def pools_of(plan: Plan, sizes: Sizes = CORTEX_M) -> Pools:
     scratch, unknown = [], []
     temporary = max((lookup_bytes(plan, call.arguments, sizes) for call in plan.calls if call.operator), default=0)
     for delegate in plan.delegates:
-        if delegate.backend == ETHOS_U_BACKEND:
-            scratch.append(parse_ethosu(delegate.payload).scratch_size)
-            temporary = max(temporary, scratch[-1])
-        elif delegate.backend == NEUTRON_BACKEND:
-            need, sentence = _neutron_bytes(delegate.payload)
-            scratch.append(need)
-            temporary = max(temporary, need)
-            unknown += [sentence] if sentence else []
-        else:
+        firmware = firmware_of(delegate.backend)
+        if firmware is None:
             unknown.append(f"What the delegate {delegate.backend} allocates is not known to micronpu.")
+            continue
+        need, sentence = firmware.temporary(delegate.payload)
+        scratch.append(need)
+        temporary = max(temporary, need)
+        unknown += [sentence] if sentence else []
     return Pools(
         planned=plan.memories,
         method=method_bytes(plan, sizes),
@@ -180,25 +172,3 @@ def lookup_bytes(plan: Plan, arguments: tuple[int, ...], sizes: Sizes = CORTEX_M
     """What looking up a kernel takes from the temporary allocator: types and orders of axes of its arguments."""
     ranks = sum(len(v.tensor.shape) for v in (plan.values[i] for i in arguments) if v.tensor is not None)
     return sizes.tensor_meta * len(arguments) + ranks
-
-
-def _neutron_bytes(payload: bytes) -> tuple[int, str]:
-    """Temporary bytes of a Neutron delegate as the published `NeutronBackend.cpp` allocates them, and what is open.
-
-    The scratch sizes are public words of the microcode's head: 9 scratch, then, by version of the payload, profile and
-    debug buffer.
-    """
-    parsed = parse(payload)
-    if parsed.kind != "silicon":
-        return 0, ""
-    microcode, layout = parsed.microcode, parsed.layout
-    if len(microcode) < 60 or int.from_bytes(microcode[:4], "little") != SILICON_MAGIC:
-        raise PayloadError("The Neutron microcode is too short for its head.", hint="compile the model again")
-    words = struct.unpack_from("<15I", microcode)
-    sizes = [words[9]] if layout.version == 0 else [words[9], words[10] & 0x7FFFFFFF, words[11]]
-    pointers = 4 * len(layout.inputs) + 4 * (len(layout.outputs) + 3)
-    sentence = (
-        "For Neutron the temporary pool is a lower bound: the runtime transposes tensors that it has to bring into "
-        "channels-last order, and the driver's context depends on its version."
-    )
-    return sum(map(align, [pointers, *sizes])), sentence

@@ -6,7 +6,6 @@ from micronpu.deploy.border import Border
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.integration import runner_commands
 from micronpu.deploy.kernels import Kernel
-from micronpu.deploy.pools import ETHOS_U_BACKEND, NEUTRON_BACKEND
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
 
@@ -36,8 +35,7 @@ def readme(facts: Facts, kernels: tuple[Kernel, ...], files: list[str], data_fil
             "whose Arm tools are set up, "
             "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(f"    {line}" for line in commands),
         ]
-    if NEUTRON_BACKEND in facts.plan.backends:
-        parts += ["## Neutron", _neutron(facts)]
+    parts += [part for firmware in facts.firmware if (part := firmware.section(board.on_device))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -49,14 +47,8 @@ def _lead(facts: Facts) -> str:
         "was compiled, without what only a laptop needs."
     )
     if not facts.board.on_device:
-        text = (
-            "**This program runs on a laptop only.** Its Neutron part is a reference container, made without NXP's "
-            "converter: a device refuses it. Sizes of memory are those of the host part, and "
-            "everything else here shows "
-            "what the folder of a program for silicon looks like. Compile with `--converter sdk` "
-            "where NXP's eIQ Neutron "
-            "SDK is installed.\n\n" + text
-        )
+        why = " ".join(firmware.laptop_only for firmware in facts.firmware if firmware.laptop_only)
+        text = f"**This program runs on a laptop only.** {why}\n\n{text}"
     return text
 
 
@@ -173,14 +165,8 @@ def _build(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
         f"- **MCUXpresso, Keil, CMSIS-Toolbox**: add `{facts.name}.clayer.yml` to the project.",
         f"- **Linker script**: the sections of `{facts.name}_sections.ld`.",
     ]
-    if ETHOS_U_BACKEND in facts.plan.backends:
-        lines.append(
-            f"- **Ethos-U**: the firmware initialises {facts.board.accelerator or 'the NPU'} with "
-            "Arm's core driver before "
-            f"the first run, and places memories as the mode {facts.board.memory_mode} says: nothing "
-            "checks that on the "
-            "board."
-        )
+    named = {"accelerator": facts.board.accelerator or "the NPU", "memory_mode": facts.board.memory_mode}
+    lines += [firmware.build_note.format(**named) for firmware in facts.firmware if firmware.build_note]
     return "\n".join(lines)
 
 
@@ -189,21 +175,3 @@ def _table(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
     if not kernels or len(kernels) < len(facts.plan.operators):
         return ""
     return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(kernels)}` or more to save the RAM of its table."
-
-
-def _neutron(facts: Facts) -> str:
-    return (
-        "The firmware needs, of NXP's MCUXpresso SDK (`middleware/eiq`): the delegate `NeutronBackend` of ExecuTorch "
-        "(`backends/nxp/runtime/NeutronBackend.cpp`), NXP's Neutron driver and the Neutron firmware, "
-        "**of the very version of "
-        "the converter that made the program**: neither says so when they do not match, and results are wrong. "
-        + (
-            "The converter's version stands in the payload: `micronpu inspect model.pte`. "
-            if facts.board.on_device
-            else ""
-        )
-        + "Call `neutronInit()` before the first run. On i.MX RT700 the NPU does not read flash: compile with "
-        "`fetch_constants_to_sram`, or copy the program to SRAM. `dump_kernel_selection_code` writes "
-        "the source that keeps "
-        "only the NPU kernels in use."
-    )

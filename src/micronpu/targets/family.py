@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import Chip, TargetEntry
 from micronpu.chips.core import Core, find_core
+from micronpu.targets.firmware import Firmware
 
 if TYPE_CHECKING:
     from executorch.export import RecipeType
@@ -118,6 +119,10 @@ class Family(ABC):
             PayloadError: it cannot be read.
         """
         raise NotImplementedError(f"{self.title} has no delegate.")
+
+    def firmware(self) -> Firmware:
+        """What the delegate asks of the firmware."""
+        return Firmware()
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         """What the family does to operators that it cannot take as they are: a sentence by name, under headings."""

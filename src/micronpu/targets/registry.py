@@ -11,6 +11,7 @@ from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.cortexm.family import CortexM
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.family import Family, Target
+from micronpu.targets.firmware import Firmware
 from micronpu.targets.neutron.family import Neutron
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), Eth
 """By `Family.name`."""
 
 _SUFFIX = ".toml"
+
+
+def firmware_of(backend: str) -> Firmware | None:
+    """What the delegate of that name asks of the firmware, None for a delegate that is of no family."""
+    return next((f.firmware() for f in FAMILIES.values() if f.backend and f.backend == backend), None)
 
 
 def family_of(chip: Chip) -> Family:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from micronpu.report.inspection import Delegate
     from micronpu.targets.ethosu.device import EthosUDevice
+    from micronpu.targets.ethosu.firmware import EthosUFirmware
     from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 
@@ -116,6 +117,11 @@ class EthosU(Family):
         from micronpu.targets.ethosu.inspection import inspect
 
         return inspect(self.backend, payload)
+
+    def firmware(self) -> EthosUFirmware:
+        from micronpu.targets.ethosu.firmware import EthosUFirmware
+
+        return EthosUFirmware()
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_COST_LESS, TO_FIT, TO_SPARE

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from micronpu.report.inspection import Delegate
     from micronpu.targets.neutron.device import NeutronDevice
+    from micronpu.targets.neutron.firmware import NeutronFirmware
     from micronpu.targets.neutron.options import NeutronCompileOptions
 
 
@@ -45,6 +46,11 @@ class Neutron(Family):
         from micronpu.targets.neutron.inspection import inspect
 
         return inspect(self.backend, payload)
+
+    def firmware(self) -> NeutronFirmware:
+        from micronpu.targets.neutron.firmware import NeutronFirmware
+
+        return NeutronFirmware()
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.neutron.rewrites import REWRITES

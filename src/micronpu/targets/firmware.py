@@ -1,0 +1,63 @@
+"""What a family's delegate asks of the firmware and of its build, as `micronpu deploy` writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Firmware:
+    """A delegate that asks for nothing; families say what theirs needs.
+
+    Attributes:
+        handle_bytes: what the delegate takes of the method allocator for its own handle, measured in firmware.
+        build_options: for CMake, of ExecuTorch.
+        whole_libraries: of ExecuTorch's build, linked whole.
+        cmake: lines that link what the vendor adds; ``{name}`` and ``{upper}`` are the program's name.
+        zephyr: lines of `prj.conf`.
+        packs, components: lines of `model.clayer.yml`.
+        sections: lines of the comment in the linker script.
+        build_note: about the build; ``{accelerator}`` and ``{memory_mode}`` are the board's.
+        laptop_only: why a payload that is not for silicon runs on a laptop only, and what to do.
+    """
+
+    handle_bytes: int = 0
+    build_options: tuple[str, ...] = ()
+    whole_libraries: tuple[str, ...] = ()
+    cmake: str = ""
+    zephyr: tuple[str, ...] = ()
+    packs: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    build_note: str = ""
+    laptop_only: str = ""
+
+    def temporary(self, payload: bytes) -> tuple[int, str]:
+        """Bytes of the temporary allocator that the delegate of a payload takes; what is not known, as a sentence.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return 0, ""
+
+    def accelerator(self, payload: bytes, options: Mapping[str, str]) -> str:
+        """The accelerator that a payload's commands are for, "" where the family has but one kind of command.
+
+        Args:
+            options: of the program.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return ""
+
+    def is_for_silicon(self, payload: bytes) -> bool:
+        """Whether a device takes a payload.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return True
+
+    def section(self, on_device: bool) -> str:
+        """A section of the folder's readme, with its heading; "" for none."""
+        return ""

@@ -1,0 +1,62 @@
+"""What the delegate of a Neutron asks of the firmware."""
+
+from __future__ import annotations
+
+import struct
+
+from micronpu.container.payload import SILICON_MAGIC, align, parse
+from micronpu.errors import PayloadError
+from micronpu.targets.firmware import Firmware
+
+
+class NeutronFirmware(Firmware):
+    """`NeutronBackend` of ExecuTorch's `backends/nxp/runtime`, and NXP's driver and firmware."""
+
+    cmake = (
+        "# NeutronBackend of ExecuTorch's backends/nxp/runtime with NXP's driver and firmware; see README.md.\n"
+        'set({upper}_NEUTRON_LIBRARIES "" CACHE STRING "The delegate, NXP\'s driver and firmware")\n'
+        "target_link_libraries({name}_app PRIVATE ${{{upper}_NEUTRON_LIBRARIES}})\n"
+    )
+    sections = (
+        " * A Neutron of class C does not read flash: convert with fetch_constants_to_sram, or place it in SRAM.",
+    )
+    laptop_only = (
+        "Its Neutron part is a reference container, made without NXP's converter: a device refuses it. Sizes of memory "
+        "are those of the host part, and everything else here shows what the folder of a program for silicon looks "
+        "like. Compile with `--converter sdk` where NXP's eIQ Neutron SDK is installed."
+    )
+
+    def temporary(self, payload: bytes) -> tuple[int, str]:
+        """As the published `NeutronBackend.cpp` allocates them, and what is open.
+
+        The scratch sizes are public words of the microcode's head: 9 scratch, then, by version of the payload, profile
+        and debug buffer.
+        """
+        parsed = parse(payload)
+        if parsed.kind != "silicon":
+            return 0, ""
+        microcode, layout = parsed.microcode, parsed.layout
+        if len(microcode) < 60 or int.from_bytes(microcode[:4], "little") != SILICON_MAGIC:
+            raise PayloadError("The Neutron microcode is too short for its head.", hint="compile the model again")
+        words = struct.unpack_from("<15I", microcode)
+        sizes = [words[9]] if layout.version == 0 else [words[9], words[10] & 0x7FFFFFFF, words[11]]
+        pointers = 4 * len(layout.inputs) + 4 * (len(layout.outputs) + 3)
+        sentence = (
+            "For Neutron the temporary pool is a lower bound: the runtime transposes tensors that it has to bring into "
+            "channels-last order, and the driver's context depends on its version."
+        )
+        return sum(map(align, [pointers, *sizes])), sentence
+
+    def is_for_silicon(self, payload: bytes) -> bool:
+        return parse(payload).kind != "reference"
+
+    def section(self, on_device: bool) -> str:
+        version = "The converter's version stands in the payload: `micronpu inspect model.pte`. " if on_device else ""
+        return (
+            "## Neutron\n\nThe firmware needs, of NXP's MCUXpresso SDK (`middleware/eiq`): the delegate "
+            "`NeutronBackend` of ExecuTorch (`backends/nxp/runtime/NeutronBackend.cpp`), NXP's Neutron driver and the "
+            "Neutron firmware, **of the very version of the converter that made the program**: neither says so when "
+            f"they do not match, and results are wrong. {version}Call `neutronInit()` before the first run. On i.MX "
+            "RT700 the NPU does not read flash: compile with `fetch_constants_to_sram`, or copy the program to SRAM. "
+            "`dump_kernel_selection_code` writes the source that keeps only the NPU kernels in use."
+        )
