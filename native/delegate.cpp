@@ -3,11 +3,11 @@
 #include "ethosu.h"
 #include "payload.h"
 #include "status.h"
+#include "tensor_layout.h"
 
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/event_tracer_hooks_delegate.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
-#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 #include <executorch/runtime/platform/platform.h>
 
 #include <cstring>
@@ -41,8 +41,6 @@ using executorch::runtime::FreeableBuffer;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
 
-constexpr char kNeutron[] = "NeutronBackend";
-
 Executor g_executor;
 thread_local int32_t t_mode = 0;
 
@@ -56,201 +54,6 @@ struct Program {
   std::vector<micronpu_tensor> inputs, outputs;
   std::vector<std::vector<uint8_t>> input_memory, output_memory;
 };
-
-enum class Layout { as_is, permute, unsupported };
-
-// True if the elements of `tensor` lie in memory densely in the given order of axes. Strides of size-1 axes say nothing
-// about memory, so they are not looked at: the dim order list of such a tensor is arbitrary.
-template <typename Axis>
-bool lies_in_order(const Tensor& tensor, const Axis& axis_at) {
-  if (tensor.numel() == 0) {
-    return true;
-  }
-  int64_t expected = 1;
-  for (ssize_t i = tensor.dim() - 1; i >= 0; --i) {
-    const ssize_t axis = axis_at(i);
-    if (tensor.size(axis) == 1) {
-      continue;
-    }
-    if (tensor.strides()[axis] != expected) {
-      return false;
-    }
-    expected *= tensor.size(axis);
-  }
-  return true;
-}
-
-bool is_contiguous(const Tensor& tensor) {
-  return lies_in_order(tensor, [](ssize_t i) { return i; });
-}
-
-// The channels-last orders that ExecuTorch knows: 0, 2, .., rank - 1, 1 for rank 4 and 5.
-bool is_channels_last(const Tensor& tensor) {
-  const ssize_t rank = tensor.dim();
-  return (rank == 4 || rank == 5) &&
-      lies_in_order(tensor, [rank](ssize_t i) { return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1; });
-}
-
-// What Neutron's delegate compares: the list of axes that the program names, also where sizes of 1 make other orders the
-// same bytes. What the device refuses must not run here.
-bool names_contiguous(const Tensor& tensor) {
-  const auto order = tensor.dim_order();
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (order[i] != i) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool names_channels_last(const Tensor& tensor) {
-  const auto order = tensor.dim_order();
-  const size_t rank = order.size();
-  if (rank != 4 && rank != 5) {
-    return false;
-  }
-  for (size_t i = 0; i < rank; ++i) {
-    if (order[i] != (i == 0 ? 0 : i == rank - 1 ? 1 : i + 1)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// `is_strict`: as Neutron's delegate has it; the graph beside a stream is read by what lies in memory.
-Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
-  const ssize_t rank = tensor.dim();
-  const bool contiguous = is_strict ? names_contiguous(tensor) : is_contiguous(tensor);
-  // With one channel, C, H, W and H, W, C are the same bytes.
-  const bool moves_channels = slot.channels_last && !(rank >= 3 && tensor.size(rank - 3) == 1);
-  if (!moves_channels) {
-    return contiguous ? Layout::as_is : Layout::unsupported;
-  }
-  if (is_strict ? names_channels_last(tensor) : is_channels_last(tensor)) {
-    return Layout::as_is;
-  }
-  return rank >= 3 && contiguous ? Layout::permute : Layout::unsupported;
-}
-
-// The element types that the delegate of an Ethos-U takes; Neutron's looks at the size of an element only.
-bool is_ethosu_type(ScalarType type) {
-  return type == ScalarType::Char || type == ScalarType::Byte || type == ScalarType::Short || type == ScalarType::Int ||
-      type == ScalarType::Bool;
-}
-
-template <typename T>
-void transpose(const uint8_t* from, uint8_t* to, size_t batch, size_t rows, size_t columns) {
-  const T* source = reinterpret_cast<const T*>(from);
-  T* target = reinterpret_cast<T*>(to);
-  for (size_t n = 0; n < batch; ++n, source += rows * columns, target += rows * columns) {
-    for (size_t column = 0; column < columns; ++column) {
-      for (size_t row = 0; row < rows; ++row) {
-        target[column * rows + row] = source[row * columns + column];
-      }
-    }
-  }
-}
-
-// [batch][rows][columns] -> [batch][columns][rows]. False for an element size that the NPU does not have.
-bool transpose(const void* from, void* to, size_t element, size_t batch, size_t rows, size_t columns) {
-  const auto* source = static_cast<const uint8_t*>(from);
-  auto* target = static_cast<uint8_t*>(to);
-  switch (element) {
-    case 1:
-      transpose<uint8_t>(source, target, batch, rows, columns);
-      return true;
-    case 2:
-      transpose<uint16_t>(source, target, batch, rows, columns);
-      return true;
-    case 4:
-      transpose<uint32_t>(source, target, batch, rows, columns);
-      return true;
-    case 8:
-      transpose<uint64_t>(source, target, batch, rows, columns);
-      return true;
-    default:
-      return false;
-  }
-}
-
-struct Chw {
-  size_t batch = 1, channels = 1, pixels = 1;
-
-  explicit Chw(const Tensor& tensor) {
-    const ssize_t rank = tensor.dim();
-    for (ssize_t i = 0; i < rank; ++i) {
-      (i < rank - 3 ? batch : i == rank - 3 ? channels : pixels) *= static_cast<size_t>(tensor.size(i));
-    }
-  }
-};
-
-std::string text_of(const Tensor& tensor) {
-  const auto join = [](const auto& values) {
-    std::string text;
-    for (size_t i = 0; i < values.size(); ++i) {
-      text += (i ? ", " : "") + std::to_string(values[i]);
-    }
-    return text;
-  };
-  return "shape (" + join(tensor.sizes()) + ") and dim order (" + join(tensor.dim_order()) + ")";
-}
-
-Error bad_tensor(
-    const char* backend, const char* what, size_t index, const std::string& why, const char* hint) {
-  return fail(
-      Error::InvalidArgument,
-      std::string(what) + " " + std::to_string(index) + " of " + backend + " " + why + " Try: " + hint + ".");
-}
-
-// Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
-Error prepare(
-    const char* backend,
-    const char* what,
-    size_t index,
-    const EValue& value,
-    const TensorSlot& slot,
-    bool is_stream,
-    std::vector<uint8_t>& memory,
-    micronpu_tensor& entry,
-    Layout& layout) {
-  if (!value.isTensor()) {
-    return bad_tensor(backend, what, index, "is not a tensor.", "export the model with tensors only");
-  }
-  const Tensor& tensor = value.toTensor();
-  const size_t element = static_cast<size_t>(tensor.element_size());
-  if (element != 1 && element != 2 && element != 4 && element != 8) {
-    return bad_tensor(
-        backend, what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
-        "use int8, uint8, int16, int32, int64 or float tensors");
-  }
-  const bool is_neutron = std::strcmp(backend, kNeutron) == 0;
-  if (!is_neutron && !is_ethosu_type(tensor.scalar_type())) {
-    return bad_tensor(
-        backend, what, index,
-        std::string("has elements of the type ") + executorch::runtime::toString(tensor.scalar_type()) +
-            ", which the device's delegate does not take.",
-        "a quantized model");
-  }
-  layout = is_stream ? Layout::as_is : layout_of(tensor, slot, is_neutron);
-  if (layout == Layout::unsupported) {
-    return bad_tensor(
-        backend, what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",
-        slot.channels_last ? "a contiguous or channels-last tensor" : "a contiguous tensor");
-  }
-  entry = {};
-  entry.size = tensor.nbytes();
-  entry.scalar_type = static_cast<int32_t>(tensor.scalar_type());
-  if (layout == Layout::permute) {
-    memory.resize(tensor.nbytes());
-    entry.data = memory.data();
-  } else {
-    entry.data = const_cast<void*>(tensor.const_data_ptr());
-  }
-  if (entry.data == nullptr && entry.size != 0) {
-    return bad_tensor(backend, what, index, "has no memory.", "compile the model again with memory planning on");
-  }
-  return Error::Ok;
-}
 
 // Receives the operators of a traced run and logs them: for each an event and, at the level that keeps values, its
 // output. Either all operators have both or none has: the Inspector cannot digest an event whose output is missing.
@@ -517,11 +320,7 @@ class Delegate final : public BackendInterface {
         return error;
       }
       if (layout == Layout::permute) {
-        const Tensor& tensor = value.toTensor();
-        const Chw size(tensor);
-        transpose(
-            tensor.const_data_ptr(), program.inputs[i].data, static_cast<size_t>(tensor.element_size()), size.batch,
-            size.channels, size.pixels);
+        to_channels_last(value.toTensor(), program.inputs[i].data);
       }
     }
     std::vector<Layout> layouts(payload.outputs.size());
@@ -554,11 +353,8 @@ class Delegate final : public BackendInterface {
 
     for (size_t i = 0; i < payload.outputs.size(); ++i) {
       if (layouts[i] == Layout::permute) {
-        const Tensor& tensor = arguments[payload.num_arguments + payload.outputs[i].index]->toTensor();
-        const Chw size(tensor);
-        transpose(
-            program.outputs[i].data, tensor.mutable_data_ptr(), static_cast<size_t>(tensor.element_size()), size.batch,
-            size.pixels, size.channels);
+        const EValue& value = *arguments[payload.num_arguments + payload.outputs[i].index];
+        from_channels_last(program.outputs[i].data, value.toTensor());
       }
     }
     return Error::Ok;

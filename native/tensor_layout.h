@@ -1,0 +1,28 @@
+// Tensors of the runtime as a payload wants them: which layouts it takes, and copies where they must change.
+#pragma once
+
+#include "delegate.h"
+#include "payload.h"
+
+#include <executorch/runtime/core/error.h>
+#include <executorch/runtime/core/evalue.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace micronpu {
+
+constexpr char kNeutron[] = "NeutronBackend";
+
+enum class Layout { as_is, permute, unsupported };
+
+// Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
+executorch::runtime::Error prepare(
+    const char* backend, const char* what, size_t index, const executorch::runtime::EValue& value,
+    const TensorSlot& slot, bool is_stream, std::vector<uint8_t>& memory, micronpu_tensor& entry, Layout& layout);
+
+// A tensor's elements in channels-last order, [.., C, H, W] to [.., H, W, C], and back.
+void to_channels_last(const executorch::aten::Tensor& tensor, void* to);
+void from_channels_last(const void* from, const executorch::aten::Tensor& tensor);
+
+} // namespace micronpu
