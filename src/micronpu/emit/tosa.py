@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,56 @@ MAX_RANK = 6
 _NAMES = {DType.INT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
 
 
+@dataclass(frozen=True)
+class Preferences:
+    """What the compiler of a TOSA program does well: it decides where an operator has several TOSA forms.
+
+    Attributes:
+        longest_stride: of windows with padding; longer ones have it written out.
+        longest_dilation: of a kernel; zeros between the weights make up a larger one.
+        largest_kernel: height of the largest kernel of a convolution; its area is at most the square.
+        products_per_copy: multiplications that cost as much as copying an element.
+        most_inputs: input channels of the largest convolution.
+        longest_pool: height of the largest window of a pool, where it can be chosen.
+        largest_pool: elements of the largest window of a pool.
+        enlarging: factors by which images grow without copies, if height and width have the same one.
+    """
+
+    longest_stride: int
+    longest_dilation: int
+    largest_kernel: int
+    products_per_copy: int
+    most_inputs: int
+    longest_pool: int
+    largest_pool: int
+    enlarging: tuple[int, ...]
+
+
+VELA = Preferences(
+    longest_stride=3,
+    longest_dilation=2,
+    largest_kernel=64,
+    products_per_copy=128,
+    most_inputs=65536,
+    longest_pool=256,
+    largest_pool=65536,
+    enlarging=(2, 4, 8),
+)
+"""What every Ethos-U has; Vela is the one compiler of TOSA so far."""
+
+
 class TosaEmitter:
-    """What an operator writes itself with; one at a time is the current node."""
+    """What an operator writes itself with; one at a time is the current node.
+
+    Args:
+        prefers: which of several forms are wanted.
+    """
 
     IGNORE_NAN = Word("NanPropagationMode", "IGNORE")
     """An argument of comparisons, which has no meaning for integers."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefers: Preferences = VELA) -> None:
+        self.prefers = prefers
         self._tensors: dict[Tensor, TosaTensor] = {}
         self._constants: dict[tuple[Any, ...], TosaTensor] = {}
         self._operators: list[TosaOperator] = []

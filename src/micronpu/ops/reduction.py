@@ -29,7 +29,7 @@ from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
-from micronpu.ops.tosa_windows import MOST_INPUTS, pooled_mean, sum_of_last
+from micronpu.ops.tosa_windows import pooled_mean, sum_of_last
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -129,7 +129,7 @@ class Mean(Reduction):
         count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = self._multiplier(x, y)
         last = self.axes == tuple(range(x.rank - len(self.axes), x.rank))
-        if last and count <= MOST_INPUTS and x.dtype is DType.INT8:
+        if last and count <= emit.prefers.most_inputs and x.dtype is DType.INT8:
             sums = sum_of_last(emit, count)
         elif x.qparams == y.qparams and (pooled := pooled_mean(emit, self.axes)) is not None:
             return emit.reshape(pooled, y.shape)

@@ -1,7 +1,7 @@
 """What the TOSA forms of window operators share.
 
 TOSA has windows only where the last one ends exactly at the end of the padded operand, so elements that no window
-reaches are cut off first.  Where there is a choice, the form is the one for which Vela needs fewer cycles.
+reaches are cut off first.  Where there is a choice, `TosaEmitter.prefers` decides.
 """
 
 from __future__ import annotations
@@ -15,20 +15,6 @@ from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, window
 
 if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-
-_LONGEST_STRIDE = 3
-"""Longest stride that every Ethos-U has for windows with padding."""
-_LONGEST_DILATION = 2
-"""Largest dilation that the kernels of an Ethos-U have."""
-_LARGEST_KERNEL = 64
-"""Height of the largest kernel of a convolution; its area is at most the square."""
-
-
-_PRODUCTS_PER_COPY = 128
-"""Multiplications that cost an Ethos-U as much as copying an element."""
-
-MOST_INPUTS = 65536
-"""Input channels of the largest convolution."""
 
 
 class Window(NamedTuple):
@@ -54,7 +40,7 @@ def fitted(
     Args:
         fill: what padding counts as, where long strides may have it written out; None where padding does not count.
     """
-    if padding and max(stride) > _LONGEST_STRIDE and fill is not None:
+    if padding and max(stride) > emit.prefers.longest_stride and fill is not None:
         p = padding
         x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), fill)
         padding = NO_PADDING
@@ -78,17 +64,22 @@ def fitted(
 def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d) -> tuple[TosaTensor, Size2d]:
     """Constant weights with zeros between their elements, and the dilation that is left.
 
-    A kernel has a dilation of at most 2; for a larger one Vela would split the operand, which takes longer.
+    For a larger dilation than kernels have, a compiler would split the operand, which takes longer.
 
     Args:
         axes: where height and width of the kernel are in ``weight``.
     """
-    factors = [d // _LONGEST_DILATION if d % _LONGEST_DILATION == 0 else d for d in dilation]
+    factors = [d // emit.prefers.longest_dilation if d % emit.prefers.longest_dilation == 0 else d for d in dilation]
     shape = list(weight.shape)
     for axis, factor in zip(axes, factors, strict=True):
         shape[axis] = (shape[axis] - 1) * factor + 1
     high, wide = (shape[axis] for axis in axes)
-    if weight.data is None or factors == [1, 1] or high > _LARGEST_KERNEL or high * wide > _LARGEST_KERNEL**2:
+    if (
+        weight.data is None
+        or factors == [1, 1]
+        or high > emit.prefers.largest_kernel
+        or high * wide > emit.prefers.largest_kernel**2
+    ):
         return weight, dilation
     apart = np.zeros(shape, weight.data.dtype)
     every = [slice(None)] * len(shape)
@@ -119,7 +110,9 @@ def covering(
         if count > 1:
             grown[axis] += max(size + sides[0] - ((count - 1) * s + kernel), 0)
     added = results * (math.prod(grown) - math.prod(weight.shape))
-    if max(grown[axis] for axis in axes) > _LARGEST_KERNEL or added > _PRODUCTS_PER_COPY * math.prod(x.shape[1:]):
+    if max(
+        grown[axis] for axis in axes
+    ) > emit.prefers.largest_kernel or added > emit.prefers.products_per_copy * math.prod(x.shape[1:]):
         return weight
     behind = [(0, new - old) for new, old in zip(grown, weight.shape, strict=True)]
     return emit.constant(np.pad(weight.data, behind), weight.dtype)
@@ -204,12 +197,6 @@ class _Phase(NamedTuple):
         return cls(first, max(-before, 0), given - max(-behind, 0), (max(before, 0), max(behind, 0)), results)
 
 
-_LARGEST_POOL = 65536
-"""Elements of the largest window of a pool."""
-_LONGEST_POOL = 256
-"""Height of the largest window of a pool, where it can be chosen."""
-
-
 def pooled_mean(emit: TosaEmitter, axes: tuple[int, ...]) -> TosaTensor | None:
     """The mean over neighbouring axes as an average pool [N, 1, 1, C], or None where no window fits them."""
     x = emit.input(0)
@@ -219,8 +206,8 @@ def pooled_mean(emit: TosaEmitter, axes: tuple[int, ...]) -> TosaTensor | None:
     sizes = [x.shape[i] for i in reduced]
     count, outer = math.prod(sizes), math.prod(x.shape[: reduced[0]])
     inner = x.shape[reduced[-1] + 1 :]
-    high = sizes[0] if len(sizes) == 2 else max(n for n in range(1, _LONGEST_POOL + 1) if count % n == 0)
-    if count > _LARGEST_POOL or count // high > _LARGEST_POOL // _LONGEST_POOL * 32:
+    high = sizes[0] if len(sizes) == 2 else max(n for n in range(1, emit.prefers.longest_pool + 1) if count % n == 0)
+    if count > emit.prefers.largest_pool or count // high > emit.prefers.largest_pool // emit.prefers.longest_pool * 32:
         return None
     image = emit.reshape(x, (outer, high, count // high, math.prod(inner)))
     shape = (outer, 1, 1, math.prod(inner))
