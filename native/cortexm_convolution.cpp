@@ -97,10 +97,28 @@ void for_each_tap(const Image& in, const Window& window, int64_t image, int64_t 
   }
 }
 
-void convolve(
+// sums[i] += (numbers[i] + offset) * weights[i], wrapping around.
+MICRONPU_VECTORIZE void accumulate(
+    const int8_t* numbers, int32_t offset, const int16_t* weights, int64_t count, uint32_t* sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    sums[i] += static_cast<uint32_t>((numbers[i] + offset) * weights[i]);
+  }
+}
+
+// sums[i] += number * weights[i], wrapping around.
+MICRONPU_VECTORIZE void accumulate_one(int32_t number, const int16_t* weights, int64_t count, uint32_t* sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    sums[i] += static_cast<uint32_t>(number * weights[i]);
+  }
+}
+
+} // namespace
+
+template <Layout layout>
+void Convolutions<layout>::plain(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Layout layout, Tensor& out) {
+    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out) {
   const Image in = image_of(input, layout, "the input");
   require_weight(weight);
   const int64_t outputs = weight.size(0);
@@ -152,25 +170,11 @@ void convolve(
   }
 }
 
-// sums[i] += (numbers[i] + offset) * weights[i], wrapping around.
-MICRONPU_VECTORIZE void accumulate(
-    const int8_t* numbers, int32_t offset, const int16_t* weights, int64_t count, uint32_t* sums) {
-  for (int64_t i = 0; i < count; ++i) {
-    sums[i] += static_cast<uint32_t>((numbers[i] + offset) * weights[i]);
-  }
-}
-
-// sums[i] += number * weights[i], wrapping around.
-MICRONPU_VECTORIZE void accumulate_one(int32_t number, const int16_t* weights, int64_t count, uint32_t* sums) {
-  for (int64_t i = 0; i < count; ++i) {
-    sums[i] += static_cast<uint32_t>(number * weights[i]);
-  }
-}
-
-void convolve_depthwise(
+template <Layout layout>
+void Convolutions<layout>::depthwise(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers dilation, int64_t depth_multiplier, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, Layout layout, Tensor& out) {
+    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor&, Tensor& out) {
   const Image in = image_of(input, layout, "the input");
   require_weight(weight);
   const int64_t outputs = weight.size(3);
@@ -219,11 +223,12 @@ void convolve_depthwise(
   }
 }
 
-void convolve_transposed(
+template <Layout layout>
+void Convolutions<layout>::transposed(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
     Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
     const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
-    const Tensor& output_scratch, Layout layout, Tensor& out) {
+    const Tensor& output_scratch, Tensor& out) {
   const Image in = image_of(input, layout, "the input");
   require_weight(weight);
   const int64_t outputs = weight.size(0);
@@ -302,62 +307,7 @@ void convolve_transposed(
   }
 }
 
-} // namespace
-
-void quantized_conv2d(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out) {
-  convolve(
-      input, weight, bias, stride, padding, dilation, input_offset, output_offset, multipliers, shifts, activation_min,
-      activation_max, scratch, Layout::channels_second, out);
-}
-
-void quantized_conv2d_nhwc(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers, const Tensor& shifts,
-    int64_t activation_min, int64_t activation_max, const Tensor& scratch, Tensor& out) {
-  convolve(
-      input, weight, bias, stride, padding, dilation, input_offset, output_offset, multipliers, shifts, activation_min,
-      activation_max, scratch, Layout::channels_last, out);
-}
-
-void quantized_depthwise_conv2d(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers dilation, int64_t depth_multiplier, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor&, Tensor& out) {
-  convolve_depthwise(
-      input, weight, bias, stride, padding, dilation, depth_multiplier, input_offset, output_offset, multipliers,
-      shifts, activation_min, activation_max, Layout::channels_second, out);
-}
-
-void quantized_depthwise_conv2d_nhwc(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers dilation, int64_t depth_multiplier, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor&, Tensor& out) {
-  convolve_depthwise(
-      input, weight, bias, stride, padding, dilation, depth_multiplier, input_offset, output_offset, multipliers,
-      shifts, activation_min, activation_max, Layout::channels_last, out);
-}
-
-void quantized_transpose_conv2d(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
-    const Tensor& output_scratch, Tensor& out) {
-  convolve_transposed(
-      input, weight, bias, stride, padding, output_padding, dilation, input_offset, output_offset, multipliers, shifts,
-      activation_min, activation_max, scratch, output_scratch, Layout::channels_second, out);
-}
-
-void quantized_transpose_conv2d_nhwc(
-    const Tensor& input, const Tensor& weight, const OptionalTensor& bias, Integers stride, Integers padding,
-    Integers output_padding, Integers dilation, int64_t input_offset, int64_t output_offset, const Tensor& multipliers,
-    const Tensor& shifts, int64_t activation_min, int64_t activation_max, const Tensor& scratch,
-    const Tensor& output_scratch, Tensor& out) {
-  convolve_transposed(
-      input, weight, bias, stride, padding, output_padding, dilation, input_offset, output_offset, multipliers, shifts,
-      activation_min, activation_max, scratch, output_scratch, Layout::channels_last, out);
-}
+template struct Convolutions<Layout::channels_second>;
+template struct Convolutions<Layout::channels_last>;
 
 } // namespace micronpu::cortexm

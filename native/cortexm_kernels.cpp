@@ -150,7 +150,9 @@ struct Guarded<Function, name> {
 };
 
 #define MICRONPU_NAME(type, name) constexpr char name##_out[] = "cortex_m::" #name ".out";
-MICRONPU_CORTEXM_KERNELS(MICRONPU_NAME)
+#define MICRONPU_NAMES(name, home, function) MICRONPU_NAME(, name) MICRONPU_NAME(, name##_nhwc)
+MICRONPU_CORTEXM_KERNELS(MICRONPU_NAME, MICRONPU_NAMES)
+#undef MICRONPU_NAMES
 #undef MICRONPU_NAME
 
 bool is_registered(const char* name) {
@@ -168,7 +170,13 @@ bool is_registered(const char* name) {
 Error register_kernels() {
   const Kernel kernels[] = {
 #define MICRONPU_KERNEL(type, name) Kernel(name##_out, Guarded<&name, name##_out>::call),
-      MICRONPU_CORTEXM_KERNELS(MICRONPU_KERNEL)
+#define MICRONPU_LAYOUT(name, function) Kernel(name##_out, Guarded<&function, name##_out>::call),
+#define MICRONPU_WINDOW(name, home, function) \
+  MICRONPU_LAYOUT(name, home<Layout::channels_second>::function) \
+  MICRONPU_LAYOUT(name##_nhwc, home<Layout::channels_last>::function)
+      MICRONPU_CORTEXM_KERNELS(MICRONPU_KERNEL, MICRONPU_WINDOW)
+#undef MICRONPU_WINDOW
+#undef MICRONPU_LAYOUT
 #undef MICRONPU_KERNEL
   };
   for (const Kernel& kernel : kernels) {

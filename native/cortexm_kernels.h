@@ -48,36 +48,48 @@ using MaxPool = void(const Tensor& input, Integers kernel_size, Integers stride,
     bool ceil_mode, int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max,
     Tensor& out);
 
-// Every operator and the type of its kernel: the only list there is.
-#define MICRONPU_CORTEXM_KERNELS(KERNEL)              \
-  KERNEL(Quantize, quantize_per_tensor)               \
-  KERNEL(Quantize, dequantize_per_tensor)             \
-  KERNEL(Add, quantized_add)                          \
-  KERNEL(Multiply, quantized_mul)                     \
-  KERNEL(Divide, quantized_div)                       \
-  KERNEL(Binary, quantized_activation)                \
-  KERNEL(Binary, minimum)                             \
-  KERNEL(Binary, maximum)                             \
-  KERNEL(Linear, quantized_linear)                    \
-  KERNEL(BatchMatmul, quantized_batch_matmul)         \
-  KERNEL(Softmax, softmax)                            \
-  KERNEL(Transpose, transpose)                        \
-  KERNEL(Pad, pad)                                    \
-  KERNEL(Convolution, quantized_conv2d)               \
-  KERNEL(Convolution, quantized_conv2d_nhwc)          \
-  KERNEL(Depthwise, quantized_depthwise_conv2d)       \
-  KERNEL(Depthwise, quantized_depthwise_conv2d_nhwc)  \
-  KERNEL(Transposed, quantized_transpose_conv2d)      \
-  KERNEL(Transposed, quantized_transpose_conv2d_nhwc) \
-  KERNEL(AveragePool, quantized_avg_pool2d)           \
-  KERNEL(AveragePool, quantized_avg_pool2d_nhwc)      \
-  KERNEL(MaxPool, quantized_max_pool2d)               \
-  KERNEL(MaxPool, quantized_max_pool2d_nhwc)
+// Kernels of windows, each for both layouts.
+template <Layout layout>
+struct Convolutions {
+  static Convolution plain;
+  static Depthwise depthwise;
+  static Transposed transposed;
+};
+
+template <Layout layout>
+struct Pools {
+  static AveragePool average;
+  static MaxPool largest;
+};
+
+// Every operator: the only list there is. KERNEL: type and name of the kernel. WINDOW: name, which with _nhwc is that of the
+// layout channels_last, and where its kernels are.
+#define MICRONPU_CORTEXM_KERNELS(KERNEL, WINDOW)               \
+  KERNEL(Quantize, quantize_per_tensor)                        \
+  KERNEL(Quantize, dequantize_per_tensor)                      \
+  KERNEL(Add, quantized_add)                                   \
+  KERNEL(Multiply, quantized_mul)                              \
+  KERNEL(Divide, quantized_div)                                \
+  KERNEL(Binary, quantized_activation)                         \
+  KERNEL(Binary, minimum)                                      \
+  KERNEL(Binary, maximum)                                      \
+  KERNEL(Linear, quantized_linear)                             \
+  KERNEL(BatchMatmul, quantized_batch_matmul)                  \
+  KERNEL(Softmax, softmax)                                     \
+  KERNEL(Transpose, transpose)                                 \
+  KERNEL(Pad, pad)                                             \
+  WINDOW(quantized_conv2d, Convolutions, plain)                \
+  WINDOW(quantized_depthwise_conv2d, Convolutions, depthwise)  \
+  WINDOW(quantized_transpose_conv2d, Convolutions, transposed) \
+  WINDOW(quantized_avg_pool2d, Pools, average)                 \
+  WINDOW(quantized_max_pool2d, Pools, largest)
 // clang-format on
 
 #define MICRONPU_DECLARE(type, name) type name;
-MICRONPU_CORTEXM_KERNELS(MICRONPU_DECLARE)
+#define MICRONPU_DECLARED(name, home, function)
+MICRONPU_CORTEXM_KERNELS(MICRONPU_DECLARE, MICRONPU_DECLARED)
 #undef MICRONPU_DECLARE
+#undef MICRONPU_DECLARED
 
 // Registers with the ExecuTorch runtime those kernels that nobody has registered before: a second registration of a
 // name would end the process.

@@ -72,8 +72,12 @@ void for_each_window(const Pool& pool, const Tensor& input, Tensor& out, Start s
   }
 }
 
-void average_pool(
-    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, bool ceil_mode, Layout layout,
+} // namespace
+
+template <Layout layout>
+void Pools<layout>::average(
+    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, bool ceil_mode, int64_t, int64_t,
+    int64_t, const Tensor&,
     Tensor& out) {
   const Pool pool = pool_of(input, kernel_size, stride, padding, ceil_mode, layout, out);
   std::vector<int32_t> sums(pool.in.channels);
@@ -97,9 +101,10 @@ void average_pool(
       });
 }
 
-void max_pool(
+template <Layout layout>
+void Pools<layout>::largest(
     const Tensor& input, Integers kernel_size, Integers stride, Integers padding, Integers dilation, bool ceil_mode,
-    int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max, Layout layout,
+    int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max,
     Tensor& out) {
   const Pair steps = pair_of(dilation, 1, "dilation");
   if (steps.vertical != 1 || steps.horizontal != 1) {
@@ -133,34 +138,7 @@ void max_pool(
       });
 }
 
-} // namespace
-
-void quantized_avg_pool2d(
-    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, bool ceil_mode, int64_t, int64_t,
-    int64_t, const Tensor&, Tensor& out) {
-  average_pool(input, kernel_size, stride, padding, ceil_mode, Layout::channels_second, out);
-}
-
-void quantized_avg_pool2d_nhwc(
-    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, bool ceil_mode, int64_t, int64_t,
-    int64_t, const Tensor&, Tensor& out) {
-  average_pool(input, kernel_size, stride, padding, ceil_mode, Layout::channels_last, out);
-}
-
-void quantized_max_pool2d(
-    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, Integers dilation, bool ceil_mode,
-    int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max, Tensor& out) {
-  max_pool(
-      input, kernel_size, stride, padding, dilation, ceil_mode, input_zero_point, output_zero_point, activation_min,
-      activation_max, Layout::channels_second, out);
-}
-
-void quantized_max_pool2d_nhwc(
-    const Tensor& input, Integers kernel_size, Integers stride, Integers padding, Integers dilation, bool ceil_mode,
-    int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max, Tensor& out) {
-  max_pool(
-      input, kernel_size, stride, padding, dilation, ceil_mode, input_zero_point, output_zero_point, activation_min,
-      activation_max, Layout::channels_last, out);
-}
+template struct Pools<Layout::channels_second>;
+template struct Pools<Layout::channels_last>;
 
 } // namespace micronpu::cortexm
