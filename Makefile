@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all networks fuzz lint format tables bench clean
+.PHONY: help venv demo test test-all networks fuzz lint format tables bench pages clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ tables: $(STAMP) ## write the support tables in docs/ and the schema of reports 
 
 bench: $(STAMP) ## run the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)
+
+pages: $(STAMP) ## make the tables of docs/ of benchmarks/results
+	$(PY) -m benchmarks.pages $(ARGS)
 
 clean: ## remove what builds, tests and checks leave behind (.venv stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks import networks
+from benchmarks import networks, results
 from benchmarks.networks import TrainedNetwork
 from benchmarks.trained import run_eager, run_rows
 from torch import Tensor, nn
@@ -225,18 +225,33 @@ def evaluate(name: str, variant: Variant, limit: int | None = None) -> Result:
 
 def main(names: list[str]) -> None:
     print("network       chain        float     int8   on NPU  on core  float ops  dq-q  rows equal  ms per row")
+    rows = []
     for name in names or list(INSIDE):
         for title, variant in VARIANTS.items():
             if name == "autoencoder" and not variant.inside:
                 continue  # whose output is no scores
             result = evaluate(name, variant, limit=4 if name == "autoencoder" else None)
+            row = {
+                "network": name,
+                "chain": title,
+                "float": result.float_score,
+                "int8": result.score,
+                "on_npu": result.program.report.delegated,
+                "on_core": result.on_core,
+                "float_operators": len(result.integers.floats_inside()),
+                "requantizing_pairs": result.integers.requantizing_pairs(),
+                "rows_equal": result.rows_equal(),
+                "rows": INTERPRETED_ROWS,
+                "ms_per_row": result.seconds_per_row * 1e3,
+            }
+            rows.append(row)
             print(
-                f"{name:13s} {title:11s} {result.float_score:7.3f}  {result.score:7.3f}  "
-                f"{result.program.report.delegated:6d}  {result.on_core:7d}  "
-                f"{len(result.integers.floats_inside()):9d}  {result.integers.requantizing_pairs():4d}  "
-                f"{result.rows_equal():4d} of {INTERPRETED_ROWS}  {result.seconds_per_row * 1e3:10.2f}",
+                "{network:13s} {chain:11s} {float:7.3f}  {int8:7.3f}  {on_npu:6d}  {on_core:7d}  {float_operators:9d}  "
+                "{requantizing_pairs:4d}  {rows_equal:4d} of {rows}  {ms_per_row:10.2f}".format(**row),
                 flush=True,
             )
+    if not names:
+        results.write("combined", "python -m benchmarks.combined", rows)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ of a kernel fixed.  The published latencies are of other firmware with CMSIS-NN 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmarks import results
 from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
 from benchmarks.neutron_latency import _with_softmax
 from benchmarks.plain_networks import mobilenet_v1
@@ -31,7 +30,6 @@ from micronpu.ops.softmax import Softmax
 from micronpu.targets.cortexm.costs import INT8_CYCLES_PER_CALL, RATES, SOFTMAX_CYCLES_PER_ELEMENT, core_cycles, work
 from micronpu.targets.registry import device_for
 
-RESULTS = Path(__file__).parent / "results" / "cortexm_latency.json"
 COUNTED = "instructions of a program of this package in firmware under QEMU, ExecuTorch 1.5 and its CMSIS-NN"
 ZOO = "NXP eiq-model-zoo v1.2 to v1.4, MCX N947, 150 MHz"
 EXAMPLES = "readme of mcuxsdk-examples, i.MX RT700, 325 MHz"
@@ -150,7 +148,9 @@ def main() -> None:
     for t in table:
         print(f"{t['network']:28} {t['core']} {t['cycles']:12,.0f} predicted {t['predicted']:12,} {t['error']:+.1%}")
     print(f"published over estimated: {bands}")
-    RESULTS.write_text(json.dumps({"fits": fits, "bands": bands, "anchors": table}, indent=2) + "\n")
+    results.write(
+        "cortexm_latency", "python -m benchmarks.cortexm_latency", {"fits": fits, "bands": bands, "anchors": table}
+    )
 
 
 def _entry(anchor: Anchor, known: dict[tuple[str, str], list[Node]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks import results
 from benchmarks.child import ChildError
 from benchmarks.peer_nxp import measure
 from torch import Tensor, nn
@@ -271,6 +272,16 @@ def peer_row(name: str, samples: int) -> dict[str, Any]:
     }
 
 
+def _with_peers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows; where the peer was not run again, with what it made of the network before."""
+    try:
+        before = {row["network"]: row["peer"] for row in results.read("coverage") if "peer" in row}
+    except FileNotFoundError:
+        before = {}
+    known = [{"peer": before[row["network"]]} if row["network"] in before else {} for row in rows]
+    return [peer | row for peer, row in zip(known, rows, strict=True)]
+
+
 def main() -> None:
     """Command line: a table, as each network is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,6 +320,12 @@ def main() -> None:
             row["peer"] = peer_row(name, options.samples)
         rows.append(row)
         print(line(row), flush=True)
+    if (
+        [row["network"] for row in rows] == list(NETWORKS)
+        and options.target == TARGET
+        and options.activations == "int8"
+    ):
+        results.write("coverage", "python -m benchmarks.coverage --peer", _with_peers(rows))
     if options.json is not None:
         text = json.dumps(rows, indent=2)
         if str(options.json) == "-":

@@ -8,12 +8,11 @@ Nothing is fitted: the ratios of measured to estimated time are the band that re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from benchmarks import results
 from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
 from benchmarks.neutron_latency import _with_softmax
 from benchmarks.plain_networks import mobilenet_v1, mobilenet_v2
@@ -23,7 +22,6 @@ from torch import nn
 import micronpu
 from micronpu.targets.ethosu.costs import BAND, LEAST_MILLISECONDS
 
-RESULTS = Path(__file__).parent / "results" / "ethosu_latency.json"
 ZOO = "NXP eiq-model-zoo v1.2 to v1.4, i.MX 93 under Linux"
 PULL = "pytorch/executorch, pull request 19131, Alif E8"
 
@@ -77,7 +75,11 @@ def main() -> None:
         print(f"{anchor.name:28} {anchor.target:8} {measured}  Vela {vela}  {ratio:.2f}")
     ratios = [float(str(row["ratio"])) for row in table if row["in_band"]]
     print(f"above {LEAST_MILLISECONDS} ms: {min(ratios)} to {max(ratios)}; the package has {BAND}")
-    RESULTS.write_text(json.dumps({"band": BAND, "least_ms": LEAST_MILLISECONDS, "anchors": table}, indent=2) + "\n")
+    results.write(
+        "ethosu_latency",
+        "python -m benchmarks.ethosu_latency",
+        {"band": BAND, "least_ms": LEAST_MILLISECONDS, "anchors": table},
+    )
 
 
 if __name__ == "__main__":

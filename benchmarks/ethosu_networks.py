@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.child import ChildError, json_row
 from benchmarks.peer_ethosu import ROOT, TRAINED, network
 from benchmarks.peer_ethosu import measure as measure_peer
@@ -206,8 +207,11 @@ def main() -> None:
         print(table(pairs))
         for line in (*growth([own for own, _ in pairs]), *(line for pair in pairs for line in misses(*pair))):
             print(line)
+    figures = [{"micronpu": own, "peer": peer} for own, peer in pairs]
+    if not failures and (options.networks, options.targets) == (list(NETWORKS), list(TARGETS)) and not options.own_only:
+        results.write("ethosu_networks", "python -m benchmarks.ethosu_networks", figures)
     if options.json is not None:
-        options.json.write_text(json.dumps([{"micronpu": own, "peer": peer} for own, peer in pairs], indent=2) + "\n")
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if failures:
         sys.exit("\n".join(failures))
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks import results
 from torch.fx import GraphModule, Node
 
 import micronpu
@@ -171,6 +172,9 @@ def main() -> int:
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
     print(totals(rows, peer_rows(arguments.cases, arguments.target, arguments.activations)), flush=True)
+    if not arguments.only:
+        name = f"ethosu_operators_{arguments.target}_{arguments.activations}".replace("-", "_")
+        results.write(name, f"python -m benchmarks.ethosu_operators op_sweep.py --target {arguments.target}", rows)
     return int(any(row["status"] == "error" for row in rows))
 
 

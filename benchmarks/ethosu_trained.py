@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import networks
+from benchmarks import networks, results
 from benchmarks.run import CONSOLE, MOST_LOSS, TRAINED
 from benchmarks.trained import CALIBRATION_ROWS, run_eager, run_rows
 from rich.table import Table
@@ -116,6 +116,9 @@ def main() -> None:
                 )
                 CONSOLE.print(f"{name} {target} {activations}: {row.score:.{digits}f}, {row.cycles:,} cycles")
     CONSOLE.print(table)
+    everything = (list(given.networks), list(given.targets)) == (list(TRAINED), list(TARGETS))
+    if everything and len(given.activations) == 2:
+        results.write("ethosu_trained", "python -m benchmarks.ethosu_trained", [asdict(row) for row in rows])
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
 

@@ -10,13 +10,12 @@ i.MX RT700's chip file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks import results
 from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
 from benchmarks.plain_networks import fomo, mobilenet_v1, mobilenet_v2
 from examples.keyword_spotting.model import DSCNN
@@ -26,7 +25,6 @@ import micronpu
 from micronpu.targets.neutron.costs import START_CYCLES, kernels, weight_copy_cycles, work_cycles
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-RESULTS = Path(__file__).parent / "results" / "neutron_latency.json"
 ZOO = "NXP eiq-model-zoo v1.2 to v1.4 (SDK 2.13.0)"
 WORKLOG = "public FRDM-MCXN947 worklog, embedded-agent-bridge; middle of the range"
 EXAMPLES = "readme of mcuxsdk-examples"
@@ -156,8 +154,8 @@ def main() -> None:
     loo = [abs(float(t["leave_one_out"])) for t in table if "leave_one_out" in t]
     summary = {"mean_absolute": round(float(np.mean(loo)), 4), "worst": round(max(loo), 4)}
     print(f"leave-one-out: mean absolute error {summary['mean_absolute']:.1%}, worst {summary['worst']:.1%}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"constants": shipped, "anchors": table, "leave_one_out": summary}, indent=2) + "\n")
+    figures = {"constants": shipped, "anchors": table, "leave_one_out": summary}
+    results.write("neutron_latency", "python -m benchmarks.neutron_latency", figures)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from benchmarks import networks
+from benchmarks import networks, results
 from benchmarks.networks import TrainedNetwork
 from benchmarks.trained import run_eager, run_rows
 from torch import Tensor, nn
@@ -136,8 +136,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
     figures = measure(given.weight_bits, per_channel=not given.per_tensor, epochs=given.epochs, rate=given.rate)
+    found = asdict(figures) | {"regained": figures.regained}
+    name = f"qat_{given.weight_bits}_bits" + ("_per_tensor" if given.per_tensor else "")
+    results.write(name, f"python -m benchmarks.qat --weight-bits {given.weight_bits}", found)
     if given.json:
-        print(json.dumps(asdict(figures) | {"regained": figures.regained}, indent=2))
+        print(json.dumps(found, indent=2))
     else:
         scales = "per channel" if figures.per_channel else "per tensor"
         print(f"MobileNetV1-0.25, {figures.weight_bits} weight bits, one scale {scales}, {figures.rows} images")

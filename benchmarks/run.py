@@ -5,6 +5,7 @@
     python -m benchmarks.run time --peer-networks dscnn chain400 --repeat 3
     python -m benchmarks.run --json figures.json
 
+What is measured of all its networks goes to `benchmarks/results/`, from where `python -m benchmarks.pages` takes it.
 Needs the data folder (`benchmarks/networks.py`) and, for `time`, the peers folder (`benchmarks/peer_nxp.py`). A figure
 that misses its aim is printed in red. The exit code is 1 if two ways to run a program differ in a bit, or if something
 could not be measured; a missed aim is no error.
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.child import ChildError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -324,6 +326,10 @@ def main() -> None:
             failures.append(f"{row['network']}: not every way to run the program gives the same bits.")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
+    whole = {"time": options.peer_networks == list(PEER_NETWORKS), "import": True}
+    for what, figures in found.items():
+        if figures and not failures and whole.get(what, options.networks == list(TRAINED)):
+            results.write(what, f"python -m benchmarks.run {what}", figures)
     if failures:
         sys.exit("\n".join(failures))
 
