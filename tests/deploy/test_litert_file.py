@@ -18,11 +18,11 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.whole import whole_network
 from micronpu.deploy.plan import read_plan
 from micronpu.errors import OptionError, UnsupportedError
 from micronpu.ir.interpreter import interpret
 from micronpu.targets.ethosu import payload
+from micronpu.targets.whole import whole_network
 from tests.compile.small import Small, batches, conv, image
 from tests.deploy import programs
 

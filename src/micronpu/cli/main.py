@@ -510,7 +510,7 @@ def passes(debug: Debug = False) -> None:
     """List what changes a program on its way.
 
     --disabled-passes leaves out any of them, but those that say otherwise."""
-    from micronpu.cli.passes import catalogue
+    from micronpu.targets.catalogue import catalogue
 
     out = console.output()
     for kind, entries in catalogue().items():

@@ -27,11 +27,10 @@ from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.states import State, held, hold, integer_states, lift, states_of
 from micronpu.ir.graph import Graph
-from micronpu.ir.types import DType
-from micronpu.ops.softmax import Softmax
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
 from micronpu.partition.moves import move_integers
+from micronpu.partition.notes import coarse_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
@@ -250,7 +249,7 @@ def host_part(
         if core is not None:
             core.adapt(module)
     notes = (*partitioning.report.notes, *device.notes(compiled))
-    notes += _coarse_notes(compiled)
+    notes += coarse_notes([part.graph for part in compiled])
     report = replace(
         partitioning.report,
         notes=notes,
@@ -270,26 +269,6 @@ def host_part(
     )
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
     return HostPart(module, report, tuple(compiled), reads, graphs, core.finish if core is not None else None)
-
-
-_STEPS_OF_SOFTMAX = 256
-
-
-def _coarse_notes(parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
-    """What the report says about rows that are too long for the fixed grid of their softmax."""
-    long = [
-        (node.origin.nodes[-1] if node.origin.nodes else node.output.name, node.output.shape[-1])
-        for part in parts
-        for node in part.graph.nodes
-        if isinstance(node.op, Softmax)
-        and node.output.type.dtype is DType.INT8
-        and node.output.shape[-1] > _STEPS_OF_SOFTMAX
-    ]
-    return tuple(
-        f"The softmax `{name}` has rows of {size:,} values on the grid of int8, with steps of 1/256: an average value "
-        'is less than a step. Use the scores in front of it, or activations="int16" for it where the NPU has them.'
-        for name, size in long
-    )
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class CompiledProgram:
             UnsupportedError: an operator stays in float; the message names each, with its line.
             OptionError: ``vela`` for a program without an Ethos-U.
         """
-        from micronpu.compiler.whole import optimised_network, whole_network
+        from micronpu.targets.whole import optimised_network, whole_network
 
         assert isinstance(self.quantized, torch.fx.GraphModule)
         return optimised_network(self.quantized, self.partitions) if vela else whole_network(self.quantized).data

@@ -22,7 +22,6 @@ from micronpu.errors import MicroNpuError, OptionError, RuntimeUnavailableError,
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import NO_STATES, PREFIX, States, run_sequence
 from micronpu.ir.interpreter import interpret
-from micronpu.ops.movement import TO_CHANNELS_FIRST
 from micronpu.quantize.calibrate import one_thread
 from micronpu.quiet import quiet
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
@@ -309,6 +308,6 @@ def _steps(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
     """Largest difference, in the layout in which the two are closest."""
     forms = [result.reshape(-1)]
     if result.ndim == 4:
-        forms.append(result.transpose(TO_CHANNELS_FIRST).reshape(-1))
+        forms.append(np.moveaxis(result, -1, 1).reshape(-1))
     flat = wanted.reshape(-1).astype(np.int64)
     return min(float(np.abs(f.astype(np.int64) - flat).max(initial=0)) for f in forms)

@@ -8,7 +8,6 @@ from torch import nn
 from torch.fx import GraphModule
 
 import micronpu
-from micronpu.cli.passes import catalogue
 from micronpu.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import WAYS, Composition
@@ -18,6 +17,7 @@ from micronpu.quantize import transforms
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on
 from micronpu.quantize.transforms import prepare_for_annotation
+from micronpu.targets.catalogue import catalogue
 from micronpu.targets.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
 from micronpu.targets.neutron.rewrites import REWRITES
 

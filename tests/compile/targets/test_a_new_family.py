@@ -17,10 +17,10 @@ from micronpu.chips import NPU_FIELDS, Chip
 from micronpu.chips.core import Core
 from micronpu.cli import inspection
 from micronpu.cli.main import app
-from micronpu.cli.passes import catalogue
 from micronpu.errors import OptionError, PayloadError
 from micronpu.recipes.providers import provider_of
 from micronpu.report.inspection import Delegate
+from micronpu.targets.catalogue import catalogue
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.family import Family, Target
