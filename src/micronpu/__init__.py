@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         get_imxrt700_recipe,
     )
     from micronpu.report.budgets import Budgets
+    from micronpu.sparsity import Sparsified, SparsityOptions, sparsify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "CompiledProgram",
     "MicroNpuError",
     "blame",
+    "Sparsified",
+    "SparsityOptions",
     "check",
     "compile",
     "evaluate",
@@ -42,6 +45,7 @@ __all__ = [
     "get_corstone320_recipe",
     "get_imx93_recipe",
     "get_imxrt700_recipe",
+    "sparsify",
 ]
 
 _HOMES = {
@@ -51,6 +55,7 @@ _HOMES = {
     "check": "compiler.compile:check_model",
     "compile": "compiler.compile:compile_model",
     "evaluate": "accuracy.evaluate",
+    **{name: "sparsity" for name in ("Sparsified", "SparsityOptions", "sparsify")},
     **{name: "recipes" for name in __all__ if name.endswith("_recipe")},
 }
 

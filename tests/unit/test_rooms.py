@@ -25,6 +25,7 @@ ROOMS = (
     ("targets",),
     ("runtime",),
     ("deploy",),
+    ("sparsity",),
     ("compiler",),
     ("accuracy",),
     ("recipes",),

@@ -24,6 +24,7 @@ Arguments = ParamSpec("Arguments")
 _STEPS = {
     "load": "Loading torch and the model",
     "export": "Exporting",
+    "sparsify": "Choosing weights and training without labels",
     "quantize": "Calibrating and quantizing",
     "partition": "Deciding what runs where",
     "compile": "Compiling for the NPU",

@@ -101,6 +101,32 @@ HeldOut = Annotated[
         show_default="one in eight, at most 8, of 16 or more",
     ),
 ]
+SparsityPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--sparsity",
+        metavar="2:4",
+        help="Make two of every four weights zero first, where the NPU computes such layers in half the cycles "
+        "(Ethos-U85); takes some hundred calibration inputs.",
+        show_default=False,
+    ),
+]
+MaxLoss = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PART",
+        help="With --sparsity: the share of the inputs kept back that may be answered otherwise than in float.",
+        show_default="without limit",
+    ),
+]
+MaxCycles = Annotated[
+    float | None,
+    typer.Option(
+        metavar="CYCLES",
+        help="With --sparsity: no sparser than this takes; up to 1.0 a part of the dense model's cycles.",
+        show_default="as few as there can be",
+    ),
+]
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -197,6 +223,9 @@ def compile_command(
     metric: Annotated[
         str | None, _budget("--metric", "NAME", "top1 (the default), auc, f1, mae, or file.py:function.")
     ] = None,
+    sparsity: SparsityPattern = None,
+    max_loss: MaxLoss = None,
+    max_cycles: MaxCycles = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -224,6 +253,10 @@ def compile_command(
         raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
+    if sparsity is None and (max_loss is not None or max_cycles is not None):
+        raise OptionError(
+            "--max-loss and --max-cycles say how sparse the weights become.", hint="--sparsity 2:4 as well"
+        )
     for path in (output, report_html, report_json):
         if path is not None and not (path == _STANDARD_OUTPUT and path is report_json):
             check_writable(path)
@@ -237,7 +270,11 @@ def compile_command(
         check_writable(destination)
         from micronpu.compiler.compile import compile_model
         from micronpu.quantize.config import check_activations
+        from micronpu.sparsity.options import SparsityOptions
 
+        sparse = None
+        if sparsity is not None:
+            sparse = SparsityOptions(pattern=sparsity, max_loss=max_loss, max_cycles=max_cycles)
         listener("load", 1.0)
         program = compile_model(
             loaded.module,
@@ -261,6 +298,7 @@ def compile_command(
             allow_missing_kernels=allow_missing_kernels,
             verify=verify,
             held_out=held_out,
+            sparsity=sparse,
             listener=listener,
         )
     results = budgets.results(program.report)
@@ -269,6 +307,8 @@ def compile_command(
     program.report = replace(program.report, budgets=results)
     out = _words(report_json)
     out.print(program)
+    if program.report.sparsity is not None:
+        out.print(program.report.sparsity)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.

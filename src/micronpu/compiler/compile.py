@@ -37,7 +37,7 @@ from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
 from micronpu.quantize.config import Activations
-from micronpu.quantize.qat import Train, finished, is_float, quantize_aware_training
+from micronpu.quantize.qat import Train, finished, is_exported, is_float, quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.sequences import calibration_sequences
 from micronpu.quantize.settings_file import Quantization, configure
@@ -45,7 +45,12 @@ from micronpu.quantize.states import check_stateless
 from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
+from micronpu.report.sparsity import SparsityReport
 from micronpu.runtime.digest import stamp
+from micronpu.sparsity.entry import exported_for_any_batch, keep_what_is_sparse
+from micronpu.sparsity.notes import pattern_notes
+from micronpu.sparsity.options import SparsityOptions, sparsity_options
+from micronpu.sparsity.search import Sparsified, listening, sparsified
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 
@@ -105,6 +110,7 @@ def compile_model(
     verify: bool = True,
     held_out: int | None = None,
     budgets: Budgets | None = None,
+    sparsity: str | SparsityOptions | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -134,6 +140,9 @@ def compile_model(
         held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
             to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
         budgets: what the program may take at most, and must reach at least; one that misses them is an error.
+        sparsity: "2:4" or `SparsityOptions`: makes two of every four weights zero first, where the target computes such
+            layers in half the cycles; takes some hundred calibration inputs, with ``train`` as well. See
+            ``report.sparsity`` and `micronpu.sparsify`.
         listener: hears about progress.
 
     Returns:
@@ -151,8 +160,16 @@ def compile_model(
     if not verify:
         device = device.unverified()
     quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io, quantization)
-    quantized, examples, borders, rows, trial = quantized_module(
-        model, example_inputs, quantizer, calibration=calibration, train=train, clock=clock, held_out=held_out
+    how = sparsity_options(sparsity)
+    quantized, examples, borders, rows, trial, sparse = quantized_module(
+        model,
+        example_inputs,
+        quantizer,
+        calibration=calibration,
+        train=train,
+        clock=clock,
+        held_out=held_out,
+        sparsity=Sparsity(how, device) if how is not None else None,
     )
     host = host_part(quantized, device, clock, borders)
     states, whole = states_of(quantized).values, held(quantized)
@@ -177,6 +194,7 @@ def compile_model(
         hashes=digests(buffer, host.partitions),
         memory=memory,
         states=tuple(map(_reported, states)),
+        sparsity=sparse,
     )
     program_made = CompiledProgram(
         buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, rows, states
@@ -250,6 +268,7 @@ def host_part(
             core.adapt(module)
     notes = (*partitioning.report.notes, *device.notes(compiled))
     notes += coarse_notes([part.graph for part in compiled])
+    notes += pattern_notes(device, partitioning.partitions, compiled)
     report = replace(
         partitioning.report,
         notes=notes,
@@ -262,7 +281,7 @@ def host_part(
             for index, node in enumerate(graph.nodes)
         ),
         operations=tuple(
-            Operation.of(i, node, part.costs.get(index))
+            Operation.of(i, node, part.costs.get(index), index in part.sparse)
             for i, part in enumerate(compiled)
             for index, node in enumerate(part.graph.nodes)
         ),
@@ -410,9 +429,17 @@ def quantizer_for(
     return given
 
 
+class Sparsity(NamedTuple):
+    """That the weights shall be sparse, how, and for what."""
+
+    options: SparsityOptions
+    device: Device
+
+
 class Quantized(NamedTuple):
     """A quantized module, example inputs for it, what its inputs and outputs mean where they are integers, the first
-    rows of the user's data as it takes them, and the rows that the program is tried on, as the float model takes them.
+    rows of the user's data as it takes them, the rows that the program is tried on, as the float model takes them, and
+    what was made sparse.
     """
 
     module: GraphModule
@@ -420,6 +447,7 @@ class Quantized(NamedTuple):
     borders: IntegerBorders | None
     rows: tuple[tuple[torch.Tensor, ...], ...]
     trial: Trial
+    sparsity: SparsityReport | None = None
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -453,14 +481,14 @@ def exported_module(model: nn.Module | ExportedProgram, examples: tuple[torch.Te
     Raises:
         ModelError: it cannot be exported, or cannot be compiled whatever the target.
     """
-    quantized = isinstance(model, GraphModule) and not is_float(model)
-    given = model if isinstance(model, GraphModule) and quantized else graph_module(export(model, examples))
-    if not quantized:
+    ready = isinstance(model, GraphModule) and (is_exported(model) or not is_float(model))
+    given = model if isinstance(model, GraphModule) and ready else graph_module(export(model, examples))
+    if not ready:
         check_static(given)
     check_results(given)
     module = lift(given)
     every = (*examples, *states_of(module).initial)
-    if quantized:
+    if ready:
         module = finished(module, every)
         check_static(module)
     check_examples(module, every)
@@ -477,6 +505,7 @@ def quantized_module(
     clock: _Clock,
     train: Train | None = None,
     held_out: int | None = None,
+    sparsity: Sparsity | None = None,
 ) -> Quantized:
     """Checks all input, exports and quantizes."""
     examples = as_inputs(example_inputs)
@@ -484,31 +513,44 @@ def quantized_module(
         module = exported_module(model, examples)
     states = states_of(module)
     if not is_float(module):
-        if train is not None:
-            raise ModelError("The model is quantized already and cannot be trained.", hint="train the float model")
+        if train is not None or sparsity is not None:
+            what = "trained" if train is not None else "made sparse"
+            raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         return Quantized(integer_states(module), examples, None, (examples,), Trial((examples,)))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
     trial = Trial((examples,))
-    if train is not None:
-        if calibration is not None:
-            raise ModelError(
-                "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
-                hint="leave out one of them",
-            )
-        check_stateless(module)
-        with clock.step("train"):
-            module = quantize_aware_training(model, examples, train, quantizer)
-    else:
+    found: Sparsified | None = None
+    sequences: list[list[tuple[torch.Tensor, ...]]] = []
+    if train is None or sparsity is not None:
         sequences = calibration_sequences(calibration, examples) if states else []
         sequences = sequences or [[batch] for batch in calibration_batches(calibration, examples)]
         rows = tuple(row for sequence in sequences[: 1 if states else MOST_ROWS] for row in sequence)[:MOST_ROWS]
         kept = rows_kept_back(len(sequences), held_out)
         trial = _trial(module, sequences, kept)
         sequences = [sequence for i, sequence in enumerate(sequences) if i not in kept]
+    if sparsity is not None:
+        with clock.step("sparsify") as progress:
+            program = exported_for_any_batch(model, examples)
+            own = sparsity.device.quantizer() if quantizer.is_qat else quantizer
+            told, data = listening(progress), [row for sequence in sequences for row in sequence]
+            found = sparsified(program, examples, data, sparsity.device, own, sparsity.options, listener=told)
+        model, module = found.model, finished(found.model, examples)
+    if train is not None:
+        if calibration is not None and sparsity is None:
+            raise ModelError(
+                "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
+                hint="leave out one of them",
+            )
+        check_stateless(module)
+        with clock.step("train"):
+            module = quantize_aware_training(model, examples, train, quantizer, around=keep_what_is_sparse)
+    else:
         calls = sum(map(len, sequences))
         with clock.step("quantize") as progress:
             module = quantize(module, sequences, quantizer, lambda done: progress(done / calls))
+    report = found.report if found is not None else None
     if quantizer.settings.io is None:
-        return Quantized(module, examples, None, rows, trial)
+        return Quantized(module, examples, None, rows, trial, report)
     borders = integer_borders(module)
-    return Quantized(module, borders.quantize(examples), borders, tuple(map(borders.quantize, rows)), trial)
+    rows = tuple(map(borders.quantize, rows))
+    return Quantized(module, borders.quantize(examples), borders, rows, trial, report)

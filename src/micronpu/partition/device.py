@@ -67,6 +67,9 @@ class CompiledPartition:
         named_data: what travels beside the payload, by key.
         name: of its first operator, unique in the program; files about the partition are called by it.
         costs: the compiler's estimates, by the index of the graph's node; empty where it has none.
+        sparse: indices of the graph's nodes whose weights the NPU reads as two in four.
+        constant_bytes: weights and tables as the NPU reads them, 0 where that is not known.
+        cycles: of the NPU for all of it, 0 where its compiler has no estimate.
     """
 
     payload: bytes
@@ -75,6 +78,9 @@ class CompiledPartition:
     named_data: Mapping[str, NamedData] = field(default_factory=dict)
     name: str
     costs: Mapping[int, Cost] = field(default_factory=dict)
+    sparse: frozenset[int] = frozenset()
+    constant_bytes: int = 0
+    cycles: int = 0
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -158,6 +164,11 @@ class Device(ABC):
     def core(self) -> Core | None:
         """The core that computes in int8 what the NPU does not take."""
         return self.beside.core if self.beside is not None else None
+
+    @property
+    def dense_only(self) -> str:
+        """What zeros among the weights do where they save no cycles, as a sentence; "" where two in every four do."""
+        return f"{self.target} gains no cycles from weights that are zero, as far as is published."
 
     @abstractmethod
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -129,6 +130,7 @@ def quantize_aware_training(
     example_inputs: Sequence[Any] | torch.Tensor,
     train: Train,
     quantizer: Any,
+    around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,
 ) -> GraphModule:
     """Trains a copy of a float model with fake quantization and converts it.
 
@@ -138,6 +140,7 @@ def quantize_aware_training(
             any batch size where the model does.
         train: gets the module to train, in training mode, and trains it in place.
         quantizer: a quantizer made with ``is_qat=True``.
+        around: training happens inside of this context; it gets the float program and the module to train.
 
     Returns:
         The quantized module with the shapes of the example inputs, ready for `micronpu.compile` or a further export.
@@ -154,10 +157,12 @@ def quantize_aware_training(
             hint="def train(module): ...",
         )
     examples = as_inputs(example_inputs)
-    exported = graph_module(_export_for_training(model, examples))
+    exported = graph_module(export_for_training(model, examples))
+    float_program = copy.deepcopy(exported) if around is not None else exported
     with quiet():
         prepared = prepare_qat_pt2e(exported, quantizer)
-    train_prepared(prepared, examples, train)
+    with nullcontext() if around is None else around(float_program, prepared):
+        train_prepared(prepared, examples, train)
     with quiet(), torch.no_grad():
         quantized = convert_pt2e(prepared)
     return finished(quantized, examples)
@@ -246,10 +251,15 @@ def _is_empty(module: Any) -> bool:
     return lowest is not None and bool(torch.isinf(lowest).any())
 
 
-def _export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+def export_for_training(
+    model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
+) -> ExportedProgram | GraphModule:
     """The model in evaluation mode, for any batch size if it has one and can be exported so."""
     if isinstance(model, ExportedProgram):
         return copy.deepcopy(model)
+    if isinstance(model, GraphModule) and is_exported(model):
+        with quiet():
+            return copy.deepcopy(model)
     if not isinstance(model, nn.Module):
         return export(model, examples)  # which says what is wrong with it
     own = copy.deepcopy(model).eval()
@@ -267,6 +277,16 @@ def _export_for_training(model: nn.Module | ExportedProgram, examples: tuple[tor
         ):  # torch raises many kinds here; the export below says what is wrong with the model, if anything
             pass
     return export(own, examples)
+
+
+EXPORTED = "micronpu_exported"
+"""Key of a float module's meta: it is an exported program's, with the lines of the user's model, and for any batch size
+where that has one."""
+
+
+def is_exported(model: Any) -> bool:
+    """Whether a model is a module that one of our functions has exported, which need not be done again."""
+    return isinstance(model, GraphModule) and bool(model.meta.get(EXPORTED))
 
 
 def _check_finite(model: GraphModule) -> None:
@@ -311,7 +331,8 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
             hint="convert_pt2e(module) before compiling",
         )
-    model = copy.deepcopy(quantized)
+    with quiet():
+        model = copy.deepcopy(quantized)
     set_training(model, False)
     try:
         _Specialize(model).shapes(*examples)

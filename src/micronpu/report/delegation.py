@@ -19,6 +19,7 @@ from micronpu.report.budgets import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import MemoryReport
+from micronpu.report.sparsity import SparsityReport
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Operation:
         constant_bytes: weights and tables that it reads.
         dtype: of the elements of the result.
         scale, zero_point: of the result; None where it has none, or more than one.
+        sparse: whether the NPU reads its weights as two in four, and skips the zeros.
     """
 
     partition: int
@@ -101,9 +103,10 @@ class Operation:
     dtype: str = ""
     scale: float | None = None
     zero_point: int | None = None
+    sparse: bool = False
 
     @classmethod
-    def of(cls, partition: int, node: Node, cost: Cost | None = None) -> Operation:
+    def of(cls, partition: int, node: Node, cost: Cost | None = None, sparse: bool = False) -> Operation:
         """The entry of a node of the partition's finished graph."""
         clamp = getattr(node.op, "activation", None)
         fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
@@ -124,6 +127,7 @@ class Operation:
             dtype=result.dtype.value,
             scale=quantized.scale[0] if quantized is not None else None,
             zero_point=quantized.zero_point[0] if quantized is not None else None,
+            sparse=sparse,
         )
 
 
@@ -189,6 +193,7 @@ class DelegationReport:
         agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.
         accuracy: how the program compares with the float model and with the quantized one, on rows kept back from
             calibration where there are enough; None where that was not asked for, or cannot be run here.
+        sparsity: what became of the layers of a network that was made sparse; None where that was not asked for.
         has_npu: False for a core alone, which computes in int8 what an NPU would.
         inputs, outputs: of the program, in order; empty before compilation.
         tools: versions of what made the program, by name.
@@ -222,6 +227,8 @@ class DelegationReport:
     def operators(self) -> int:
         """Number of operators of the program."""
         return len(self.verdicts)
+
+    sparsity: SparsityReport | None = None
 
     @property
     def delegated(self) -> int:
@@ -279,6 +286,8 @@ class DelegationReport:
     def remarks(self) -> tuple[str, ...]:
         """What a user should know, the accuracy and the comparison with the quantized model first."""
         said = [str(said) for said in (self.accuracy, self.agreement) if said is not None]
+        if self.sparsity is not None:
+            said += [self.sparsity.summary(), *self.sparsity.notes]
         if self.states:
             size = sum(state.bytes for state in self.states)
             said.append(f"States that live on from call to call, {size:,} bytes: {'; '.join(map(str, self.states))}.")

@@ -141,6 +141,18 @@ def pte(folder, program) -> Path:
 # --- compile ------------------------------------------------------------------------------------------------------
 
 
+def test_sparse_weights_are_an_option(folder):
+    text = run("compile", "nets.py:net", "--calibration", "nets.py:rows", "-t", "ethos-u55-128", "--sparsity", "2:4")
+    said = " ".join(text.split())
+    assert "Ethos-U55 takes as many cycles for weights that are zero" in said and "The network stays as it is" in said
+    for given, sentence in (
+        (["--max-loss", "0.1"], "--sparsity 2:4 as well"),
+        (["-t", "ethos-u85-256", "--sparsity", "1:2"], "no sparsity pattern '1:2'"),
+    ):
+        result = CliRunner().invoke(app, ["compile", "nets.py:net", *given])
+        assert result.exit_code == 1 and sentence in result.stderr
+
+
 def test_compile_is_the_python_interface(program, folder):
     text = run("compile", "nets.py:net", "--calibration", "nets.py:rows")
     assert (folder / "net.pte").read_bytes() == program.buffer

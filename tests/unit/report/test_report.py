@@ -97,6 +97,7 @@ def test_json_says_everything():
         "bytes_read": 75,
         "bytes_written": 200,
         "constant_bytes": 248,
+        "sparse": False,
         "nodes": ["conv", "relu"],
         "source": f"{Path.cwd()}/net.py:3",
         "module": "stem.conv",

@@ -53,6 +53,11 @@ class Accelerator:
     memory_mode: str
     dedicated_sram: bool
 
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a layer with two zeros in every four weights takes half the cycles."""
+        return self.family == "u85"
+
     def system_configs(self, ini: str) -> tuple[str, ...]:
         """System configurations of an ini text that are for this family, or for none in particular."""
         names = sections(ini, "System_Config.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
@@ -15,8 +15,10 @@ from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph
+from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished
 from micronpu.partition.intermediates import Intermediates
+from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu import prove
@@ -28,7 +30,7 @@ from micronpu.targets.ethosu.plans import Plan, Planned, best_plan, compiled
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
-from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
@@ -95,9 +97,12 @@ def plan_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None =
     files.write("graph_before.txt", lambda: f"{before or graph}\n")
     check = check_of(spec) if spec.verify_streams else None
     try:
-        return best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
+        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
+    if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
+        best = _better_in_order(best, before, spec, check)
+    return best
 
 
 def accept_partition(graph: Graph, spec: EthosUCompileSpec) -> None:
@@ -154,7 +159,46 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
         rewrites=best.rewrites,
         unproved=best.unproved,
         costs=costs_of(program, model.nodes, spec.accelerator),
+        sparse=_sparse(program, model.nodes),
+        constant_bytes=len(program.constants),
+        cycles=program.cycles,
     )
+
+
+def _sparse(program: VelaProgram, nodes: Sequence[int]) -> frozenset[int]:
+    """The graph's nodes whose weights the stream reads as two in four."""
+    formats = zip(program.sources, reads_sparse(program.commands), strict=False)
+    return frozenset(nodes[source] for source, sparse in formats if sparse and 0 <= source < len(nodes))
+
+
+def _patterned(graph: Graph) -> set[str]:
+    """Names of the program's nodes with weights that are two in four."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if any(t.data is not None and is_made_two_in_four(t.data) for t in node.inputs):
+            found.update(node.origin.nodes)
+    return found
+
+
+def _better_in_order(best: Planned, before: Graph, spec: EthosUCompileSpec, check: Check | None) -> Planned:
+    """The better of a plan and of one that leaves the columns of linear layers in the order of the program.
+
+    Weights behind a flattened picture are reordered as a rule, so that the picture need not be; where they are two in
+    four, that may cost more than it saves.
+    """
+    others = tuple(name for name in (FoldTransposeIntoLinear.name,) if name not in spec.disabled_passes)
+    if not others:
+        return best
+    ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
+    try:
+        graph = finished(before.clone(), ethosu_policy(ordered))
+        found = best_plan(graph, ordered, memory_limit=spec.max_sram_bytes or None, check=check)
+    except UnsupportedError:  # the plan that there is will do
+        return best
+    plan = replace(found.plan, name=f"{found.plan.name}, linear layers in the program's order")
+    if found.program.cycles >= best.program.cycles:
+        return replace(best, plans=(*best.plans, plan))
+    return replace(found, plan=plan, plans=(plan, *best.plans))
 
 
 def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> list[str]:

@@ -85,6 +85,14 @@ class EthosUDevice(Device):
         device.spec = replace(self.spec, verify_streams=False)
         return device
 
+    @property
+    def dense_only(self) -> str:
+        accelerator = self.spec.accelerator
+        if accelerator.skips_zeros:
+            return ""
+        title = f"Ethos-{accelerator.family.upper()}"
+        return f"{title} takes as many cycles for weights that are zero as for others; only their bytes are fewer."
+
     def compile_program(self, graph: Graph) -> EthosUPartition:
         return compile_graph(graph, self.spec)
 

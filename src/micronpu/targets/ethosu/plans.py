@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from micronpu.emit.litert import to_litert
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, Node
+from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.verify import Stage, verify
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape, Transpose
@@ -408,6 +409,12 @@ def _alone(nodes: Sequence[Node]) -> Graph:
 
 
 def _kind(node: Node) -> object:
-    """What the cycles of a node depend on: everything but scales, zero points and the values of constants."""
-    types = [(t.shape, t.type.dtype, t.is_constant) for t in (*node.inputs, *node.outputs)]
+    """What the cycles of a node depend on: everything but scales, zero points and the values of constants.
+
+    Of these only whether they are two in four: a rewrite that spreads such weights may cost what it saves.
+    """
+    types = [
+        (t.shape, t.type.dtype, t.is_constant, t.data is not None and is_two_in_four(t.data))
+        for t in (*node.inputs, *node.outputs)
+    ]
     return node.op, tuple(types)

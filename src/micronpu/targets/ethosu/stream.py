@@ -20,6 +20,9 @@ _CONFIG_OF_COP2 = 10
 _HAS_VALUE, _CODE = 0x4000, 0x3FF
 _STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
 """Codes of convolution, depthwise convolution, pool, element-wise operation, resize and transfer."""
+_CONVOLUTION = _STARTS[0]
+_WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
+"""Code of the format of the weights, U85 alone, and what it says of weights with two zeros in every four."""
 _FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
 
 
@@ -84,6 +87,23 @@ def operation_offsets(commands: bytes) -> list[int]:
         has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
         if not has_value and code in _STARTS:
             found.append(4 * at)
+        at += 2 if has_value else 1
+    return found
+
+
+def reads_sparse(commands: bytes) -> list[bool]:
+    """Whether each operation of a stream reads its weights in the format of two zeros in every four.
+
+    In the order of `operation_offsets`; operations without weights keep what the one before has set, which means
+    nothing for them.
+    """
+    words, at, found, sparse = words_of(commands), 0, [], False
+    while at < len(words):
+        has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
+        if not has_value and code == _WEIGHT_FORMAT:
+            sparse = bool(words[at] >> 16 & _SPARSE)
+        elif not has_value and code in _STARTS:
+            found.append(sparse and code == _CONVOLUTION)
         at += 2 if has_value else 1
     return found
 

@@ -1,0 +1,146 @@
+"""`micronpu.sparsify`: a trained network and unlabelled inputs to one with two zeros in every four weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from micronpu.errors import ModelError, OptionError
+from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
+from micronpu.frontend.export import as_inputs, export
+from micronpu.frontend.states import lift, states_of
+from micronpu.quantize.calibrate import calibration_batches, graph_module
+from micronpu.quantize.qat import EXPORTED, export_for_training, is_float
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.transforms import fold_batch_norms
+from micronpu.quiet import quiet
+from micronpu.sparsity.judge import Score
+from micronpu.sparsity.keep import masks_of, pattern_kept
+from micronpu.sparsity.layers import find_layers
+from micronpu.sparsity.network import Row
+from micronpu.sparsity.options import SparsityOptions
+from micronpu.sparsity.search import Listener, Sparsified, sparsified
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
+
+DEFAULT_TARGET = "ethos-u85-256"
+
+
+def sparsify(
+    model: nn.Module | ExportedProgram,
+    calibration: Any,
+    example_inputs: Sequence[Any] | Tensor | None = None,
+    target: str = DEFAULT_TARGET,
+    *,
+    max_loss: float | None = None,
+    max_cycles: float | None = None,
+    score: Score | None = None,
+    sparsity: SparsityOptions | None = None,
+    options: Options | None = None,
+    quantizer: StaticQuantizer | None = None,
+    listener: Listener | None = None,
+) -> Sparsified:
+    """Makes two of every four weights zero where the target computes such layers in half the cycles.
+
+    Args:
+        model: a trained float module in evaluation mode, or an exported program of one.
+        calibration: some hundred typical inputs without labels, as for `micronpu.compile`.
+        example_inputs: fix shapes and dtypes; the first calibration input unless given.
+        target: see ``micronpu targets``.
+        max_loss, max_cycles: those of `SparsityOptions`, in short.
+        score: a measure of a network, more is better, in the place of the agreement with the float network.
+        sparsity: further options.
+        options: of the NPU's family.
+        quantizer: in the place of the target's own.
+        listener: hears about progress, with the name of the step and the part of it that is done.
+
+    Returns:
+        The sparse network with its report.  On a target that gains nothing the network is as it was, and the report
+        says what the bytes would gain.
+
+    Raises:
+        MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
+    """
+    check_listener(listener)
+    if sparsity is not None and not isinstance(sparsity, SparsityOptions):
+        raise OptionError(f"`sparsity` is of type {type(sparsity).__name__}.", hint="SparsityOptions(steps=1000)")
+    chosen = sparsity or SparsityOptions()
+    if max_loss is not None or max_cycles is not None:
+        chosen = replace(chosen, max_loss=max_loss, max_cycles=max_cycles)
+    device = device_for(target, options)
+    if example_inputs is None:
+        example_inputs = _first(calibration)
+    examples = as_inputs(example_inputs)
+    if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
+        check_evaluation_mode(model)
+    module = exported_for_any_batch(model, examples)
+    rows = calibration_batches(calibration, examples)
+    return sparsified(module, examples, rows, device, quantizer or device.quantizer(), chosen, score, listener)
+
+
+def _first(calibration: Any) -> Any:
+    if calibration is None or isinstance(calibration, dict) or not hasattr(calibration, "__getitem__"):
+        raise ModelError(
+            "Without `example_inputs` the calibration data is a list of inputs, the first of which fixes shapes.",
+            hint="sparsify(model, calibration, example_inputs)",
+        )
+    if not len(calibration):
+        raise ModelError("The calibration data is empty.", hint="pass some hundred typical inputs")
+    first = calibration[0]
+    return tuple(torch.as_tensor(t) for t in first) if isinstance(first, (tuple, list)) else torch.as_tensor(first)
+
+
+def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) -> GraphModule:
+    """The float program, for any number of rows where the model takes any, with its batch norms folded.
+
+    Raises:
+        ModelError: it cannot be exported, or is quantized already.
+    """
+    if isinstance(model, GraphModule):
+        if not is_float(model):
+            raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
+    elif not isinstance(model, (nn.Module, ExportedProgram)):
+        export(model, examples)  # which says what is wrong with it
+    with quiet():
+        module = copy.deepcopy(graph_module(export_for_training(model, examples)))
+    check_parameters(module)
+    states = states_of(lift(module)).values
+    if states:
+        raise ModelError(
+            f"The model keeps a state, `{states[0].name}`, from one call to the next, and the choice of weights "
+            "shows it single inputs.",
+            hint="a model that takes its states and returns them, made sparse before its states become buffers",
+        )
+    with torch.no_grad():
+        fold_batch_norms(module)
+    module.graph.eliminate_dead_code()
+    for name in [n for n in module._buffers if n.startswith("folded_")]:
+        value = module._buffers.pop(name)
+        assert value is not None
+        if not torch.isfinite(value).all():
+            raise ModelError(
+                "A batch norm of the model holds NaN or infinity, or a variance that is negative.",
+                hint="look for a training that diverged, or for a checkpoint that was loaded in part",
+            )
+        module.register_parameter(name, nn.Parameter(value))
+    module.recompile()
+    module.meta[EXPORTED] = True
+    return module
+
+
+def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:
+    """Keeps the zeros of layers that have two in every four weights while a module is trained.
+
+    Args:
+        program: the float program that the module was made of, whose parameters have the same names.
+    """
+    layers, _ = find_layers(program)
+    return pattern_kept(trained, masks_of(program, [layer for layer in layers if layer.is_sparse(program)]))

@@ -1,0 +1,74 @@
+"""How far a network is from the float one, on inputs that nothing was learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from micronpu.errors import ModelError, OptionError
+from micronpu.sparsity.distill import is_scores, relative_error
+from micronpu.sparsity.network import Row, batches, results
+
+Score = Callable[[Any], float]
+"""A measure of the user's own for a network, which is called like the model; more is better."""
+
+
+class Judge:
+    """Compares networks with the float one.
+
+    Args:
+        model: the float network.
+        rows: inputs kept back.
+        score: in the place of agreement.
+    """
+
+    def __init__(self, model: GraphModule, rows: Sequence[Row], score: Score | None = None) -> None:
+        self.rows = list(rows)
+        self._wanted = self._results(model)
+        if not self._wanted:
+            raise ModelError("The model returns no float tensor, so that nothing says how good a sparse one is.")
+        for y in self._wanted:
+            if not torch.isfinite(y).all():
+                raise ModelError(
+                    "The model computes NaN or infinity on the calibration inputs, so that a sparse one cannot be "
+                    "compared with it.",
+                    hint="look for a division by zero, or for a checkpoint that was loaded in part",
+                )
+        self._score = score
+        self._best = self._scored(model) if score is not None else 0.0
+
+    def _results(self, model: GraphModule) -> list[Tensor]:
+        return results(model, batches(model, self.rows))
+
+    def agreement(self, model: GraphModule) -> float:
+        """Share of the rows with the same answer; of results that are no scores, 1 less the variance that is lost."""
+        shares = []
+        for y, wanted in zip(self._results(model), self._wanted, strict=True):
+            if is_scores(wanted):
+                shares.append(float((y.argmax(1) == wanted.argmax(1)).double().mean()))
+            else:
+                shares.append(max(0.0, 1.0 - float(relative_error(y, wanted))))
+        return sum(shares) / len(shares)
+
+    def error(self, model: GraphModule) -> float:
+        """Part of the variance of the results that is lost: finer than the agreement, for comparing layers."""
+        errors = [float(relative_error(y, w)) for y, w in zip(self._results(model), self._wanted, strict=True)]
+        return sum(errors) / len(errors)
+
+    def loss(self, model: GraphModule, agreement: float) -> float:
+        """What is lost against the float network."""
+        return 1.0 - agreement if self._score is None else self._best - self._scored(model)
+
+    def _scored(self, model: GraphModule) -> float:
+        assert self._score is not None
+        value = self._score(model)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            raise OptionError(
+                f"`score` gives {value!r} for the network; it is a function of a network that gives a number.",
+                hint="score=lambda network: accuracy(network(x), y)",
+            )
+        return float(value)

@@ -1,0 +1,218 @@
+"""The layers of a float program whose weights can have two zeros in every four, as matrices.
+
+A layer is an operator with the weights that it multiplies its input with: a convolution, a linear layer, or all steps
+of a recurrent layer.  A matrix has a row per output and a column per weight of it, in the order in which the NPU reads
+them: places of the kernel, then channels, four of which make a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, origin_of, overload_name
+from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
+
+CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
+LINEAR = ("linear.default",)
+RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
+_TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input", "conv3d.default", "conv3d.padding")
+_FLATTENS = ("flatten.using_ints", "view.default", "reshape.default", "dropout.default", "clone.default")
+
+
+@dataclass(eq=False)
+class Matrix:
+    """Weights of a layer as [outputs, columns].
+
+    Attributes:
+        attribute: name of the tensor in the module.
+        shape: of that tensor.
+        channels: input channels that lie next to each other.
+        order: for each column the place in the row of the tensor where it lies otherwise than the stream has it, as
+            behind a picture that was flattened; None where both are the same.
+    """
+
+    attribute: str
+    shape: tuple[int, ...]
+    channels: int
+    order: Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        return self.shape[1] * _product(self.shape[2:])
+
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """First column and size of every group."""
+        found = []
+        for start in range(0, self.columns, self.channels):
+            found += [(start + c, min(GROUP, self.channels - c)) for c in range(0, self.channels, GROUP)]
+        return found
+
+    def rows(self, weight: Tensor) -> Tensor:
+        """[outputs, columns] of a tensor with the shape of the weights."""
+        flat = weight.movedim(1, -1).reshape(self.shape[0], -1)
+        return flat if self.order is None else flat[:, self.order]
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """The tensor of a matrix."""
+        if self.order is not None:
+            rows = torch.empty_like(rows).index_copy_(1, self.order, rows)
+        inner = self.shape[2:]
+        return rows.reshape(self.shape[0], *inner, self.shape[1]).movedim(-1, 1).contiguous()
+
+    def is_sparse(self, weight: Tensor) -> bool:
+        """Whether a tensor has the pattern."""
+        rows = self.rows(weight.detach()).reshape(self.shape[0], -1, self.channels)
+        return is_made_two_in_four(rows.cpu().numpy())
+
+
+@dataclass(eq=False)
+class Layer:
+    """An operator that can have sparse weights.
+
+    Attributes:
+        name: of its node, or of the first that reads the weights.
+        title: path of the submodule where that is its only layer, or the node's name.
+        module: path of the submodule, or "".
+        source: ``file:line`` of the user's model, or "".
+        nodes: names of the nodes that read the weights.
+        matrices: one, or several of a recurrent layer.
+    """
+
+    name: str
+    title: str
+    module: str
+    source: str
+    nodes: list[str]
+    matrices: list[Matrix] = field(default_factory=list)
+
+    @property
+    def columns(self) -> int:
+        """Of the largest matrix."""
+        return max(m.columns for m in self.matrices)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrices[0].shape
+
+    def is_sparse(self, model: GraphModule) -> bool:
+        """Whether all its weights have the pattern."""
+        return all(m.is_sparse(tensor_of(model, m.attribute)) for m in self.matrices)
+
+
+@dataclass(frozen=True)
+class LeftDense:
+    """An operator with weights that cannot have the pattern, and why."""
+
+    name: str
+    title: str
+    source: str
+    shape: tuple[int, ...]
+    why: str
+
+
+def tensor_of(model: GraphModule, name: str) -> Tensor:
+    """A parameter or buffer by its path."""
+    value: Any = model
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert isinstance(value, Tensor)
+    return value
+
+
+def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Layer], list[LeftDense]]:
+    """All layers with weights, in execution order, and those that cannot be sparse.
+
+    Args:
+        turned: names of linear layers whose flattened picture is taken channels first, as the program has it, where the
+            others are taken channels last, as the NPU has it.
+    """
+    found: dict[tuple[str, ...], Layer] = {}
+    left: list[LeftDense] = []
+    titles: set[str] = set()
+    for node in model.graph.nodes:
+        name = overload_name(node) if node.op == "call_function" else ""
+        if name not in (*CONVOLUTIONS, *LINEAR, *RECURRENT, *_TRANSPOSED):
+            continue
+        origin = origin_of(node)
+        title = origin.module if origin.module and origin.module not in titles else node.name
+        weights = list(_weight_nodes(node, name))
+        shape = tuple(_tensor(weights[0]).shape) if weights else ()
+        why = _objection(node, name, weights)
+        if why:
+            titles.add(title)
+            left.append(LeftDense(node.name, title, origin.source, shape, why))
+            continue
+        key = tuple(str(w.target) for w in weights)
+        if key in found:
+            found[key].nodes.append(node.name)
+            continue
+        order = _flattened(node) if name in LINEAR and node.name not in turned else None
+        matrices = [Matrix(str(w.target), tuple(_tensor(w).shape), int(_tensor(w).shape[1]), order) for w in weights]
+        if order is not None:
+            matrices[0].channels = _picture(node)[0]
+        titles.add(title)
+        found[key] = Layer(node.name, title, origin.module, origin.source, [node.name], matrices)
+    return list(found.values()), left
+
+
+def _weight_nodes(node: Node, name: str) -> Iterator[Node]:
+    """The constants that are the node's weights, not its biases."""
+    given = arguments(node)
+    candidates = given["params"] if name in RECURRENT else [given["weight"]]
+    for weight in candidates:
+        if isinstance(weight, Node) and weight.op == "get_attr" and _tensor(weight).dim() > 1:
+            yield weight
+
+
+def _tensor(node: Node) -> Tensor:
+    owner = node.graph.owning_module
+    assert isinstance(owner, GraphModule)
+    return tensor_of(owner, str(node.target))
+
+
+def _objection(node: Node, name: str, weights: Sequence[Node]) -> str:
+    """Why a node's weights cannot have the pattern, or ""."""
+    if name in _TRANSPOSED:
+        return "only convolutions of one and two dimensions and linear layers can be sparse"
+    if not weights:
+        return "its weights are computed by the program"
+    shape = _tensor(weights[0]).shape
+    if name in CONVOLUTIONS and shape[1] == 1 and arguments(node)["groups"] > 1:
+        return "a depthwise convolution has no sum over channels"
+    if all(_tensor(w).shape[1] <= KEPT for w in weights):
+        return f"of {shape[1]} input channel{'' if shape[1] == 1 else 's'} none can be left out of four"
+    return ""
+
+
+def _picture(node: Node) -> tuple[int, ...]:
+    """Sizes [C, ...] of the picture that a linear layer reads flattened, or ()."""
+    source = arguments(node)["input"]
+    columns = _tensor(arguments(node)["weight"]).shape[1]
+    while isinstance(source, Node) and overload_name(source) in _FLATTENS:
+        source = source.all_input_nodes[0]
+        value = source.meta.get("val")
+        if isinstance(value, Tensor) and value.dim() > 2:
+            sizes = tuple(value.shape[1:])
+            fits = all(isinstance(s, int) for s in sizes) and _product(sizes) == columns
+            return sizes if fits and _product(sizes[1:]) > 1 else ()
+    return ()
+
+
+def _flattened(node: Node) -> Tensor | None:
+    """The order of the columns with the channels last, where a linear layer reads a flattened picture."""
+    sizes = _picture(node)
+    return torch.arange(_product(sizes)).reshape(sizes).movedim(0, -1).reshape(-1) if sizes else None
+
+
+def _product(sizes: Sequence[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result

@@ -1,0 +1,81 @@
+"""What a network costs on the NPU: quantized, partitioned and compiled, but not handed out."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.fx import GraphModule
+
+from micronpu.frontend.program import ProgramView
+from micronpu.partition.device import CompiledPartition, Device
+from micronpu.partition.separate import separate_clamps
+from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.qat import finished
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quiet import quiet
+from micronpu.sparsity.layers import Layer
+from micronpu.sparsity.network import Row, batches
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a network costs.
+
+    Attributes:
+        cycles: of the NPU for all of it, 0 where its compiler has no estimate.
+        bytes: of weights and tables as the NPU reads them.
+        by_layer: cycles by name of the layer.
+        sparse: names of the layers whose weights the NPU reads as two in four.
+        quantized: the integer network, which takes as many rows at once as the float one.
+    """
+
+    cycles: int
+    bytes: int
+    by_layer: Counter[str]
+    sparse: frozenset[str]
+    quantized: GraphModule
+
+
+def price(
+    model: GraphModule,
+    examples: Row,
+    rows: Sequence[Row],
+    layers: Sequence[Layer],
+    device: Device,
+    quantizer: StaticQuantizer,
+) -> Price:
+    """Quantizes a float program, which stays as it is, and compiles it.
+
+    Args:
+        rows: that the ranges of tensors are taken from.
+    """
+    quantized = quantize(copy.deepcopy(model), [[batch] for batch in batches(model, rows)], quantizer)
+    program = finished(quantized, examples)
+    separate_clamps(program, device.excludes)
+    decisions = device.decisions(ProgramView(program))
+    with quiet():
+        partitioning = device.settle(decisions, decisions.partitioning())
+        parts = [device.compile(partition) for partition in partitioning.partitions]
+    by_layer: Counter[str] = Counter()
+    sparse: set[str] = set()
+    for layer in layers:
+        own = [(part, i) for part in parts for i in _nodes_of(layer, part)]
+        by_layer[layer.name] = sum(part.costs[i].cycles for part, i in own if i in part.costs)
+        if any(i in part.sparse for part, i in own):
+            sparse.add(layer.name)
+    cycles = sum(cost.cycles for part in parts for cost in part.costs.values())
+    total = sum(part.cycles for part in parts) or cycles
+    return Price(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse), quantized)
+
+
+def _nodes_of(layer: Layer, part: CompiledPartition) -> list[int]:
+    """Indices of the graph's nodes that compute a layer."""
+    found = []
+    for index, node in enumerate(part.graph.nodes):
+        of_module = len(layer.matrices) > 1 and bool(layer.module) and node.origin.module == layer.module
+        if of_module or not set(layer.nodes).isdisjoint(node.origin.nodes):
+            found.append(index)
+    return found

@@ -1,0 +1,437 @@
+"""The way from a dense network to a sparse one.
+
+Layers are chosen by what they gain and what they cost.  The network goes from dense to sparse in some steps, the layers
+that gain most for the least harm first; at each step the weights that go are made up for by those that stay
+(`second_order`), and then the network learns to answer as it did (`distill`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from micronpu.errors import ModelError, OptionError
+from micronpu.partition.device import Device
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quiet import quiet
+from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
+from micronpu.sparsity.distill import distill
+from micronpu.sparsity.judge import Judge, Score
+from micronpu.sparsity.keep import masks_of, pattern_kept
+from micronpu.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.sparsity.network import Moments, Row, batches
+from micronpu.sparsity.options import SparsityOptions
+from micronpu.sparsity.price import Price, price
+from micronpu.sparsity.second_order import pruned
+
+Listener = Callable[[str, float], None]
+
+_LEAST_ROWS = 8
+_SLACK = 0.005
+"""Part of the cycles by which the sum over layers and the price of the whole may differ."""
+_RANGE_ROWS = 100
+"""Inputs that the ranges of a network are taken from while it is on its way."""
+_JUDGED_ALONE = 100
+"""Inputs on which single layers are compared."""
+_LEAST_SAMPLES = 0.25
+"""Inputs of a layer as a part of its columns, below which the second order says too little."""
+
+
+@dataclass
+class Sparsified:
+    """A sparse network.
+
+    Attributes:
+        model: the float network with sparse weights, batch norms folded, for any number of rows where the model takes
+            any; `micronpu.compile` takes it as it takes the model.
+        report: what became of every layer, and the points on the way.
+        masks: which weights stay, by the name of the model's tensor.
+    """
+
+    model: GraphModule
+    report: SparsityReport
+    masks: dict[str, Tensor]
+    _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
+    _layers: list[Layer] = field(default_factory=list, repr=False)
+
+    def at(self, point: int) -> Sparsified:
+        """The network at another point of the report.
+
+        Raises:
+            OptionError: there is no such point.
+        """
+        if isinstance(point, bool) or not isinstance(point, int) or not 0 <= point < len(self._states):
+            raise OptionError(f"There is no point {point!r}.", hint=f"a number from 0 to {len(self._states) - 1}")
+        with quiet():
+            model = copy.deepcopy(self.model)
+        model.load_state_dict(self._states[point])
+        names = set(self.report.points[point].layers)
+        own = [layer for layer in self._layers if layer.title in names]
+        layers = tuple(replace(r, sparse=r.name in names) for r in self.report.layers)
+        report = replace(self.report, chosen=point, layers=layers)
+        return Sparsified(model, report, masks_of(model, own), self._states, self._layers)
+
+    def keeping_pattern(self) -> AbstractContextManager[None]:
+        """Keeps the zeros while the model is trained inside of a ``with``."""
+        return pattern_kept(self.model, self.masks)
+
+    def __rich__(self) -> Any:
+        return self.report.__rich__()
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def sparsified(
+    model: GraphModule,
+    examples: Row,
+    rows: Sequence[Row],
+    device: Device,
+    quantizer: StaticQuantizer,
+    options: SparsityOptions,
+    score: Score | None = None,
+    listener: Listener | None = None,
+) -> Sparsified:
+    """`sparsify` for a program of `exported_for_any_batch`, which is changed in place."""
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(options.seed)
+        return _Work(model, examples, rows, device, quantizer, options, score, listener).done()
+
+
+def listening(progress: Callable[[float], None]) -> Listener:
+    """A listener that hears how much of the whole is done."""
+    begins = {"price": 0.0, "sensitivity": 0.15, "distill": 0.2}
+    ends = {"price": 0.15, "sensitivity": 0.2, "distill": 1.0}
+    return lambda name, part: progress(begins[name] + part * (ends[name] - begins[name]))
+
+
+class _Work:
+    def __init__(
+        self,
+        model: GraphModule,
+        examples: Row,
+        rows: Sequence[Row],
+        device: Device,
+        quantizer: StaticQuantizer,
+        options: SparsityOptions,
+        score: Score | None,
+        listener: Listener | None,
+    ) -> None:
+        if len(rows) < _LEAST_ROWS and not device.dense_only:
+            raise ModelError(
+                f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
+                f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
+                f"as many inputs of a layer as it has columns, up to {_most_columns(model):,} here.",
+                hint="some hundred typical inputs, without labels",
+            )
+        self.model, self.examples, self.device = model, examples, device.unverified()
+        self.options, self.quantizer = options, quantizer
+        every = round(1 / options.held_back) if options.held_back else 0
+        self.kept = list(rows[::every]) if every else list(rows)
+        self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)
+        self.teacher = copy.deepcopy(model)
+        self.judge = Judge(self.teacher, self.kept, score)
+        self.tell = listener or (lambda name, part: None)
+        self.layers, self.left = find_layers(model)
+        self.notes: list[str] = []
+        self.why: dict[str, str] = {}
+        self._check_names()
+        self.given = [layer for layer in self.layers if layer.is_sparse(model)]
+        if self.given:
+            count = len(self.given)
+            self.notes.append(
+                f"{count} layer{'' if count == 1 else 's'} of the network came with two zeros in every four weights, "
+                "which stay as they are."
+            )
+
+    def _check_names(self) -> None:
+        known = [n for layer in self.layers for n in (layer.title, layer.name)]
+        known += [n for left in self.left for n in (left.title, left.name)]
+        for name in self.options.dense:
+            if name not in known:
+                raise OptionError(
+                    f"`dense` names {name!r}, and there is no such layer with weights.",
+                    hint=f"one of {', '.join(dict.fromkeys(layer.title for layer in self.layers))}",
+                )
+
+    # -- prices
+
+    def price(self) -> Price:
+        return price(self.model, self.examples, self.rows[:_RANGE_ROWS], self.layers, self.device, self.quantizer)
+
+    def point(self, layers: Sequence[Layer], cost: Price) -> SparsePoint:
+        agreement = self.judge.agreement(cost.quantized)
+        loss = self.judge.loss(cost.quantized, agreement)
+        return SparsePoint(tuple(layer.title for layer in layers), cost.cycles, cost.bytes, agreement, loss)
+
+    # -- weights
+
+    def prune(self, layers: Sequence[Layer], moments: Moments) -> None:
+        with torch.no_grad():
+            for layer in layers:
+                for m in layer.matrices:
+                    weight = tensor_of(self.model, m.attribute)
+                    rows = pruned(m.rows(weight), moments.mean(m.attribute), m.groups, damping=self.options.damping)
+                    weight.copy_(m.weights(rows))
+
+    def moments(self, layers: Sequence[Layer]) -> Moments:
+        return Moments(self.model, layers, len(self.rows)).collect(batches(self.model, self.rows))
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    # -- the way
+
+    def done(self) -> Sparsified:
+        self.tell("price", 0.0)
+        dense = self.price()
+        states, points = [self.state()], [self.point(self.given, dense)]
+        self.tell("price", 0.5)
+        candidates = self._possible()
+        moments = self.moments(candidates)
+        candidates = self._enough(candidates, moments)
+        self.prune(candidates, moments)
+        sparse = self.price()
+        self.tell("price", 1.0)
+        if self.device.dense_only:
+            self._say_bytes(dense, sparse)
+            for layer in candidates:
+                self.why[layer.name] = "nothing is gained on this target"
+            self.model.load_state_dict(states[0])
+            return self._result(states, points, 0, dense, sparse, {})
+        candidates, sparse, moments = self._turned(candidates, sparse, states[0], moments)
+        gaining = self._gaining(candidates, dense, sparse)
+        self.model.load_state_dict(states[0])
+        errors = self._sensitivities(gaining, moments)
+        chosen = list(self.given)
+        stages = self._stages(gaining, errors, dense, sparse)
+        for number, stage in enumerate(stages):
+            self.prune(stage, moments if number == 0 else self.moments(stage))
+            chosen += stage
+            # The later a layer comes, the more harm it does.
+            steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
+            self._learn(chosen, steps, number, len(stages))
+            cost = self.price()
+            states.append(self.state())
+            points.append(self.point(chosen, cost))
+            if self._is_enough(points):
+                break
+        return self._result(states, points, self._choose(points), dense, sparse, errors)
+
+    def _possible(self) -> list[Layer]:
+        """Layers that could become sparse."""
+        found = []
+        for layer in self.layers:
+            if layer.title in self.options.dense or layer.name in self.options.dense:
+                self.why[layer.name] = "named in `dense`"
+            elif layer not in self.given:
+                found.append(layer)
+        return found
+
+    def _enough(self, layers: Sequence[Layer], moments: Moments) -> list[Layer]:
+        """Layers of which enough inputs were seen."""
+        found = []
+        for layer in layers:
+            few = [m for m in layer.matrices if moments.samples[m.attribute] < _LEAST_SAMPLES * m.columns]
+            if few:
+                seen, columns = moments.samples[few[0].attribute], few[0].columns
+                self.why[layer.name] = f"the second order of {columns:,} columns needs as many inputs, and saw {seen:,}"
+            else:
+                found.append(layer)
+        if layers and not found and not self.device.dense_only:
+            raise ModelError(
+                f"{len(self.rows)} calibration inputs are too few: the second order of `{layers[0].title}` needs as "
+                f"many inputs of the layer as it has columns, {layers[0].columns:,}, and saw "
+                f"{moments.samples[layers[0].matrices[0].attribute]:,}.",
+                hint="more typical inputs, without labels",
+            )
+        return found
+
+    def _turned(
+        self, layers: list[Layer], sparse: Price, before: Mapping[str, Tensor], moments: Moments
+    ) -> tuple[list[Layer], Price, Moments]:
+        """Linear layers behind a flattened picture in the order in which the NPU reads them, where that is another."""
+        names = [
+            layer.name
+            for layer in layers
+            if layer.name not in sparse.sparse and any(m.order is not None for m in layer.matrices)
+        ]
+        if not names:
+            return layers, sparse, moments
+        titles = {layer.name for layer in layers}
+        self.layers, self.left = find_layers(self.model, names)
+        self.given = [layer for layer in self.layers if layer.name in {g.name for g in self.given}]
+        layers = [layer for layer in self.layers if layer.name in titles]
+        self.model.load_state_dict(dict(before))
+        moments = self.moments(layers)
+        self.prune(layers, moments)
+        return layers, self.price(), moments
+
+    def _gaining(self, layers: Sequence[Layer], dense: Price, sparse: Price) -> list[Layer]:
+        """Layers that take fewer cycles when they are sparse."""
+        found = []
+        for layer in layers:
+            before, after = dense.by_layer[layer.name], sparse.by_layer[layer.name]
+            if layer.name not in sparse.sparse:
+                self.why[layer.name] = "the NPU's compiler does not store its weights sparse"
+                if not before:
+                    self.why[layer.name] = "it does not run on the NPU"
+            elif before - after < max(self.options.least_gain * before, 1):
+                self.why[layer.name] = f"sparse it takes {after:,} cycles: it waits for its inputs, not for arithmetic"
+            else:
+                found.append(layer)
+        if not found:
+            self.notes.append(f"No layer takes fewer cycles of {self.device.target} when it is sparse.")
+        return found
+
+    def _sensitivities(self, layers: Sequence[Layer], moments: Moments) -> dict[str, float]:
+        """Part of the results' variance that is lost where one layer alone is sparse."""
+        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE])
+        found = {}
+        for number, layer in enumerate(layers):
+            before = {m.attribute: tensor_of(self.model, m.attribute).detach().clone() for m in layer.matrices}
+            self.prune([layer], moments)
+            found[layer.name] = judge.error(self.model)
+            with torch.no_grad():
+                for name, value in before.items():
+                    tensor_of(self.model, name).copy_(value)
+            self.tell("sensitivity", (number + 1) / len(layers))
+        return found
+
+    def _stages(
+        self, layers: Sequence[Layer], errors: Mapping[str, float], dense: Price, sparse: Price
+    ) -> list[list[Layer]]:
+        """Layers in the order in which they become sparse, in steps of about the same gain."""
+        gain = {layer.name: dense.by_layer[layer.name] - sparse.by_layer[layer.name] for layer in layers}
+        # Ties are settled by the order of the program.
+        order = sorted(layers, key=lambda layer: -gain[layer.name] / max(errors[layer.name], 1e-9))
+        limit = self.options.max_cycles
+        if limit is not None and self.options.max_loss is None:
+            wanted = dense.cycles - (limit if limit > 1 else limit * dense.cycles) * (1 - _SLACK)
+            needed, order = order, []
+            while needed and sum(gain[layer.name] for layer in order) < wanted:
+                order.append(needed.pop(0))
+            for layer in needed:
+                self.why[layer.name] = "not needed for the cycles that were asked for"
+        total, sofar = sum(gain[layer.name] for layer in order), 0
+        stages: list[list[Layer]] = [[] for _ in range(self.options.points)]
+        for layer in order:
+            middle = sofar + gain[layer.name] / 2
+            sofar += gain[layer.name]
+            stages[min(int(middle * self.options.points / total), self.options.points - 1)].append(layer)
+        return [stage for stage in stages if stage]
+
+    def _learn(self, layers: Sequence[Layer], steps: int, number: int, count: int) -> None:
+        if not steps:
+            return
+        masks = masks_of(self.model, list(layers))
+        distill(
+            self.model,
+            self.teacher,
+            self.rows,
+            masks,
+            steps=steps,
+            rate=self.options.rate,
+            batch=self.options.batch,
+            seed=self.options.seed + number,
+            progress=lambda part: self.tell("distill", (number + part) / count),
+        )
+
+    # -- the choice
+
+    def _is_enough(self, points: Sequence[SparsePoint]) -> bool:
+        """Whether a sparser network is of no use."""
+        limit = self._cycles_wanted(points)
+        return limit is not None and self.options.max_loss is None and points[-1].cycles <= limit
+
+    def _cycles_wanted(self, points: Sequence[SparsePoint]) -> float | None:
+        limit = self.options.max_cycles
+        return limit if limit is None or limit > 1 else limit * points[0].cycles
+
+    def _choose(self, points: Sequence[SparsePoint]) -> int:
+        limit, most = self._cycles_wanted(points), self.options.max_loss
+        numbers = range(len(points))
+        if most is not None:
+            fitting = [i for i in numbers if points[i].loss <= most]
+            if not fitting or (fitting == [0] and len(points) > 1):
+                near = min(range(1, len(points)) if len(points) > 1 else numbers, key=lambda i: points[i].loss)
+                self.notes.append(
+                    f"No sparse network loses at most {most:g}, and it stays dense: the nearest, point {near} with "
+                    f"{points[near].cycles:,} cycles, loses {points[near].loss:.4g}. "
+                    "Try: that as max_loss, more steps, or more inputs."
+                )
+                return 0
+            best = min(fitting, key=lambda i: points[i].cycles)
+            if limit is not None and points[best].cycles > limit:
+                self.notes.append(
+                    f"Within a loss of {most:g} no network takes at most {limit:,.0f} cycles; the nearest takes "
+                    f"{points[best].cycles:,}."
+                )
+            return best
+        if limit is not None:
+            fitting = [i for i in numbers if points[i].cycles <= limit]
+            if not fitting:
+                best = min(numbers, key=lambda i: points[i].cycles)
+                self.notes.append(
+                    f"No sparse network takes at most {limit:,.0f} cycles; the nearest takes {points[best].cycles:,}."
+                )
+                return best
+            return min(fitting, key=lambda i: points[i].loss)
+        return min(numbers, key=lambda i: (points[i].cycles, points[i].loss))
+
+    def _say_bytes(self, dense: Price, sparse: Price) -> None:
+        text = f"{self.device.dense_only} The network stays as it is"
+        if dense.bytes:
+            share = 1 - sparse.bytes / dense.bytes
+            text += (
+                f": with two zeros in every four its weights would take {sparse.bytes:,} bytes instead of "
+                f"{dense.bytes:,} ({share:.0%} less), in as many cycles"
+            )
+        self.notes.append(f"{text}.")
+
+    # -- the result
+
+    def _result(
+        self,
+        states: list[dict[str, Tensor]],
+        points: list[SparsePoint],
+        chosen: int,
+        dense: Price,
+        sparse: Price,
+        errors: Mapping[str, float],
+    ) -> Sparsified:
+        self.model.load_state_dict(states[chosen])
+        names = set(points[chosen].layers)
+        own = [layer for layer in self.layers if layer.title in names]
+        rows = []
+        for layer in self.layers:
+            is_sparse = layer.title in names
+            why = "" if is_sparse else self.why.get(layer.name, "beyond the chosen point")
+            if layer in self.given and is_sparse:
+                why = "came with its zeros"
+            cycles = dense.by_layer[layer.name], sparse.by_layer[layer.name]
+            error = errors.get(layer.name, 0.0)
+            rows.append(SparseLayer(layer.title, layer.source, layer.shape, is_sparse, *cycles, error, why))
+        rows += [SparseLayer(left.title, left.source, left.shape, False, why=left.why) for left in self.left]
+        report = SparsityReport(
+            self.device.target,
+            self.options.pattern,
+            tuple(rows),
+            tuple(points),
+            chosen,
+            len(self.kept),
+            tuple(self.notes),
+        )
+        return Sparsified(self.model, report, masks_of(self.model, own), states, self.layers)
+
+
+def _most_columns(model: GraphModule) -> int:
+    layers, _ = find_layers(model)
+    return max((layer.columns for layer in layers), default=0)
