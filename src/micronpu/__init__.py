@@ -16,6 +16,7 @@ from micronpu.errors import MicroNpuError
 if TYPE_CHECKING:
     from micronpu.accuracy.blame import blame
     from micronpu.accuracy.evaluate import evaluate
+    from micronpu.accuracy.fix import fix
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
     from micronpu.compiler.program import CompiledProgram
@@ -40,6 +41,7 @@ __all__ = [
     "check",
     "compile",
     "evaluate",
+    "fix",
     "get_chip_recipe",
     "get_corstone300_recipe",
     "get_corstone320_recipe",
@@ -56,6 +58,7 @@ _HOMES = {
     "compile": "compiler.compile:compile_model",
     "evaluate": "accuracy.evaluate",
     **{name: "sparsity" for name in ("Sparsified", "SparsityOptions", "sparsify")},
+    "fix": "accuracy.fix",
     **{name: "recipes" for name in __all__ if name.endswith("_recipe")},
 }
 

@@ -72,7 +72,7 @@ def blame(
         OptionError: an option does not fit the target, or there is no such order.
     """
     tell = listener or (lambda name, part: None)
-    examples = _examples(data, example_inputs)
+    examples = examples_of(data, example_inputs)
     device = device_for(target, options)
     chosen = quantizer_for(device, quantizer, False, per_channel, activations, None, quantization)
     tell("export", 0.0)
@@ -93,7 +93,12 @@ def blame(
     ).sorted(sort)
 
 
-def _examples(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """Example inputs: those given, or the first of the data.
+
+    Raises:
+        ModelError: there is no data.
+    """
     if data is None:
         raise ModelError(
             "There is no data to compare the quantized model with the float model on.",

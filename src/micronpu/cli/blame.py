@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from micronpu.cli import console
 from micronpu.cli.evaluate import write_json
@@ -21,7 +22,16 @@ from micronpu.cli.quantization import (
     WeightObserver,
     chosen_quantization,
 )
-from micronpu.files import check_writable
+from micronpu.errors import OptionError
+from micronpu.files import check_folder, check_writable, write_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from micronpu.report.fixes import Fixes
+
+_FOR_BLAME = 32
+"""Rows that are blamed where cures are tried as well."""
 
 Sort = Annotated[
     str, typer.Option(metavar="BY", help="Worst first by: output (its part of the output's error), own, or total.")
@@ -68,9 +78,28 @@ def blame(
     bias_correction: BiasCorrection = False,
     adaptive_rounding: AdaptiveRounding = False,
     sort: Sort = "output",
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Try cures, keep what measurably helps on rows that calibrated nothing, and write a file for each "
+            "choice that no other one beats.",
+        ),
+    ] = False,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For --fix: nothing new is begun after that.")
+    ] = 60.0,
+    fix_output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="For --fix: where the files go.", show_default="the present folder"),
+    ] = None,
     report_json: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write all layers as JSON; - for standard output.", show_default=False),
+        typer.Option(
+            metavar="PATH",
+            help="Write all layers, or with --fix all choices, as JSON; - for standard output.",
+            show_default=False,
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -81,38 +110,74 @@ def blame(
     options = chosen_options(context, find_target(target))
     if report_json is not None and str(report_json) != "-":
         check_writable(report_json)
+    if fix_output is not None:
+        if not fix:
+            raise OptionError("--fix-output is given without --fix.", hint="--fix")
+        check_folder(fix_output)
+    settings = chosen_quantization(
+        quantization,
+        activation_observer,
+        percentile,
+        input_observer,
+        weight_observer,
+        equalize,
+        bias_correction,
+        adaptive_rounding,
+    )
+    if fix and activations != "int8":
+        raise OptionError("--fix tries int16 by itself, where the NPU has it.", hint="leave out --activations")
     with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)
         rows = list(load_calibration(data, loaded))
-        ranges = None if calibration is None else load_calibration(calibration, loaded)
+        ranges = None if calibration is None else list(load_calibration(calibration, loaded))
         from micronpu.accuracy.blame import blame as run
+        from micronpu.accuracy.fix import fix as search
         from micronpu.quantize.config import check_activations
         from micronpu.report.blame import check_sort
 
         listener("load", 1.0)
         found = run(
             loaded.module,
-            rows,
+            rows[:_FOR_BLAME] if fix else rows,
             target=target,
             calibration=ranges,
             example_inputs=loaded.examples,
             per_channel=not per_tensor,
             activations=check_activations(activations, "--activations"),
-            quantization=chosen_quantization(
-                quantization,
-                activation_observer,
-                percentile,
-                input_observer,
-                weight_observer,
-                equalize,
-                bias_correction,
-                adaptive_rounding,
-            ),
+            quantization=settings,
             options=options,
             sort=check_sort(sort),
             listener=listener,
         )
+        fixes = None
+        if fix:
+            fixes = search(
+                loaded.module,
+                rows,
+                target=target,
+                calibration=ranges,
+                example_inputs=loaded.examples,
+                per_channel=not per_tensor,
+                quantization=settings,
+                options=options,
+                budget=budget,
+                listener=listener,
+            )
     out = console.errors() if str(report_json) == "-" else console.output()
     out.print(found)
-    write_json(report_json, found.to_json())
+    if fixes is not None:
+        out.print("", fixes)
+        _write_choices(fixes, fix_output or Path(), f"micronpu compile {model} -t {target}", loaded.name, out)
+    write_json(report_json, found.to_json() if fixes is None else fixes.to_json())
+
+
+def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Console) -> None:
+    """A quantization file for each choice worth taking, and the line that takes it."""
+    from micronpu.quantize.settings_file import to_toml
+
+    for number, choice in enumerate(fixes.choices):
+        if not choice.best or not choice.quantization:
+            continue
+        path = write_file(folder / f"{name}.quantization-{number}.toml", to_toml(choice.quantization).encode())
+        out.print(Text.assemble((f"{number}: ", "bold"), f"{command} --quantization {path}"), soft_wrap=True)

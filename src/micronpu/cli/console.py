@@ -31,6 +31,7 @@ _STEPS = {
     "lower": "Lowering the host's part",
     "run": "Running",
     "blame": "Comparing layer by layer",
+    "fix": "Trying cures",
     "float": "Running the float model",
     "program": "Running the program",
     "compare": "Compiling for the targets",

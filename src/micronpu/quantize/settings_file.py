@@ -118,3 +118,21 @@ def _config(given: Mapping[str, Any], base: Mapping[str, Any], where: str) -> Qu
         if name not in _FIELDS:
             raise OptionError(f"There is no {name!r} in {where}.", hint=f"one of {', '.join((*_FIELDS, _FLOAT))}")
     return QuantizationConfig(**(dict(base) | dict(given)))
+
+
+def to_toml(settings: Mapping[str, Any]) -> str:
+    """The file of a dictionary."""
+    lines = [f"{name} = {_value(settings[name])}" for name in _CORRECTIONS if name in settings]
+    tables = [("", _DEFAULT, settings[_DEFAULT])] if _DEFAULT in settings else []
+    tables += [(part, name, table) for part in _PARTS for name, table in settings.get(part, {}).items()]
+    for part, name, table in tables:
+        quoted = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        lines += ["", f"[{part}.{quoted}]" if part else f"[{name}]"]
+        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -14,6 +14,7 @@ from micronpu.report.blame import Blame, LayerError
 from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.difference import Difference, Figure
 from micronpu.report.evaluation import Evaluation, Judged
+from micronpu.report.fixes import Fixes
 from micronpu.report.rows import NOTHING, file_name
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
@@ -189,3 +190,22 @@ def candidates_view(candidates: Candidates) -> RenderableType:
     note = "* fits, and no other is as good in time, SRAM, flash and accuracy and better in one."
     parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", table, "", *blocks]
     return Group(*parts, Text(note, style="dim"))
+
+
+def fixes_view(fixes: Fixes) -> RenderableType:
+    """What was tried, and a line per choice; those that no other one beats are marked."""
+    tried = plain_table("tried", "gain on the rows to choose by", "")
+    for attempt in fixes.attempts:
+        tried.add_row(*map(Text, (attempt.name, str(attempt.gain), "kept" if attempt.kept else "")))
+    table = plain_table("", "choice", "SQNR", "gain over the default", "cycles", ".pte bytes", numbers=_FIX_NUMBERS)
+    for number, choice in enumerate(fixes.choices):
+        mark = f"{number} *" if choice.best else str(number)
+        cycles = f"{choice.cycles:,}" if choice.cycles is not None else NOTHING
+        gain = str(choice.gain) if choice.gain is not None else NOTHING
+        cells = (mark, choice.name, _ratio(choice.sqnr), gain, cycles, f"{choice.bytes:,}")
+        table.add_row(*(Text(cell, style="bold" if choice.best else "") for cell in cells))
+    note = Text("* nothing else is as near to float for as few cycles and bytes", style="dim")
+    return Group(Text(fixes.summary, style="bold"), "", tried, "", table, note)
+
+
+_FIX_NUMBERS = ("SQNR", "cycles", ".pte bytes")

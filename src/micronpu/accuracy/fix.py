@@ -1,0 +1,326 @@
+"""`micronpu.fix`: tries what may bring a quantized model nearer to float, and keeps what measurably helps.
+
+The rows are split: some calibrate, some choose what is kept, and others, that chose nothing, say what it brings. First
+come cures that cost nothing on the chip, one on top of the other; then int16 for the layers that add most of what is
+left, where the NPU has it. Whatever is kept is compiled, for its cycles and bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from micronpu.accuracy.blame import Row, examples_of, float_module, measure
+from micronpu.accuracy.layers import Layer, SideBySide
+from micronpu.accuracy.statistics import Z
+from micronpu.compiler.compile import DEFAULT_TARGET, compile_model, quantizer_for
+from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
+from micronpu.frontend.program import is_compute, origin_of, overload_name
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.quantize.calibrate import calibration_batches
+from micronpu.quantize.settings_file import Quantization, read_quantization
+from micronpu.report.accuracy import decibels
+from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
+
+Listener: TypeAlias = Callable[[str, float], None]
+Settings: TypeAlias = dict[str, Any]
+
+BUDGET = 60.0
+"""Seconds."""
+_FEWEST = 4
+"""Rows to choose by, and to judge by: fewer say nothing."""
+_MOST = 200
+"""Rows to choose by, and to judge by, at most."""
+_FREE_PART = 0.6
+"""Of the budget, after which int16 is tried, where the NPU has it."""
+
+_FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
+    (("one scale per channel", {"default": {"per_channel": True}}),),
+    (("adaptive rounding", {"adaptive_rounding": True}),),
+    (("bias correction", {"bias_correction": True}),),
+    (
+        ("observer mse", {"default": {"activation_observer": "mse"}}),
+        ("observer percentile 99.99", {"default": {"activation_observer": "percentile", "percentile": 99.99}}),
+        ("observer minmax", {"default": {"activation_observer": "minmax"}}),
+    ),
+    (("input observer mse", {"default": {"input_observer": "mse"}}),),
+    (("equalization", {"equalize": True}),),
+    (("weight observer mse", {"default": {"weight_observer": "mse"}}),),
+)
+"""Cures that cost nothing on the chip; of those in one group at most one is kept."""
+
+
+def fix(
+    model: nn.Module | ExportedProgram,
+    data: Any,
+    *,
+    target: str = DEFAULT_TARGET,
+    calibration: Any = None,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    per_channel: bool = True,
+    quantization: Quantization | None = None,
+    options: Options | None = None,
+    budget: float = BUDGET,
+    listener: Listener | None = None,
+) -> Fixes:
+    """Tries cures of what quantization costs, within a time, and prices those that help.
+
+    Args:
+        model: a float module in evaluation mode, or an exported program of one.
+        data: inputs, as for `micronpu.blame`: half of them choose, the others judge. Without ``calibration`` half of
+            them calibrate first.
+        target: see ``micronpu targets``.
+        calibration: inputs that choose the ranges.
+        example_inputs: the first of ``data`` unless given.
+        per_channel: False to start from one weight scale per tensor.
+        quantization: to start from, in the place of the default.
+        options: as for `micronpu.compile`.
+        budget: seconds after which nothing new is begun; what is under way is finished.
+        listener: hears about progress.
+
+    Raises:
+        ModelError: there is no data, too little of it, or it does not fit the model.
+        OptionError: an option does not fit, or the budget is no positive number.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
+        raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
+    start = time.perf_counter()
+    search = _Search(model, data, calibration, example_inputs, target, options, budget, start, listener)
+    base = {} if quantization is None else read_quantization(quantization)
+    if not per_channel:
+        base = _merged({"default": {"per_channel": False}}, base)
+    return search.run(base)
+
+
+class _Search:
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        calibration: Any,
+        examples: Any,
+        target: str,
+        options: Options | None,
+        budget: float,
+        start: float,
+        listener: Listener | None,
+    ) -> None:
+        self.examples = examples_of(data, examples)
+        self.device = device_for(target, options)
+        self.target, self.options = target, options
+        self.module = float_module(model, self.examples)
+        rows = calibration_batches(data, self.examples, kind="blame")
+        if calibration is None:
+            self.batches, rows = rows[::2], rows[1::2]
+        else:
+            self.batches = calibration_batches(calibration, self.examples)
+        self.choosing, self.judging = rows[::2][:_MOST], rows[1::2][:_MOST]
+        if len(self.judging) < _FEWEST:
+            needed = 2 * _FEWEST if calibration is not None else 4 * _FEWEST
+            raise ModelError(
+                f"There are {len(self.choosing)} rows to choose by and {len(self.judging)} others to judge by, too few "
+                "to tell a gain from chance.",
+                hint=f"{needed} rows or more, better a hundred",
+            )
+        self.end = start + budget
+        able = [dtype.value for dtype in self.quantizer({}).capabilities.activations]
+        self.has_int16 = "int16" in able
+        self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
+        self.start, self.budget = start, budget
+        self.slowest = self.pricing = 0.0
+        self.unfinished = False
+        self.tell = listener or (lambda name, part: None)
+
+    def run(self, base: Settings) -> Fixes:
+        attempts: list[Attempt] = []
+        first = self.measured(base, self.choosing)
+        default = self.choice("default" if not base else "as given", base, None)
+        assert default is not None
+        choices = [default]
+        settings, best, names = base, first, list[str]()
+        for group in _FREE:
+            found = self.best_of(group, settings, best, attempts)
+            if found is not None:
+                name, settings, best = found
+                names.append(name)
+        if names:
+            self.add(choices, " + ".join(names), settings, base)
+        if self.has_int16 and not self.has_time(2, self.end):
+            self.unfinished = True
+        elif self.has_int16:
+            follow = self.measured(settings, self.choosing[:16], follow=True)
+            for name, parts in _int16(follow, {n.name for n in self.module.graph.nodes}):
+                if not self.has_time(2, self.end):
+                    self.unfinished = True
+                    break
+                wider = _merged(settings, parts)
+                gain = _gain(best, self.measured(wider, self.choosing))
+                attempts.append(Attempt(name, gain, gain.helps))
+                if gain.helps:
+                    self.add(choices, " + ".join([*names, name]), wider, base)
+        ordered = [choices[0], *sorted(choices[1:], key=lambda choice: choice.sqnr)]
+        return Fixes(
+            target=self.target,
+            calibration_rows=len(self.batches),
+            choosing_rows=len(self.choosing),
+            judging_rows=len(self.judging),
+            attempts=tuple(attempts),
+            choices=tuple(replace(c, best=not any(_beats(o, c) for o in ordered)) for c in ordered),
+            seconds=time.perf_counter() - self.start,
+            unfinished=self.unfinished,
+        )
+
+    def best_of(
+        self,
+        group: tuple[tuple[str, Settings], ...],
+        settings: Settings,
+        best: SideBySide,
+        attempts: list[Attempt],
+    ) -> tuple[str, Settings, SideBySide] | None:
+        """The best of some cures that exclude each other, if one helps: its name, with it, and what it gives."""
+        found: list[tuple[float, str, Settings, SideBySide]] = []
+        for name, cure in group:
+            with_it = _merged(settings, cure)
+            if with_it == settings or (name == "one scale per channel" and not _per_tensor(settings)):
+                continue
+            if not self.has_time(1, self.free_end):
+                self.unfinished = True
+                break
+            result = self.measured(with_it, self.choosing)
+            gain = _gain(best, result)
+            attempts.append(Attempt(name, gain, False))
+            if gain.helps:
+                found.append((gain.value, name, with_it, result))
+        if not found:
+            return None
+        _, name, with_it, result = max(found, key=lambda entry: entry[0])
+        position = max(i for i, attempt in enumerate(attempts) if attempt.name == name)
+        attempts[position] = replace(attempts[position], kept=True)
+        return name, with_it, result
+
+    def has_time(self, steps: int, end: float) -> bool:
+        """Whether so many more trials, and the price of what is found, are done by then."""
+        return time.perf_counter() + steps * self.slowest + self.pricing < end
+
+    def quantizer(self, settings: Settings) -> Any:
+        return quantizer_for(self.device, None, False, True, "int8", None, settings)
+
+    def measured(self, settings: Settings, rows: Sequence[Row], *, follow: bool = False) -> SideBySide:
+        self.tell("fix", min((time.perf_counter() - self.start) / self.budget, 1.0))
+        begun = time.perf_counter()
+        found = measure(self.module, self.quantizer(settings), self.batches, rows, follow=follow)
+        self.slowest = max(self.slowest, time.perf_counter() - begun)
+        return found
+
+    def add(self, choices: list[Choice], name: str, settings: Settings, base: Settings) -> None:
+        """Adds a choice, unless it comes to the same as one that is there already."""
+        made = self.choice(name, settings, base)
+        known = {(c.sqnr, c.cycles, c.bytes) for c in choices}
+        if made is not None and (made.sqnr, made.cycles, made.bytes) not in known:
+            choices.append(made)
+
+    def choice(self, name: str, settings: Settings, base: Settings | None) -> Choice | None:
+        """A way to quantize with its price; None where the target's compiler does not take it."""
+        found = self.measured(settings, self.judging)
+        gain = None
+        if base is None:
+            self._default = found
+        else:
+            gain = _gain(self._default, found)
+        begun = time.perf_counter()
+        try:
+            program = compile_model(
+                found.converted,
+                self.examples,
+                self.target,
+                options=self.options,
+                verify=False,
+                allow_missing_kernels=True,
+            )
+        except (UnsupportedError, ConverterError):
+            if base is None:
+                raise
+            return None
+        self.pricing = max(self.pricing, time.perf_counter() - begun)
+        costs = [o.cost.cycles for o in program.report.operations if o.cost is not None]
+        cycles = sum(t.cycles for t in program.report.latency) or sum(costs) or None
+        return Choice(name, settings, decibels(found.signal, found.noise), gain, cycles, len(program.buffer))
+
+
+def _per_tensor(settings: Settings) -> bool:
+    return settings.get("default", {}).get("per_channel") is False
+
+
+def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
+    """Settings with others on top, table by table."""
+    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    for name, value in more.items():
+        found[name] = _merged(found.get(name, {}), value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _gain(before: SideBySide, after: SideBySide) -> Gain:
+    """Row by row, so that what rows have in common does not blur what differs."""
+    ratios = [
+        10 * math.log10(max(old, 1e-30) / max(new, 1e-30))
+        for (_, old), (_, new) in zip(before.row_noise, after.row_noise, strict=True)
+    ]
+    mean = float(np.mean(ratios))
+    half = Z * float(np.std(ratios, ddof=1)) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
+    return Gain(mean, mean - half, mean + half)
+
+
+def _beats(other: Choice, choice: Choice) -> bool:
+    """Whether another choice is as good in everything and better in something."""
+    mine = (choice.sqnr, -(choice.cycles or 0), -choice.bytes)
+    theirs = (other.sqnr, -(other.cycles or 0), -other.bytes)
+    return all(t >= m for t, m in zip(theirs, mine, strict=True)) and theirs != mine
+
+
+def _int16(found: SideBySide, names: set[str]) -> Iterator[tuple[str, Settings]]:
+    """int16 for the layers that add most, and those that read them: one, two, four and so on, then all."""
+    layers = sorted((layer for layer in found.layers if layer.adds), key=lambda layer: -layer.moved)
+    before: Settings = {}
+    count = 1
+    while count < len(layers):
+        parts: Settings = {}
+        for layer in layers[:count]:
+            for table, name in _settings_of(layer, names):
+                parts.setdefault(table, {})[name] = {"activations": "int16"}
+        reached = sum(len(table) for table in parts.values())
+        if parts and parts != before and reached < len(layers):
+            yield f"int16 for {reached} layer{'' if reached == 1 else 's'}", parts
+        before = parts
+        count *= 2
+    yield "int16 everywhere", {"default": {"activations": "int16"}}
+
+
+def _settings_of(layer: Layer, names: set[str]) -> Iterator[tuple[str, str]]:
+    """How settings name a layer and those that read its result: a value is on one grid for both."""
+    nodes = [layer.first] if layer.first.op == "call_function" else []
+    waiting = list(layer.quantize.users)
+    while waiting:
+        node = waiting.pop()
+        if is_compute(node):
+            nodes.append(node)
+            entry = ATEN_IMPORTS.get(overload_name(node))
+            if entry is not None and entry.moves_only:  # on the grid of what it moves: its readers count, too
+                waiting += list(node.users)
+        elif node.op == "call_function":
+            waiting += list(node.users)
+    for node in nodes:
+        module = origin_of(node).module
+        if node.name in names:
+            yield "nodes", node.name
+        elif module:
+            yield "modules", module

@@ -1,0 +1,130 @@
+"""What was tried against the cost of quantization, what helped, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from micronpu.report.codec import encode
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT, VERSION = "micronpu fixes", 1
+"""Of the JSON form."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much nearer to float, in dB per row, over the same rows: the mean and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is more than chance."""
+        return self.low > 0.0
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} dB ({self.low:+.2f} to {self.high:+.2f})"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A cure that was tried on top of those that were kept before.
+
+    Attributes:
+        name: of the cure.
+        gain: over what it was tried on top of, on the rows to choose by.
+        kept: whether it went into the choices.
+    """
+
+    name: str
+    gain: Gain
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to quantize the model.
+
+    Attributes:
+        name: the default, or the cures.
+        quantization: the dictionary that `micronpu.compile(quantization=...)` takes.
+        sqnr: at the output against float in dB, on the rows to judge by, which chose nothing.
+        gain: over the default, on these rows; None for the default.
+        cycles: of the program, as its report estimates them; None where there is no estimate.
+        bytes: of the ``.pte``.
+        best: whether no other choice is as near to float for as few cycles and bytes.
+    """
+
+    name: str
+    quantization: Mapping[str, Any]
+    sqnr: float
+    gain: Gain | None
+    cycles: int | None
+    bytes: int
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Fixes:
+    """What `micronpu.fix` returns.
+
+    Attributes:
+        target: what the model was quantized for.
+        calibration_rows, choosing_rows, judging_rows: which rows did what, none of them two things.
+        attempts: in the order in which they were made.
+        choices: the default first, then by distance to float.
+        seconds: how long it took.
+        unfinished: whether the budget ended it before everything was tried.
+    """
+
+    target: str
+    calibration_rows: int
+    choosing_rows: int
+    judging_rows: int
+    attempts: tuple[Attempt, ...]
+    choices: tuple[Choice, ...]
+    seconds: float
+    unfinished: bool
+
+    @property
+    def best(self) -> Choice:
+        """The nearest to float of those that cost no cycle more than the default."""
+        default = self.choices[0]
+        free = [c for c in self.choices if c.cycles is None or default.cycles is None or c.cycles <= default.cycles]
+        return max(free, key=lambda choice: choice.sqnr)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **encode(self)}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        for choice in self.choices:
+            cycles = f", {choice.cycles:,} cycles" if choice.cycles is not None else ""
+            gain = f" ({choice.gain})" if choice.gain is not None else ""
+            lines.append(f"  - {choice.name}: {choice.sqnr:.1f} dB{gain}{cycles}, {choice.bytes:,} bytes")
+        return "\n".join(lines)
+
+    @property
+    def summary(self) -> str:
+        """One sentence: what was tried on which rows."""
+        kept = sum(attempt.kept for attempt in self.attempts)
+        end = ", and the budget ended it" if self.unfinished else ""
+        return (
+            f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept{end}: {self.calibration_rows} rows "
+            f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
+        )
+
+    def __rich__(self) -> RenderableType:
+        from micronpu.report.tables import fixes_view
+
+        return fixes_view(self)

@@ -1,0 +1,147 @@
+"""Cures are kept where they help on rows that chose nothing, and priced by what is compiled."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.accuracy.fix import _merged
+from micronpu.cli.main import app
+from micronpu.errors import MicroNpuError
+from micronpu.quantize.settings_file import read_quantization, to_toml
+from micronpu.report.fixes import Gain
+
+TARGET = "ethos-u55-128"
+
+
+class Net(nn.Module):
+    """Channels of very different ranges, which one scale for all weights serves badly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.fc = nn.Conv2d(2, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 4)
+        uneven = 10.0 ** torch.linspace(-1.0, 1.0, 8)
+        with torch.no_grad():
+            self.first.weight *= uneven[:, None, None, None]
+            self.first.bias *= uneven
+            self.second.weight /= uneven[:, None, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(torch.relu(self.second(torch.relu(self.first(x)))).mean((2, 3)))
+        return y
+
+
+def images(count: int, seed: int) -> list[torch.Tensor]:
+    noise = torch.randn(count, 2, 16, 16, generator=torch.Generator().manual_seed(seed))
+    return list((4 * nn.functional.avg_pool2d(noise, 7, 1)).split(1))
+
+
+DATA = images(60, 1)
+
+
+@pytest.fixture(scope="module")
+def fixes():
+    return micronpu.fix(Net().eval(), DATA, target=TARGET, calibration=images(30, 2), per_channel=False, budget=600)
+
+
+@pytest.mark.slow
+def test_what_helps_is_kept(fixes):
+    assert (fixes.calibration_rows, fixes.choosing_rows, fixes.judging_rows) == (30, 30, 30)
+    assert not fixes.unfinished
+    tried = {attempt.name: attempt for attempt in fixes.attempts}
+    assert {"one scale per channel", "adaptive rounding", "bias correction", "int16 everywhere"} <= set(tried)
+    assert tried["one scale per channel"].kept or tried["equalization"].kept
+    for attempt in fixes.attempts:
+        assert not attempt.kept or attempt.gain.low > 0
+    default, *others = fixes.choices
+    assert default.quantization == {"default": {"per_channel": False}} and default.gain is None
+    assert others and all(choice.sqnr > default.sqnr for choice in others)
+    widest = fixes.choices[-1]
+    assert "int16" in widest.name and widest.sqnr > default.sqnr + 6 and widest.cycles > default.cycles
+    assert fixes.best.cycles <= default.cycles
+    assert any(choice.best for choice in fixes.choices)
+    for choice in fixes.choices:
+        beaten = [
+            o for o in fixes.choices if o.sqnr >= choice.sqnr and o.cycles <= choice.cycles and o.bytes <= choice.bytes
+        ]
+        assert choice.best == (beaten == [choice])
+
+
+@pytest.mark.slow
+def test_a_choice_is_what_compile_makes_of_it(fixes, tmp_path):
+    """Cycles and bytes of the table are those of the program, and the file says what the dictionary says."""
+    choice = fixes.best
+    (tmp_path / "best.toml").write_text(to_toml(choice.quantization))
+    assert read_quantization(tmp_path / "best.toml") == choice.quantization
+    program = micronpu.compile(
+        Net().eval(), DATA[0], TARGET, calibration=images(30, 2), held_out=0, quantization=tmp_path / "best.toml"
+    )
+    assert len(program.buffer) == choice.bytes
+    assert sum(o.cost.cycles for o in program.report.operations if o.cost) == choice.cycles
+    rows = DATA[1::2]
+    with torch.no_grad():
+        wanted, found = (torch.cat([f(x) for x in rows]) for f in (Net().eval(), program.quantized))
+    ratio = 10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum())
+    assert choice.sqnr == pytest.approx(float(ratio), abs=0.05)
+    told = json.loads(fixes.to_json())
+    assert told["choices"][0]["bytes"] == fixes.choices[0].bytes and "cures tried in" in str(fixes)
+
+
+def test_settings_are_merged_table_by_table():
+    one = {"equalize": True, "default": {"per_channel": False}, "nodes": {"a": {"activations": "int16"}}}
+    more = {"default": {"activation_observer": "mse"}, "nodes": {"b": {"activations": "int16"}}}
+    assert _merged(one, more) == {
+        "equalize": True,
+        "default": {"per_channel": False, "activation_observer": "mse"},
+        "nodes": {"a": {"activations": "int16"}, "b": {"activations": "int16"}},
+    }
+    assert one["default"] == {"per_channel": False}
+
+
+def test_a_gain_is_more_than_chance_only_if_its_interval_says_so():
+    assert Gain(1.0, 0.1, 1.9).helps and not Gain(1.0, -0.1, 2.1).helps
+
+
+REFUSED = {
+    "too few rows": ({"data": DATA[:8]}, "There are 2 rows to choose by and 2 others to judge by, too few"),
+    "no data": ({"data": None}, "There is no data"),
+    "no budget": ({"budget": 0}, "`budget` is 0; it is a number of seconds."),
+    "endless": ({"budget": float("inf")}, "`budget` is inf"),
+    "another target": ({"target": "imxrt70"}, "imxrt70"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    given, said = REFUSED[name]
+    with pytest.raises(MicroNpuError) as caught:
+        micronpu.fix(Net().eval(), **({"data": DATA, "target": TARGET} | given))
+    assert said in str(caught.value), str(caught.value)
+
+
+def test_a_small_budget_ends_it_and_the_command_writes_what_compile_takes(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef net():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), (torch.zeros(1, 6),)\n"
+        "def calibration():\n    torch.manual_seed(1)\n    return list(torch.randn(48, 6) @ torch.randn(6, 6))\n"
+    )
+    said = [f"{tmp_path}/model.py:net", "-t", "imxrt700-neutron"]
+    small = CliRunner().invoke(app, ["blame", *said, "--fix", "--budget", "0.001", "--fix-output", str(tmp_path)])
+    assert small.exit_code == 0, small.output
+    assert "0 cures tried" in small.output and "the budget ended it" in small.output
+    assert not list(tmp_path.glob("*.toml"))
+    done = CliRunner().invoke(app, ["blame", *said, "--fix", "--per-tensor", "--fix-output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    files = sorted(tmp_path.glob("net.quantization-*.toml"))
+    assert files and f"-t imxrt700-neutron --quantization {files[-1]}" in done.output
+    made = CliRunner().invoke(
+        app, ["compile", *said, "--no-verify", "--quantization", str(files[-1]), "-o", f"{tmp_path}/out.pte"]
+    )
+    assert made.exit_code == 0, made.output
+    assert CliRunner().invoke(app, ["blame", *said, "--fix-output", str(tmp_path)]).exit_code == 1
