@@ -8,13 +8,10 @@ Nothing is fitted: the ratios of measured to estimated time are the band that re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from benchmarks import results
 from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
-from benchmarks.neutron_latency import _with_softmax
+from benchmarks.neutron_latency import Anchor, _with_softmax
 from benchmarks.plain_networks import mobilenet_v1, mobilenet_v2
 from examples.keyword_spotting.model import DSCNN
 from torch import nn
@@ -24,18 +21,6 @@ from micronpu.targets.ethosu.costs import BAND, LEAST_MILLISECONDS
 
 ZOO = "NXP eiq-model-zoo v1.2 to v1.4, i.MX 93 under Linux"
 PULL = "pytorch/executorch, pull request 19131, Alif E8"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A published latency of a call."""
-
-    name: str
-    build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    target: str
-    milliseconds: float
-    source: str
 
 
 ANCHORS = (

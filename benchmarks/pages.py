@@ -119,38 +119,24 @@ def coverage(figures: Any) -> str:
 
 def ethosu_latency(figures: Any) -> str:
     """Vela's estimate beside what is published."""
-    return table(
-        ("network", "chip", "published ms", "estimated", "published / estimated", "source"),
-        [
-            (
-                a["network"],
-                f"`{a['target']}`",
-                f"{a['published_ms']:g}",
-                f"{a['predicted_ms']:.3f}",
-                f"{a['ratio']:.2f}",
-                a["source"],
-            )
-            for a in figures["anchors"]
-        ],
-    )
+
+    def row(a: dict[str, Any]) -> list[str]:
+        times = [f"{a['published_ms']:g}", f"{a['predicted_ms']:.3f}", f"{a['ratio']:.2f}"]
+        return [a["network"], f"`{a['target']}`", *times, a["source"]]
+
+    head = ("network", "chip", "published ms", "estimated", "published / estimated", "source")
+    return table(head, map(row, figures["anchors"]))
 
 
 def cortexm_latency(figures: Any) -> str:
     """The estimate for a core beside counts and what is published."""
-    return table(
-        ("network", "core", "cycles", "estimated", "error", "source"),
-        [
-            (
-                a["network"],
-                f"`{a['core']}`",
-                f"{a['cycles']:,.0f}",
-                f"{a['predicted']:,}",
-                f"{a['error']:+.1%}",
-                f"{a['source']} (left out: {a['left_out']})" if a["left_out"] else a["source"],
-            )
-            for a in figures["anchors"]
-        ],
-    )
+
+    def row(a: dict[str, Any]) -> list[str]:
+        cycles = [f"{a['cycles']:,.0f}", f"{a['predicted']:,}", f"{a['error']:+.1%}"]
+        why = f" (left out: {a['left_out']})" if a["left_out"] else ""
+        return [a["network"], f"`{a['core']}`", *cycles, a["source"] + why]
+
+    return table(("network", "core", "cycles", "estimated", "error", "source"), map(row, figures["anchors"]))
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, str]:

@@ -8,19 +8,9 @@ from dataclasses import dataclass, field
 from torch.fx import Node
 
 from micronpu.errors import UnsupportedError
+from micronpu.frontend import program
 from micronpu.frontend.importer import Piece, clamp_behind, import_piece
-from micronpu.frontend.program import (
-    ProgramView,
-    is_compute,
-    is_dequantize,
-    is_dequantize_channel,
-    is_float_cast,
-    is_getitem,
-    is_index,
-    is_quantize,
-    origin_of,
-    overload_name,
-)
+from micronpu.frontend.program import ProgramView, is_compute, origin_of, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.report.verdict import Reason
 
@@ -88,7 +78,7 @@ def feeds_only_constants(view: ProgramView, node: Node) -> bool:
     sources = [a for a in node.all_input_nodes]
     return bool(sources) and all(
         view.constant(s) is not None
-        or ((is_dequantize(s) or is_dequantize_channel(s)) and feeds_only_constants(view, s))
+        or ((program.is_dequantize(s) or program.is_dequantize_channel(s)) and feeds_only_constants(view, s))
         for s in sources
     )
 
@@ -98,12 +88,12 @@ def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
     units: list[Unit] = []
     unit_of: dict[Node, Unit] = {}
     for node in view.graph.nodes:
-        if not is_quantize(node):
+        if not program.is_quantize(node):
             continue
         source = node.args[0]
         if not isinstance(source, Node):
             continue
-        if source in unit_of and not is_dequantize(source):
+        if source in unit_of and not program.is_dequantize(source):
             unit_of[source].quantizes.append(node)
             unit_of[node] = unit_of[source]
             continue
@@ -117,14 +107,14 @@ def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
 
 
 def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
-    if is_dequantize(source):
+    if program.is_dequantize(source):
         if view.constant(source.args[0]) is not None:
             return None
         unit = Unit(view, None, [], [quantize])
         _add_operand(unit, source)
         return unit
     body = [source]
-    if is_getitem(source) or is_float_cast(source):
+    if program.is_getitem(source) or program.is_float_cast(source):
         producer = source.args[0]
         assert isinstance(producer, Node)
         body.insert(0, producer)
@@ -144,15 +134,15 @@ def _add_operand(unit: Unit, operand: Node) -> None:
     view = unit.view
     if view.constant(operand) is not None:
         return
-    if is_dequantize(operand) or is_dequantize_channel(operand) or feeds_only_constants(view, operand):
+    if program.is_dequantize(operand) or program.is_dequantize_channel(operand) or feeds_only_constants(view, operand):
         source = operand.args[0]
         assert isinstance(source, Node)
-        if is_dequantize(operand) and view.constant(source) is None:
+        if program.is_dequantize(operand) and view.constant(source) is None:
             unit.dequantizes.append(operand)
             if source not in unit.reads:
                 unit.reads.append(source)
         else:
             unit.constants.append(operand)
             _add_operand(unit, source)
-    elif is_index(operand):
+    elif program.is_index(operand):
         unit.reads.append(operand)
