@@ -1,0 +1,34 @@
+"""What delegates ask of the firmware, found by the name of the delegate."""
+
+from __future__ import annotations
+
+import pytest
+
+from micronpu.container.payload import PayloadLayout, TensorSlot, pack
+from micronpu.container.reference import reference_artifacts
+from micronpu.targets.registry import FAMILIES, firmware_of
+
+DELEGATING = [family for family in FAMILIES.values() if family.backend]
+
+
+@pytest.mark.parametrize("family", DELEGATING, ids=lambda f: f.name)
+def test_every_delegate_says_how_it_is_linked(family) -> None:
+    firmware = firmware_of(family.backend)
+    assert type(firmware) is type(family.firmware())
+    lines = firmware.cmake.format(name="kws", upper="KWS").splitlines()
+    assert lines[-1].startswith("target_link_libraries(kws_app PRIVATE ${KWS_")
+    firmware.build_note.format(accelerator="an NPU", memory_mode="a mode")  # no other words
+
+
+def test_a_delegate_of_no_family() -> None:
+    assert firmware_of("XnnpackBackend") is None
+    assert firmware_of("") is None  # a core alone delegates nothing
+
+
+def test_a_reference_container_is_for_no_silicon() -> None:
+    layout = PayloadLayout(inputs=(TensorSlot(0, False),), outputs=(TensorSlot(0, False),), num_arguments=1)
+    payload = pack(layout, reference_artifacts(b"TFL3", 1, 1, 1))
+    firmware = firmware_of("NeutronBackend")
+    assert firmware is not None and not firmware.is_for_silicon(payload)
+    assert firmware.temporary(payload) == (0, "") and firmware.laptop_only
+    assert "micronpu inspect" in firmware.section(True) and "micronpu inspect" not in firmware.section(False)
