@@ -51,6 +51,7 @@ def measure(network: networks.TrainedNetwork, target: str, activations: str, flo
         network.example_inputs,
         target,
         calibration=network.calibration[:CALIBRATION_ROWS],
+        held_out=0,
         activations=activations,
     )
     program.run(*network.example_inputs)  # loads it

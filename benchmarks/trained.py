@@ -93,8 +93,13 @@ def evaluate(network: TrainedNetwork, *, samples: int = CALIBRATION_ROWS, done: 
     Args:
         samples: calibration rows, at most as many as the network has.
     """
+    # All calibration rows calibrate: what is kept back by default would judge nothing here.
     program = micronpu.compile(
-        network.module, network.example_inputs, "imxrt700-neutron", calibration=network.calibration[:samples]
+        network.module,
+        network.example_inputs,
+        "imxrt700-neutron",
+        calibration=network.calibration[:samples],
+        held_out=0,
     )
     return Evaluated(network, program, run_rows(program.run, network.inputs, done))
 
