@@ -59,6 +59,7 @@ PICKS, PLACES = torch.tensor([0, 1, 3]), torch.tensor([[[1, 2], [3, 4], [0, 0], 
 MASK = torch.ones(8, 8).tril() == 0
 STATE = torch.zeros(1, 1, 8)
 TABLE = _c(5, 8)
+CUBES = _c(2, 2, 2, 2, 2)
 
 
 def _cells(gates: int) -> list[Tensor]:
@@ -75,6 +76,22 @@ def _with(*arguments: Any) -> Call:
 
 def _image(*arguments: Any) -> Call:
     return lambda op, i: op(i.image, *arguments)
+
+
+def _volume(*arguments: Any) -> Call:
+    return lambda op, i: op(i.volume, *arguments)
+
+
+def _truths(*arguments: Any) -> Call:
+    return lambda op, i: op(i.x > 0, *arguments).float()
+
+
+def _two_truths(op: Any, i: Inputs) -> Any:
+    return op(i.x > 0, i.y > 0).float()
+
+
+def _joined(*arguments: Any) -> Call:
+    return lambda op, i: torch.cat([part.reshape(-1) for part in op(i.x, *arguments)])
 
 
 def _pair(op: Any, i: Inputs) -> Any:
@@ -315,9 +332,70 @@ _GIVEN: dict[str, Call] = {
 }
 
 
+_GIVEN |= {
+    **{f"__{name}__.Tensor": _two_truths for name in ("and", "or", "xor")},
+    "_adaptive_avg_pool3d.default": _volume([2, 2, 2]),
+    "_cdist_forward.default": lambda op, i: op(i.x, i.y, 2.0, None),
+    "_euclidean_dist.default": lambda op, i: op(i.matrix, i.other),
+    "adaptive_avg_pool3d.default": _volume([2, 2, 2]),
+    "addcdiv.default": lambda op, i: op(i.x, i.y, i.large),
+    "addcmul.default": lambda op, i: op(i.x, i.y, i.unit),
+    "avg_pool3d.default": _volume([2, 2, 2]),
+    "bilinear.default": lambda op, i: op(i.matrix, i.other, KERNEL.reshape(8, 8, 9)[..., :8], ROW),
+    "cdist.default": _pair,
+    "clamp.Tensor": lambda op, i: op(i.x, i.y, i.large),
+    "col2im.default": lambda op, i: op(i.x, [3, 5], [2, 2], [1, 1], [0, 0], [1, 1]),
+    "conv_transpose3d.input": _volume(CUBES, None, [2, 2, 2]),
+    "copy.default": _pair,
+    "cosine_similarity.default": lambda op, i: op(i.x, i.y, -1),
+    "diagonal.default": lambda op, i: op(i.matrix),
+    "fill.Scalar": lambda op, i: op(i.x, 0.5) + i.y,
+    "fill.Tensor": lambda op, i: op(i.x, torch.tensor(0.5)) + i.y,
+    "floor_divide.Scalar": _with(0.7),
+    "floor_divide.default": lambda op, i: op(i.x, i.large),
+    "full_like.default": lambda op, i: op(i.x, 0.5) + i.y,
+    "ger.default": lambda op, i: op(i.matrix[0], i.other[0]),
+    "index_copy.default": lambda op, i: op(i.x, 1, PICKS, i.y[:, :3]),
+    "index_put.default": lambda op, i: op(i.x, [None, PICKS], i.y[:, :3]),
+    "lerp.Scalar": lambda op, i: op(i.x, i.y, 0.3),
+    "lerp.Tensor": lambda op, i: op(i.x, i.y, i.unit),
+    "logsumexp.default": _with([-1]),
+    "max_pool3d.default": _volume([2, 2, 2]),
+    "max_pool3d_with_indices.default": lambda op, i: op(i.volume, [2, 2, 2])[0],
+    "new_full.default": lambda op, i: op(i.x, [1, 8, 8], 0.5) + i.y,
+    "new_ones.default": lambda op, i: op(i.x, [1, 8, 8]) + i.y,
+    "new_zeros.default": lambda op, i: torch.cat([op(i.x, [1, 8, 8]), i.y]),
+    "ones_like.default": lambda op, i: op(i.x) + i.y,
+    "outer.default": lambda op, i: op(i.matrix[0], i.other[0]),
+    "pairwise_distance.default": lambda op, i: op(i.matrix, i.other),
+    "prod.dim_int": _with(-1),
+    "rot90.default": lambda op, i: op(i.x, 1, [1, 2]),
+    "select_scatter.default": lambda op, i: op(i.x, i.y[:, 0], 1, 2),
+    "slice_scatter.default": lambda op, i: op(i.x, i.y[:, :3], 1, 2, 5),
+    "zeros_like.default": lambda op, i: torch.cat([op(i.x), i.y]),
+    **{f"any.{form}": _truths(*a) for form, a in (("default", ()), ("dim", (-1,)), ("dims", ([-1],)))},
+    **{f"all.{form}": _truths(*a) for form, a in (("default", ()), ("dim", (-1,)), ("dims", ([-1],)))},
+    **{f"{name}.Tensor": _two_truths for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    **{f"logical_{name}.default": _two_truths for name in ("and", "or", "xor")},
+    **{f"{name}_not.default": _truths() for name in ("bitwise", "logical")},
+    **{
+        f"{name}_mean.{form}": _joined(*arguments)
+        for name in ("var", "std")
+        for form, arguments in (("default", ()), ("dim", ([-1],)), ("correction", ([-1],)))
+    },
+    "upsample_bicubic2d.default": _image([16, 16], False),
+    "upsample_bicubic2d.vec": _image([16, 16], False, None),
+    "upsample_trilinear3d.default": _volume([8, 12, 12], False),
+    "upsample_trilinear3d.vec": _volume([8, 12, 12], False, None),
+    **{f"{name}.default": _volume([8, 12, 12]) for name in ("upsample_nearest3d", "_upsample_nearest_exact3d")},
+    **{f"{name}.vec": _volume([8, 12, 12], None) for name in ("upsample_nearest3d", "_upsample_nearest_exact3d")},
+}
+
+
 def is_in_place(overload: str) -> bool:
     """Whether an overload changes its operand."""
-    return overload.split(".")[0].endswith("_")
+    name = overload.split(".")[0]
+    return name.endswith("_") and not name.startswith("__")
 
 
 def overloads() -> list[str]:

@@ -36,11 +36,13 @@ class Capabilities:
         tables: any function of one element, as a table of its results; comparisons and choices with it.
         activations: element types of activations, the default first.
         index_types: integer types of positions, as of the rows of an embedding, that the device reads.
+        resizes: images to any size, and not by some factors only.
     """
 
     tables: bool = False
     activations: tuple[DType, ...] = (DType.INT8,)
     index_types: tuple[DType, ...] = ()
+    resizes: bool = False
 
     def computes(self, overload: str) -> bool:
         """Whether an overload has a way that is an operator, or a table where the device has these."""

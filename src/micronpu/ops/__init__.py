@@ -9,7 +9,9 @@ from micronpu.ops import (
     concat,
     convolution,
     convolution3d,
+    distances,
     elementwise,
+    filling,
     functions,
     indices,
     linear,
@@ -22,6 +24,7 @@ from micronpu.ops import (
     quantization,
     recurrent,
     reduction,
+    resampling,
     resize,
     slicing,
     softmax,
@@ -29,6 +32,7 @@ from micronpu.ops import (
     tiling,
     transposed,
     unary,
+    volumes,
 )
 
 __all__ = [
@@ -45,7 +49,9 @@ __all__ = [
     "concat",
     "convolution",
     "convolution3d",
+    "distances",
     "elementwise",
+    "filling",
     "functions",
     "indices",
     "linear",
@@ -58,6 +64,7 @@ __all__ = [
     "quantization",
     "recurrent",
     "reduction",
+    "resampling",
     "resize",
     "slicing",
     "softmax",
@@ -65,4 +72,5 @@ __all__ = [
     "tiling",
     "transposed",
     "unary",
+    "volumes",
 ]

@@ -31,6 +31,21 @@ OPPOSITES = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt", "eq": "ne", "ne": "
 CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
 FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
 
+LOGIC = {
+    **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),
+    **dict.fromkeys(("__or__.Tensor", "bitwise_or.Tensor", "logical_or.default"), "or"),
+    **dict.fromkeys(("__xor__.Tensor", "bitwise_xor.Tensor", "logical_xor.default"), "xor"),
+    **dict.fromkeys(("bitwise_not.default", "logical_not.default"), "not"),
+    **{f"{name}.{form}": name for name in ("any", "all") for form in ("default", "dim", "dims")},
+}
+"""Operators of truth values, and what they say of them."""
+
+composed_by(
+    "decisions_to_numbers",
+    "a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, any(a) -> amax(a), all(a) -> amin(a), of 0 and 1",
+    *LOGIC,
+    into=("mul.Tensor", "maximum.default", "amax.default"),
+)
 composed_by(
     "decisions_to_numbers",
     "where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats and finite a and b",
@@ -38,6 +53,9 @@ composed_by(
     *(name for name in FILLS if name.endswith("Tensor")),
     into=("gt.Tensor", "mul.Tensor", "add.Tensor"),
 )
+
+STEEPNESS = 4096.0
+"""Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
 
 MASK = fixed_qparams(1.0, 0)
 """A truth value as the number 0 or 1; the program makes a float of it (`micronpu.quantize.decisions`)."""

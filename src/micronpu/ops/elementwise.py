@@ -387,6 +387,15 @@ def power(write: Writer, x: Float, exponent: float) -> Float:
     return write("exp.default", scaled(write, logarithm, exponent))
 
 
+def inverse(write: Writer, x: Float) -> Float:
+    """1 / x: a table where there is one; exp(-log(x)) for x >= 0, and x * exp(-log(x * x)) for any."""
+    if write.capabilities.computes("reciprocal.default"):
+        return write("reciprocal.default", x)
+    if write.never_negative(x):
+        return power(write, x, -1.0)
+    return write("mul.Tensor", x, power(write, write("mul.Tensor", x, x), -1.0))
+
+
 @composes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
 def _sum(write: Writer) -> Float:
     """x + alpha z -> x + (alpha z); integers become floats; a constant behind a linear layer goes into its bias."""
@@ -452,14 +461,28 @@ def _product(write: Writer) -> Float:
     return write("mul.Tensor", x, _as_float(write, z))
 
 
-@composes("div.Tensor", "div_.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "true_divide.Tensor")
+_DIVISIONS = (
+    *(f"{name}.{form}" for name in ("div", "div_") for form in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")),
+    *("true_divide.Tensor", "floor_divide.default", "floor_divide.Scalar"),
+)
+
+
+_ROUNDINGS = {"floor": "floor.default", "trunc": "trunc.default"}
+
+
+@composes(*_DIVISIONS)
 def _quotient(write: Writer) -> Float:
-    """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z) where z is never negative."""
+    """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z); a rounded quotient where the chip has a table that rounds."""
     x, z = write.given["self"], write.given["other"]
-    if write.given.get("rounding_mode") is not None:
+    mode = "floor" if write.overload.startswith("floor") else write.given.get("rounding_mode")
+    rounding = _ROUNDINGS.get(mode or "")
+    if mode is not None and (rounding is None or not write.capabilities.computes(rounding)):
         return None
     divisor = write.known(z)
-    if divisor is not None:
-        return write("mul.Tensor", x, write.constant((1.0 / divisor).astype(np.float32))) if divisor.all() else None
-    inverted = write.capabilities.computes("reciprocal.default") or write.never_negative(z)
-    return write("mul.Tensor", x, power(write, z, -1.0)) if inverted else None
+    if divisor is None:
+        quotient = write("mul.Tensor", x, inverse(write, z))
+    elif divisor.all():
+        quotient = write("mul.Tensor", x, write.constant((1.0 / divisor).astype(np.float32)))
+    else:
+        return None
+    return quotient if rounding is None else write(rounding, quotient)

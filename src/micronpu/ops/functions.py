@@ -16,7 +16,8 @@ from micronpu.ir.aten import AtenArguments
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.activation import sigmoid
-from micronpu.ops.elementwise import power, scaled
+from micronpu.ops.comparisons import STEEPNESS
+from micronpu.ops.elementwise import inverse, power, scaled
 from micronpu.ops.table import (
     RealFunction,
     Reals,
@@ -100,6 +101,13 @@ def _sign(node: AtenArguments) -> RealFunction:
     return np.sign
 
 
+@composes(*places("sign"), *places("sgn"))
+def _sign_composed(write: Writer) -> Float:
+    """sign(x) -> clamp(steep * x, -1, 1): numbers nearer to 0 than 1 / steep are in between, see `STEEPNESS`"""
+    steep = write("mul.Tensor", write.given["self"], write.constant(STEEPNESS))
+    return write("clamp.default", steep, -1.0, 1.0)
+
+
 @unary("pow.Scalar", x="exponent")
 def _power_of_number(node: AtenArguments) -> RealFunction:
     base = float(node.value("self"))
@@ -137,9 +145,8 @@ _table("reciprocal", np.reciprocal)
 
 @composes(*places("reciprocal"))
 def _reciprocal(write: Writer) -> Float:
-    """1 / x -> exp(-log(x)), where x is never negative."""
-    x = write.given["self"]
-    return power(write, x, -1.0) if write.never_negative(x) else None
+    """1 / x -> exp(-log(x)), where x is never negative; x * exp(-log(x * x)) elsewhere."""
+    return inverse(write, write.given["self"])
 
 
 _table("sqrt", np.sqrt)

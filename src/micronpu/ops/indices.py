@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, 
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.adaptive import MAX_PARTS
-from micronpu.ops.movement import reshaped, transposed
+from micronpu.ops.movement import behind_copies, reshaped, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -159,11 +159,10 @@ def _gather(write: Writer) -> Float:
     if "index" in write.given:  # which may be shorter than x along the other axes
         places = places[tuple(slice(None) if a == axis % len(shape) else slice(n) for a, n in enumerate(index.shape))]
     picked = np.take_along_axis(places, index, axis)
-    parts = _slices(write, lambda: write("reshape.default", x, [-1]), 0, picked.reshape(-1).tolist())
-    return None if parts is None else write("reshape.default", parts, list(picked.shape))
-
-
-_COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")
+    order = picked.reshape(-1).tolist()
+    if len(ranges(order)) > MAX_PARTS:
+        return None
+    return write("reshape.default", slices(write, write("reshape.default", x, [-1]), 0, order), list(picked.shape))
 
 
 @composes("index_select.default", "index.Tensor", early=True)
@@ -180,21 +179,18 @@ def _index_to_slices(write: Writer) -> Float:
         axis, source = places[0], given["indices"][places[0]]
     else:
         axis, source = int(given["dim"]) % len(write.shape(x)), given["index"]
-    while (copied := write.call(source)) is not None and copied.overload in _COPIES:
-        source = copied.given["self"]
-    index = write.stored(source)
+    index = write.stored(behind_copies(write, source))
     if index is None or index.ndim != 1 or index.dtype not in (np.int64, np.int32) or not index.size:
         return None
     size = write.shape(x)[axis]
-    return _slices(write, lambda: x, axis, [int(i) % size for i in index.tolist()])
+    return slices(write, x, axis, [int(i) % size for i in index.tolist()])
 
 
-def _slices(write: Writer, of: Callable[[], Float], axis: int, indices: Sequence[int]) -> Float:
+def slices(write: Writer, x: Float, axis: int, indices: Sequence[int]) -> Float:
     """The elements along an axis as slices, joined; None where there would be more than `MAX_PARTS`."""
     found = ranges(indices)
     if len(found) > MAX_PARTS:
         return None
-    x = of()
     parts = [
         write("slice.Tensor", x, axis, first, first + (count - 1) * step + 1, step) for first, count, step in found
     ]

@@ -164,17 +164,22 @@ def _computed_weights(write: Writer) -> Float:
 
 @composes("einsum.default")
 def _einsum(write: Writer) -> Float:
-    """A sum of products of two operands as a product of matrices.
+    """A sum of products of two operands as a product of matrices; more operands two by two, from the left.
 
     einsum("bhid,bhjd->bhij", x, z) -> matmul(x, z')        [batch, M, K] x [batch, K, N], between reshapes
 
     Axes of one operand that the result lacks are summed before.  Ellipses and repeated axes are passed over.
     """
     equation, operands = str(write.given["equation"]).replace(" ", ""), list(write.given["tensors"])
-    if "->" not in equation or "." in equation or len(operands) != 2:
+    if "->" not in equation or "." in equation or len(operands) < 2:
         return None
     terms, result = equation.split("->")
     labels = terms.split(",")
+    if len(operands) > 2:
+        needed = {*result, *"".join(labels[2:])}
+        kept = "".join(dict.fromkeys(c for c in labels[0] + labels[1] if c in needed))
+        product = write("einsum.default", f"{labels[0]},{labels[1]}->{kept}", operands[:2])
+        return write("einsum.default", f"{','.join([kept, *labels[2:]])}->{result}", [product, *operands[2:]])
     if any(len(set(term)) != len(term) for term in (*labels, result)):
         return None
     for i in (0, 1):

@@ -296,6 +296,16 @@ def _drop_pattern(write: Writer) -> Float:
     return write(overload, x, list(write.shape()))
 
 
+_COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")
+
+
+def behind_copies(write: Writer, x: Any) -> Any:
+    """The value that copies were made of, as `torch.tensor([..])` in a model gives them."""
+    while (copied := write.call(x)) is not None and copied.overload in _COPIES:
+        x = copied.given["self"]
+    return x
+
+
 @composes("_assert_tensor_metadata.default", early=True)
 def _drop_check(write: Writer) -> Float:
     """Checks of shape and type, which hold for an exported program, would read a float value on the host."""

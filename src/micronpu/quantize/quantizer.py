@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 from torch.fx import GraphModule, Node
@@ -60,7 +60,7 @@ class StaticQuantizer(Quantizer):
         OptionError: an argument is of another type, or there is no such rewrite.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: Capabilities = Capabilities()
     """What the device computes with; it decides what operators become."""
 
     def __init__(

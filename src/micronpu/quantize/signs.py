@@ -19,7 +19,7 @@ _NEVER_NEGATIVE = {
 _KEEP_SIGN = {
     *("view", "reshape", "flatten", "permute", "transpose", "unsqueeze", "squeeze", "expand", "expand_as", "clone"),
     *("contiguous", "detach", "alias", "dropout", "slice", "select", "mean", "sum", "amax", "amin", "avg_pool2d"),
-    *("adaptive_avg_pool2d", "max_pool2d", "upsample_nearest2d", "repeat", "t"),
+    *("adaptive_avg_pool2d", "max_pool2d", "upsample_nearest2d", "repeat", "t", "avg_pool1d", "avg_pool3d"),
 }
 _KEEP_SIGN_OF_BOTH = {"add", "mul", "div", "minimum", "maximum"}
 
@@ -48,6 +48,9 @@ def never_negative(model: GraphModule, operand: Any, depth: int = _FARTHEST) -> 
         return isinstance(exponent, (int, float)) and exponent % 2 == 0
     if name == "mul" and x is z:
         return True
+    if name in ("pad", "constant_pad_nd"):
+        constant_mode = given.get("mode", "constant") == "constant"
+        return (not constant_mode or (given.get("value") or 0) >= 0) and never_negative(model, x, depth - 1)
     if name in _KEEP_SIGN:
         return never_negative(model, x if x is not None else given.get("input"), depth - 1)
     if name in _KEEP_SIGN_OF_BOTH:

@@ -62,7 +62,7 @@ def test_every_function_of_one_element_has_its_table_and_composition_in_one_modu
 
 
 def test_forms_in_place_become_what_the_plain_ones_do() -> None:
-    for overload in (name for name in WAYS if name.split(".")[0].endswith("_")):
+    for overload in (name for name in WAYS if name.split(".")[0].endswith("_") and name[:2] != "__"):
         packet, form = overload.split(".")
         forms = (form, f"Tensor_{form}", "int")  # transpose_.default is transpose.int
         plain = {f"{packet[:-1]}.{f}" for f in forms} & set(WAYS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -52,3 +54,5 @@ class EthosUQuantizer(StaticQuantizer):
             io=io,
         )
         self.compile_spec = compile_spec
+        # U85 resizes to any size, the others by some factors.
+        self.capabilities = replace(CAPABILITIES, resizes=compile_spec.accelerator.family == "u85")

@@ -1,0 +1,166 @@
+"""Resizes as products with a matrix per axis: any size, any filter, where a chip resizes by some factors only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.indices import slices
+
+_NATIVE = (1, 2, 4, 8)
+"""Factors that NPUs resize by, both axes alike."""
+_CUBIC = -0.75
+"""torch's coefficient of the cubic filter."""
+_FILTERS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+
+
+def positions(before: int, after: int, factor: float | None, aligned: bool) -> npt.NDArray[Any]:
+    """Where the elements of the result lie among those of x."""
+    i = np.arange(after, dtype=np.float64)
+    if aligned:
+        return i * ((before - 1) / (after - 1) if after > 1 else 0.0)
+    return (i + 0.5) * (1.0 / factor if factor else before / after) - 0.5
+
+
+def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
+    """The weights [after, before] by which elements of x make those of the result, float32; each row sums to 1."""
+    found = positions(before, after, factor, aligned)
+    weights = np.zeros((after, before))
+    if kind == "linear":
+        found = np.maximum(found, 0.0)
+        lower = np.minimum(np.floor(found).astype(int), before - 1)
+        part = found - lower
+        taps = {0: 1.0 - part, 1: part}
+    else:
+        lower = np.floor(found).astype(int)
+        part = found - lower
+        taps = {n: _cubic(np.abs(part - n)) for n in (-1, 0, 1, 2)}
+    for n, weight in taps.items():
+        np.add.at(weights, (np.arange(after), np.clip(lower + n, 0, before - 1)), weight)
+    return weights.astype(np.float32)
+
+
+def _cubic(distance: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    a, d = _CUBIC, distance
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _names(*kinds: str) -> list[str]:
+    dims = {"linear": "1d", "trilinear": "3d"}
+    return [f"upsample_{kind}{dims.get(kind, '2d')}.{form}" for kind in kinds for form in ("vec", "default")]
+
+
+@composes(*_names("linear", "bilinear", "bicubic", "trilinear"))
+def _resized_by_products(write: Writer) -> Float:
+    """upsample(x) -> linear(x, w) along each axis, with the weights of the filter.
+
+    x [.., W] -> linear(w [OW, W]) -> transpose -> linear(w [OH, H]) -> transpose -> y [.., OH, OW]
+
+    Bilinear by 2, 4 or 8 without aligned corners stays: chips have it.
+    """
+    given = write.given
+    x = given.get("input", given.get("self"))
+    kind = write.overload.split(".")[0].removeprefix("upsample_")[:-2]
+    shape, result = write.shape(x), write.shape()
+    spatial = len(shape) - 2
+    sizes = list(zip(shape[2:], result[2:], _factors(write, spatial), strict=True))
+    aligned = bool(given["align_corners"])
+    if kind == "bilinear" and (write.capabilities.resizes or _is_native(sizes, aligned)):
+        return None
+    for axis, (before, after, factor) in reversed(list(enumerate(sizes, 2))):
+        weights = matrix(before, after, factor, aligned, _FILTERS[kind])
+        if before == after and np.array_equal(weights, np.eye(before, dtype=np.float32)):
+            continue
+        x = _along(write, x, axis, weights)
+    return x
+
+
+def _is_native(sizes: list[tuple[int, int, float | None]], aligned: bool) -> bool:
+    ratios = {after / before for before, after, _ in sizes}
+    exact = all(factor is None or abs(factor * before - after) < 1e-6 * after for before, after, factor in sizes)
+    return not aligned and exact and len(ratios) == 1 and ratios.issubset(_NATIVE)
+
+
+def _along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Float:
+    """x [.., n, ..] -> [.., m, ..] by weights [m, n] along an axis."""
+    last = len(write.shape(x)) - 1
+    moved = x if axis == last else write("transpose.int", x, axis, last)
+    y = write("linear.default", moved, write.constant(weights))
+    return y if axis == last else write("transpose.int", y, axis, last)
+
+
+@composes(
+    *(
+        f"{name}{n}d.{form}"
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for n in (1, 2, 3)
+        for form in ("vec", "default")
+    )
+)
+def _repeated(write: Writer) -> Float:
+    """upsample_nearest(x) -> slices of x along each axis, or copies; by 1, 2, 4 or 8 over two axes alike it stays.
+
+    x [.., W] -> slice 0::2 -> y        half the size
+    x [.., W] -> [.., W, 1] -> expand -> [.., 3 * W]        a whole factor
+    """
+    given = write.given
+    x = given.get("input", given.get("self"))
+    shape, result = write.shape(x), write.shape()
+    spatial = len(shape) - 2
+    sizes = list(zip(shape[2:], result[2:], _factors(write, spatial), strict=True))
+    exact = "exact" in write.overload
+    if spatial < 3 and (write.capabilities.resizes or _is_native([(b, a, None) for b, a, _ in sizes], False)):
+        return None
+    for axis, (before, after, factor) in enumerate(sizes, 2):
+        index = _nearest(before, after, factor, exact)
+        if index == list(range(before)):
+            continue
+        times, odd = divmod(after, before)
+        if not odd and index == [i // times for i in range(after)]:
+            x = _copies(write, x, axis, times)
+            continue
+        parts = slices(write, x, axis, index)
+        if parts is None:
+            chosen = np.zeros((after, before), np.float32)
+            chosen[np.arange(after), index] = 1.0
+            parts = _along(write, x, axis, chosen)
+        x = parts
+    return x
+
+
+def _nearest(before: int, after: int, factor: float | None, exact: bool) -> list[int]:
+    """torch computes the place of an element in float32."""
+    if after == before and not exact:
+        return list(range(before))
+    scale = np.float32(1.0 / factor) if factor else np.float32(before) / np.float32(after)
+    if after == 2 * before and not exact:
+        return [i // 2 for i in range(after)]
+    i = np.arange(after, dtype=np.float32)
+    found = np.floor((i + np.float32(0.5)) * scale if exact else i * scale).astype(int)
+    return [int(n) for n in np.clip(found, 0, before - 1)]
+
+
+def _copies(write: Writer, x: Float, axis: int, times: int) -> Float:
+    """Each element along an axis as often as said, side by side."""
+    shape = write.shape(x)
+    # Of rank 3: the axis, with what is before it and behind it.
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    flat = write("reshape.default", x, [outer * shape[axis], 1, inner])
+    wide = write("cat.default", [flat] * times, 1)
+    return write("reshape.default", wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
+
+
+def _factors(write: Writer, spatial: int) -> list[float | None]:
+    """Scale factors as the program gives them; None where it gives a size."""
+    given = write.given
+    found = given.get("scale_factors")
+    if found is None:
+        names = ("scales",) if spatial == 1 else ("scales_d", "scales_h", "scales_w")[-spatial:]
+        found = [given.get(name) for name in names]
+    return [None if f is None else float(f) for f in found]

@@ -1,0 +1,173 @@
+"""Operators over depth, height and width as operators over height and width: depth is one more axis of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ops.elementwise import scaled
+
+
+def _triple(given: Any) -> list[int]:
+    sizes = [int(v) for v in (given if isinstance(given, (list, tuple)) else [given])]
+    return sizes * 3 if len(sizes) == 1 else sizes
+
+
+def _in_two_steps(write: Writer, x: Float, pool: Any) -> Float:
+    """A pool over height and width, then over depth.
+
+    x [N, C, D, H, W] -> [N, C * D, H, W] -> pool -> [N, C, D, OH * OW] -> pool over D -> y [N, C, OD, OH, OW]
+
+    Args:
+        pool: writes the pool of [.., H, W] with the sizes at two places of its three.
+    """
+    shape, result = write.shape(x), write.shape()
+    count, channels, depth = (1, *shape)[-5:-2]
+    flat = pool(write("reshape.default", x, [count, channels * depth, *shape[-2:]]), (1, 2))
+    height, width = write.shape(flat)[-2:]
+    deep = pool(write("reshape.default", flat, [count, channels, depth, height * width]), (0, None))
+    return write("reshape.default", deep, list(result))
+
+
+def _at(sizes: Sequence[int], places: Sequence[int | None], otherwise: int) -> list[int]:
+    return [otherwise if p is None else sizes[p] for p in places]
+
+
+@composes("max_pool3d.default", "max_pool3d_with_indices.default")
+def _max_pool(write: Writer) -> Float:
+    """The largest element of a window -> the largest over its rows and columns, then over its depth."""
+    given = write.given
+    several = write.overload.endswith("indices.default")
+    read = write.read() if several else None
+    if several and (read is None or not read <= {0}):
+        return None
+    kernel, padding, dilation = (_triple(given[name]) for name in ("kernel_size", "padding", "dilation"))
+    stride = _triple(given["stride"] or kernel)
+
+    def pool(x: Float, places: Sequence[int | None]) -> Float:
+        sizes = (_at(kernel, places, 1), _at(stride, places, 1), _at(padding, places, 0), _at(dilation, places, 1))
+        return write("max_pool2d.default", x, *sizes, bool(given["ceil_mode"]))
+
+    y = _in_two_steps(write, given["self"], pool)
+    return Results({0: y}) if several else y
+
+
+@composes("avg_pool3d.default")
+def _avg_pool(write: Writer) -> Float:
+    """The mean over a window -> the mean over its rows and columns, then over its depth."""
+    given = write.given
+    kernel, padding = (_triple(given[name]) for name in ("kernel_size", "padding"))
+    stride, divisor = _triple(given["stride"] or kernel), given["divisor_override"]
+    if divisor is not None and given["ceil_mode"]:
+        return None
+
+    def pool(x: Float, places: Sequence[int | None]) -> Float:
+        sizes = (_at(kernel, places, 1), _at(stride, places, 1), _at(padding, places, 0))
+        counted = divisor is not None or bool(given["count_include_pad"])
+        return write("avg_pool2d.default", x, *sizes, bool(given["ceil_mode"]), counted)
+
+    y = _in_two_steps(write, given["self"], pool)
+    return y if divisor is None else scaled(write, y, float(np.prod(kernel)) / float(divisor))
+
+
+@composes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default")
+def _adaptive_avg_pool(write: Writer) -> Float:
+    """As `avg_pool3d`: over rows and columns, then over depth."""
+    sizes = write.shape()[-3:]
+
+    def pool(x: Float, places: Sequence[int | None]) -> Float:
+        return write("adaptive_avg_pool2d.default", x, _at(sizes, places, write.shape(x)[-1]))
+
+    return _in_two_steps(write, write.given["self"], pool)
+
+
+@composes("avg_pool2d.default")
+def _avg_pool_by_number(write: Writer) -> Float:
+    """avg_pool2d(x, divisor_override=d) -> depthwise conv2d(x, w = 1 / d)"""
+    given, x = write.given, write.given["self"]
+    divisor = given["divisor_override"]
+    if divisor is None or given["ceil_mode"] or len(write.shape(x)) != 4:
+        return None
+    kernel = [int(k) for k in given["kernel_size"]] * (1 if len(given["kernel_size"]) == 2 else 2)
+    stride = list(given["stride"]) or kernel
+    channels = write.shape(x)[1]
+    weight = write.constant(np.full((channels, 1, *kernel), 1.0 / float(divisor), np.float32))
+    return write("conv2d.default", x, weight, None, stride, list(given["padding"]), [1, 1], channels)
+
+
+@composes("conv3d.default")
+def _convolution_in_groups(write: Writer) -> Float:
+    """A convolution in groups -> one of all channels, whose weights between groups are zero.
+
+    Small groups leave the multipliers of these chips idle anyway.
+    """
+    given = write.given
+    groups, weight = int(given["groups"]), write.stored(given["weight"])
+    if groups == 1 or weight is None or write.is_trained(given["weight"]):
+        return None
+    outputs, inner = weight.shape[:2]
+    dense = np.zeros((outputs, inner * groups, *weight.shape[2:]), np.float32)
+    for o in range(outputs):
+        first = o // (outputs // groups) * inner
+        dense[o, first : first + inner] = weight[o]
+    names = ("stride", "padding", "dilation")
+    sizes = [_triple(given[name]) for name in names]
+    return write("conv3d.default", given["input"], write.constant(dense), given["bias"], *sizes, 1)
+
+
+@composes("conv_transpose3d.input")
+def _transposed_convolution(write: Writer) -> Float:
+    """A transposed convolution: each depth of the result is one of the images and the taps that reach it.
+
+    y[:, :, d] = conv_transpose2d(cat(x[:, :, i] for each i), cat(w[:, :, k] for each k)), i * stride + k * dilation = d
+    """
+    given = write.given
+    x, weight = given["input"], write.stored(given["weight"])
+    if int(given["groups"]) != 1 or weight is None or write.is_trained(given["weight"]) or len(write.shape(x)) != 5:
+        return None
+    names = ("stride", "padding", "output_padding", "dilation")
+    stride, padding, extra, dilation = (_triple(given[name]) for name in names)
+    count, channels, depth, height, width = write.shape(x)
+    images = []
+    for i in range(depth):
+        part = x if depth == 1 else write("slice.Tensor", x, 2, i, i + 1)
+        images.append(write("reshape.default", part, [count, channels, height, width]))
+    taps, planes = weight.shape[2], []
+    for place in range(write.shape()[2]):
+        reached = [
+            (i, k) for i in range(depth) for k in range(taps) if i * stride[0] + k * dilation[0] == place + padding[0]
+        ]
+        # Where nothing reaches there is the bias alone: a product with zeros.
+        kernels = [weight[:, :, k] for _, k in reached] or [np.zeros_like(weight[:, :, 0])]
+        seen = [images[i] for i, _ in reached] or [images[0]]
+        joined = seen[0] if len(seen) == 1 else write("cat.default", seen, 1)
+        kernel = write.constant(np.ascontiguousarray(np.concatenate(kernels)))
+        sizes = (stride[1:], padding[1:], extra[1:], 1, dilation[1:])
+        planes.append(write("conv_transpose2d.input", joined, kernel, given["bias"], *sizes))
+    return write("stack.default", planes, 2)
+
+
+@composes("col2im.default")
+def _fold(write: Writer) -> Float:
+    """fold(x) -> conv_transpose2d(x, ones and zeros): each element of a window has a channel of its own.
+
+    x [N, C * KH * KW, L] -> reshape [N, C * KH * KW, OH, OW] -> conv_transpose2d(w [C * KH * KW, C, KH, KW])
+    """
+    given, x = write.given, write.given["self"]
+    names = ("output_size", "kernel_size", "dilation", "padding", "stride")
+    output, kernel, dilation, padding, stride = ([int(v) for v in given[name]] for name in names)
+    if len(write.shape(x)) != 3:
+        return None
+    count, depth, _ = write.shape(x)
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    sizes = [(n + 2 * p - w) // s + 1 for n, p, w, s in zip(output, padding, spans, stride, strict=True)]
+    ends = [(m - 1) * s + w - 2 * p for m, s, w, p in zip(sizes, stride, spans, padding, strict=True)]
+    extra = [n - e for n, e in zip(output, ends, strict=True)]
+    if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True)):
+        return None
+    weight = np.eye(depth, dtype=np.float32).reshape(depth, depth // (kernel[0] * kernel[1]), *kernel)
+    image = write("reshape.default", x, [count, depth, *sizes])
+    return write("conv_transpose2d.input", image, write.constant(weight), None, stride, padding, extra, 1, dilation)
