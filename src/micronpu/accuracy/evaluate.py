@@ -52,8 +52,8 @@ def evaluate(
         model: the float model, in evaluation mode.
         program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
             simulators.
-        data: inputs of the float model as for calibration: an array with a row per input, or a list of them, or of
-            tuples where the model has several inputs.
+        data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
+            tuples where the model has several.
         labels: an array with an entry per row; or fewer, where each is for as many successive rows and ``metric`` is a
             function of yours.
         metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
@@ -74,8 +74,8 @@ def evaluate(
     chosen = metric_of(metric or "top1") if labels is not None else None
     with _Finished(program, fast) as finished:
         finished.check_output(output)
-        rows = calibration_batches(data, finished.examples, kind="evaluation")
-        inputs = tuple(_joined([r[i].numpy() for r in rows]) for i in range(len(rows[0])))
+        rows = calibration_batches(_cut(data, finished.examples), finished.examples, kind="evaluation")
+        inputs = tuple(_joined([r[i].numpy() for r in rows], _batch(rows[0])) for i in range(len(rows[0])))
         runs: dict[str, Callable[[], Array]] = {
             "float": lambda: run_float(checked_module(model), rows, output, lambda part: tell("float", part))
         }
@@ -100,6 +100,19 @@ def evaluate(
         check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
     array = None if labels is None else _labels(labels, len(float_outputs), chosen, float_outputs)
     return _judged(results, array, chosen, inputs)
+
+
+def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
+    """An array for a program that takes several rows at once, cut into as many."""
+    size = examples[0].shape[0] if len(examples) == 1 and examples[0].dim() else 1
+    if size < 2 or not isinstance(data, np.ndarray | torch.Tensor) or data.ndim != examples[0].dim():
+        return data
+    if len(data) % size:
+        raise ModelError(
+            f"The {len(data)} rows of the data cannot be cut into batches of {size}, which the program takes.",
+            hint=f"{len(data) - len(data) % size} rows",
+        )
+    return [data[i : i + size] for i in range(0, len(data), size)]
 
 
 def _judged(
@@ -239,13 +252,16 @@ def _tensor(results: Any, output: int) -> torch.Tensor:
     return tensors[output]
 
 
-def _as_rows(result: Array) -> Array:
-    """An output with the rows along its first axis; one without a batch is a row."""
-    return result if result.ndim > 1 else result.reshape(1, -1) if result.ndim == 0 else result[None]
+def _batch(row: Row) -> int:
+    """How many rows the inputs of one call hold: the first size that all have in common, or 1."""
+    sizes = {t.shape[0] if t.dim() else 0 for t in row}
+    return sizes.pop() if len(sizes) == 1 and 0 not in sizes else 1
 
 
-def _joined(parts: Sequence[Array]) -> Array:
-    return np.concatenate([_as_rows(p) for p in parts])
+def _joined(parts: Sequence[Array], batch: int) -> Array:
+    """Values of all calls with the rows along the first axis; what has no batch is a row."""
+    rows = [part if part.ndim and part.shape[0] == batch else part[None] for part in map(np.asarray, parts)]
+    return np.concatenate(rows)
 
 
 def _run_rows(run: Callable[[Row], Any], rows: Sequence[Row], output: int, tell: Callable[[float], None]) -> Array:
@@ -256,7 +272,7 @@ def _run_rows(run: Callable[[Row], Any], rows: Sequence[Row], output: int, tell:
         result = run(row)
         found.append(result if isinstance(result, np.ndarray) else _tensor(result, output).detach().numpy())
     tell(1.0)
-    return _joined(found)
+    return _joined(found, _batch(rows[0]))
 
 
 def run_float(

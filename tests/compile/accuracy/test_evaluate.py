@@ -89,6 +89,41 @@ def test_labels_for_several_rows_each(program):
     assert without.metric == "" and without.program.score is None and "On 60 rows: " in without.verdict
 
 
+class Two(nn.Module):
+    """Two inputs, one of them an index, and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.fc = nn.Embedding(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.fc(x + self.table(index))
+        return y.argmax(1), y
+
+
+def test_several_inputs_and_outputs_and_batches():
+    random = torch.Generator().manual_seed(3)
+    rows = [(torch.randn(2, 4, generator=random), torch.randint(0, 6, (2,), generator=random)) for _ in range(12)]
+    model = Two().eval()
+    program = micronpu.compile(model, rows[0], "imxrt700-neutron", calibration=rows)
+    with torch.no_grad():
+        wanted = torch.cat([model(*row)[1] for row in rows])
+    got = micronpu.evaluate(model, program, rows, wanted.numpy(), metric="mae", output=1)
+    found = torch.cat([program.run(*row)[1] for row in rows])
+    assert got.rows == 24 and not got.larger_is_better
+    assert got.of("float").score.value == pytest.approx(0.0, abs=1e-6)
+    assert got.program.score.value == pytest.approx(float((found - wanted).abs().mean()), rel=1e-4)
+    assert got.verdict.startswith("The loss of +0.0") and "more than chance" in got.verdict
+
+
+def test_an_array_is_cut_into_the_batches_of_the_program():
+    program = micronpu.compile(MODEL, X[:4], "imxrt700-neutron", calibration=X[:8].split(4))
+    assert micronpu.evaluate(MODEL, program, X, Y).of("float").score.value == pytest.approx(0.8)
+    with pytest.raises(MicroNpuError, match="The 58 rows of the data cannot be cut into batches of 4"):
+        micronpu.evaluate(MODEL, program, X[:58], Y[:58])
+
+
 REFUSED = {
     "labels of other rows": ({"labels": Y[:50]}, "There are 50 labels for 60 rows of data."),
     "a class that there is not": ({"labels": np.full(60, 4)}, "from 4 to 4, but the output has 4 classes"),
