@@ -21,7 +21,7 @@ from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
 from micronpu.quantize.config import Activations
-from micronpu.quantize.qat import is_float
+from micronpu.quantize.converted import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
 from micronpu.quiet import quiet

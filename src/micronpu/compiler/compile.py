@@ -37,11 +37,12 @@ from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
 from micronpu.quantize.config import Activations
-from micronpu.quantize.qat import Train, finished, is_exported, is_float, quantize_aware_training
+from micronpu.quantize.converted import finished, is_exported, is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.sequences import calibration_sequences
 from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
+from micronpu.quantize.training import Train
 from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
@@ -542,6 +543,8 @@ def quantized_module(
                 hint="leave out one of them",
             )
         check_stateless(module)
+        from micronpu.quantize.qat import quantize_aware_training
+
         with clock.step("train"):
             module = quantize_aware_training(model, examples, train, quantizer, around=keep_what_is_sparse)
     else:

@@ -154,11 +154,11 @@ class CompiledProgram:
         return run
 
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
-        from micronpu.runtime import HostProgram, RunOptions
+        from micronpu.runtime import ArrayProgram, RunOptions
 
         options = RunOptions(fast=fast, check=check)
         if options not in self._host:
-            self._host[options] = HostProgram(self.buffer, options, references=self._references())
+            self._host[options] = ArrayProgram(self.buffer, options, references=self._references())
         return self._host[options].run(*inputs)
 
     def run(self, *inputs: Any, fast: bool = False, check: bool = False) -> Any:

@@ -210,14 +210,11 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
     loaded: list[Any] = []
 
     def run(row: Sequence[Array]) -> Sequence[Array]:
-        import torch
-
-        import micronpu.quantize  # noqa: F401  (ExecuTorch imports torchao, which reports on stderr; here in silence)
-        from micronpu.runtime import HostProgram
+        from micronpu.runtime import ArrayProgram
 
         if not loaded:
-            loaded.append(HostProgram(program))
-        return [result.numpy() for result in loaded[0].run(*(torch.from_numpy(a.copy()) for a in row))]
+            loaded.append(ArrayProgram(program))
+        return tuple(loaded[0].run_arrays(*row))
 
     return run
 

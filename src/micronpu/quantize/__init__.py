@@ -1,5 +1,3 @@
 """Float programs to quantized programs: annotation built from the operators, calibration, conversion."""
 
-from micronpu.quantize.shims import import_torchao
-
-import_torchao()
+import torch.ao.quantization.fx._decomposed  # noqa: F401  (registers the operators of quantized programs)

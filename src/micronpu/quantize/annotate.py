@@ -7,12 +7,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantizer import (
-    QuantizationAnnotation,
-    QuantizationSpec,
-    QuantizationSpecBase,
-    SharedQuantizationSpec,
-)
 
 from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind
@@ -22,11 +16,10 @@ from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.simulate import batch_norm_behind
+from micronpu.quantize.hidden import batch_norm_behind
+from micronpu.quantize.specs import KEY, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.states import annotate_new_values, annotate_states
 from micronpu.quantize.transforms import constant_nodes
-
-KEY = "quantization_annotation"
 
 
 def annotate(
@@ -67,16 +60,16 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
     states = {state.node for state in states_of(model).values}
     for node in model.graph.nodes:
         if node.op == "placeholder" and _is_float(node) and KEY not in node.meta and node.name not in states:
-            node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation, _annotated=True)
+            node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation)
         elif node.op == "output":
-            results: dict[Node, QuantizationSpecBase] = {}
+            results: dict[Node, Spec] = {}
             returned: list[Node] = []
             given = node.args[0][: len(node.args[0]) - len(states)] if states else node.args
             torch.fx.map_arg(given, returned.append)
             for result in filter(_is_float, dict.fromkeys(returned)):
                 dictated = _dictated(result, able)
                 results[result] = io.border_activation if dictated is None else io.fixed_activation(dictated)
-            node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results, _annotated=True)
+            node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
 
 
 def _dictated(node: Node, able: Capabilities) -> Quantization | None:
@@ -120,7 +113,7 @@ def _annotate_node(
         return
     if operands and all(isinstance(o, Node) and o in constants for o in operands):
         return  # such as the transpose of a weight, which happens at compile time
-    inputs: dict[Node, QuantizationSpecBase] = {}
+    inputs: dict[Node, Spec] = {}
     if rule.weight:
         weight = given[names.get(rule.weight, rule.weight)]
         if not isinstance(weight, Node) or weight not in constants:
@@ -140,10 +133,10 @@ def _annotate_node(
     if output is activation and _is_output(last):
         output = config.border_activation
     if last is node:
-        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
+        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output)
     else:
-        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-        last.meta[KEY] = QuantizationAnnotation(output_qspec=output, _annotated=True)
+        node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs)
+        last.meta[KEY] = QuantizationAnnotation(output_qspec=output)
 
 
 def _inputs_and_output(
@@ -152,8 +145,8 @@ def _inputs_and_output(
     rule: Quantization,
     config: QuantizationConfig,
     activation: QuantizationSpec,
-    inputs: dict[Node, QuantizationSpecBase],
-) -> QuantizationSpecBase:
+    inputs: dict[Node, Spec],
+) -> Spec:
     """Fills in the specs of the operands; returns that of the result."""
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
@@ -182,7 +175,7 @@ def _inputs_and_output(
 def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:
     """Inputs of the program are quantized once, for all their readers."""
     if operand.op == "placeholder" and KEY not in operand.meta:
-        operand.meta[KEY] = QuantizationAnnotation(output_qspec=activation, _annotated=True)
+        operand.meta[KEY] = QuantizationAnnotation(output_qspec=activation)
 
 
 def _is_output(node: Node) -> bool:

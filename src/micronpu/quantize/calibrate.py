@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import ObserverBase
-from torchao.quantization.pt2e.quantizer import Quantizer
 
 from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, held, integer_states, lift, rows_with_states, run_sequence, states_of
+from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections, correct
+from micronpu.quantize.observers import is_observer
 from micronpu.quantize.states import check_stateless
 from micronpu.quiet import quiet
 
@@ -200,7 +200,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             observed.setdefault(prepared.get_submodule(str(node.target)), []).append(node.args[0])
     handles = []
     for observer, producers in observed.items():
-        if isinstance(observer, ObserverBase):
+        if is_observer(observer):
             turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
             handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
     try:
@@ -228,15 +228,16 @@ def calibrated(
     quantizer: Any,
     progress: Progress | None = None,
 ) -> GraphModule:
-    """prepare_pt2e and calibration: the float module with observers that have seen the data.
+    """The float module with observers that have seen the data.
+
+    By torchao for the quantizers of others and what else needs it; otherwise by us, who do the same.
 
     Args:
         module: with its states lifted.
         sequences: inputs of calls, one after the other; states begin anew with each sequence.
         progress: called with the number of calls done.
     """
-    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
-
+    from micronpu.quantize.quantizer import StaticQuantizer
     from micronpu.quantize.transforms import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
@@ -245,7 +246,15 @@ def calibrated(
             module.graph.eliminate_dead_code()
             module.recompile()
         states = states_of(module)
-        prepared: GraphModule = prepare_pt2e(module, quantizer)
+        if isinstance(quantizer, StaticQuantizer) and quantizer.is_ours() and post_training.takes(module):
+            quantizer.check_use(is_qat=False)
+            names = post_training.scopes(module)
+            annotated = quantizer.annotated(quantizer.rewritten(module))
+            prepared = post_training.prepared(annotated, names, quantizer.prepare_obs_or_fq_callback)
+        else:
+            from micronpu.quantize.pt2e import prepare_pt2e
+
+            prepared = prepare_pt2e(module, quantizer)
         number = 0
         with finite_values(prepared, lambda: number):
             for sequence in sequences:
@@ -263,14 +272,17 @@ def calibrated(
 def converted(
     prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], corrections: Corrections | None
 ) -> GraphModule:
-    """convert_pt2e behind the corrections that need data: the quantized module; the prepared one is used up."""
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
-
+    """Conversion behind the corrections that need data: the quantized module; the prepared one is used up."""
     states = states_of(prepared)
     with quiet(), torch.no_grad(), one_thread():
         if corrections is not None:
             correct(prepared, batches, corrections)
-        quantized: GraphModule = convert_pt2e(prepared)
+        if post_training.is_prepared(prepared):
+            quantized = post_training.converted(prepared)
+        else:
+            from micronpu.quantize.pt2e import convert_pt2e
+
+            quantized = convert_pt2e(prepared)
         if states:
             quantized.meta[KEY] = states
     return integer_states(quantized)
@@ -282,7 +294,7 @@ def quantize(
     quantizer: Any,
     progress: Progress | None = None,
 ) -> GraphModule:
-    """prepare_pt2e, calibration, corrections and convert_pt2e; the arguments are those of `calibrated`."""
+    """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
     prepared = calibrated(module, sequences, quantizer, progress)
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
@@ -296,7 +308,7 @@ def quantize(
 def calibrate_and_quantize(
     model: torch.export.ExportedProgram | GraphModule,
     calibration_inputs: Iterable[Sequence[torch.Tensor] | torch.Tensor],
-    quantizer: Quantizer,
+    quantizer: Any,
     is_qat: bool = False,
     train_fn: Callable[[nn.Module], Any] | None = None,
 ) -> GraphModule:

@@ -10,7 +10,7 @@ from micronpu.errors import UnsupportedError
 from micronpu.frontend.importer import fused_kind
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.simulate import batch_norm_behind, hidden_batch_norm
+from micronpu.quantize.hidden import batch_norm_behind, hidden_batch_norm
 from micronpu.quantize.switches import switchable
 
 if TYPE_CHECKING:

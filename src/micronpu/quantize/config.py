@@ -11,27 +11,13 @@ from typing import Any, Literal, TypedDict, get_args
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import (
-    FakeQuantize,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
-)
-from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
 from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
-from micronpu.quantize.observers import (
-    LeastErrorObserver,
-    LeastErrorWeights,
-    LeastErrorWeightsPerChannel,
-    PercentileObserver,
-    RangeObserver,
-)
+from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
 # well inside float32.
@@ -141,28 +127,21 @@ class QuantizationConfig:
     @property
     def activation(self) -> QuantizationSpec:
         """One scale per tensor; int8 asymmetric, int16 symmetric."""
-        eps, limits = ACTIVATION_EPS[self.activations], torch.iinfo(self.dtype)
+        limits, observer = torch.iinfo(self.dtype), self.activation_observer
         if self.is_qat:
-            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=eps)
-        else:
-            kind, special = self._observer()
-            observer = kind.with_args(eps=eps, **special)
+            observer = "moving_average"
+        elif self.activations != "int8" and observer != "moving_average":
+            observer = "minmax"  # of 65536 steps none are worth clipping for
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
             quant_max=limits.max,
             qscheme=torch.per_tensor_affine if self.activations == "int8" else torch.per_tensor_symmetric,
-            is_dynamic=False,
-            observer_or_fake_quant_ctr=observer,
+            observer=observer,
+            eps=ACTIVATION_EPS[self.activations],
+            is_fake=self.is_qat,
+            options=(("percentile", self.percentile),) if observer == "percentile" else (),
         )
-
-    def _observer(self) -> tuple[Any, dict[str, Any]]:
-        """The class of observers after training, and the arguments that are special to it."""
-        kinds: dict[str, Any] = {"minmax": MinMaxObserver, "moving_average": MovingAverageMinMaxObserver}
-        if self.activations == "int8":
-            kinds |= {"histogram": RangeObserver, "mse": LeastErrorObserver, "percentile": PercentileObserver}
-        kind = kinds.get(self.activation_observer, MinMaxObserver)
-        return kind, {"percentile": self.percentile} if kind is PercentileObserver else {}
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
         """What an operator dictates for its result."""
@@ -203,32 +182,27 @@ class QuantizationConfig:
     def weight(self, axis: int) -> QuantizationSpec:
         """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
         limit = 2 ** (self.weight_bits - 1) - 1
-        if self.weight_observer == "mse":
-            least = LeastErrorWeightsPerChannel if self.per_channel else LeastErrorWeights
-            channels = {"ch_axis": axis} if self.per_channel else {}
-            observer = (
-                FakeQuantize.with_args(observer=least, eps=WEIGHT_EPS, **channels)
-                if self.is_qat
-                else least.with_args(eps=WEIGHT_EPS)
-            )
-        elif self.is_qat:
-            kind = MovingAveragePerChannelMinMaxObserver if self.per_channel else MovingAverageMinMaxObserver
+        options: tuple[tuple[str, Any], ...] = ()
+        if self.is_qat and self.weight_observer != "mse":
             # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
             # Not torch's fused kernel, which never goes below a scale of 6.1e-5 where conversion does.
-            # torchao hands the axis on to observers only, and takes axis 0 for fake quantization otherwise.
-            channels = {"ch_axis": axis} if self.per_channel else {}
-            observer = FakeQuantize.with_args(observer=kind, eps=WEIGHT_EPS, averaging_constant=1.0, **channels)
+            observer, options = "moving_average", (("averaging_constant", 1.0),)
         else:
-            plain = PerChannelMinMaxObserver if self.per_channel else MinMaxObserver
-            observer = plain.with_args(eps=WEIGHT_EPS)
+            observer = "mse_weights" if self.weight_observer == "mse" else "minmax"
+        if self.per_channel:
+            observer += "_per_channel"
+            # torchao hands the axis on to observers only, and takes axis 0 for fake quantization otherwise.
+            options += (("ch_axis", axis),) if self.is_qat else ()
         return QuantizationSpec(
             dtype=torch.int8,
             quant_min=-limit,
             quant_max=limit,
             qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
+            observer=observer,
+            eps=WEIGHT_EPS,
             ch_axis=axis if self.per_channel else None,
-            is_dynamic=False,
-            observer_or_fake_quant_ctr=observer,
+            is_fake=self.is_qat,
+            options=options,
         )
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.errors import OptionError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
 from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
 from micronpu.quantize.transforms import add_constant, attribute
 
@@ -100,13 +100,13 @@ def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
         observer = prepared.get_submodule(str(watched.target))
         source = watched.args[0]
         alone = isinstance(source, Node) and source.op == "get_attr" and len(source.users) == len(watched.users) == 1
-        if isinstance(observer, ObserverBase) and alone and attribute(prepared, source) is not None:
+        if is_observer(observer) and alone and attribute(prepared, source) is not None:
             yield node, observer
 
 
 def _source(prepared: GraphModule, node: Any) -> Node:
     """The value behind observers."""
-    while node.op == "call_module" and isinstance(prepared.get_submodule(str(node.target)), ObserverBase):
+    while node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target))):
         node = node.args[0]
     return node  # type: ignore[no-any-return]
 

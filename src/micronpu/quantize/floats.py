@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.frontend.program import aten_overload
+from micronpu.quantize.observers import is_observer
 
 
 class FloatRun(Interpreter):
@@ -25,7 +25,7 @@ class FloatRun(Interpreter):
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: Node) -> Any:
-        if n.op == "call_module" and isinstance(self.module.get_submodule(str(n.target)), ObserverBase):
+        if n.op == "call_module" and is_observer(self.module.get_submodule(str(n.target))):
             result = self.fetch_args_kwargs_from_env(n)[0][0]
         elif n.op == "call_function":
             args, kwargs = self.fetch_args_kwargs_from_env(n)

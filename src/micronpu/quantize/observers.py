@@ -1,25 +1,47 @@
-"""Observers of calibration data, where torchao's own do not serve."""
+"""Observers of calibration data, where torch's own do not serve.
+
+What is special about each is a class beside torch's observer; `micronpu.quantize.pt2e` puts it beside torchao's.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
+from torch import nn
+from torch.ao.quantization.observer import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
 # Candidates for each end of a range; the least error is so flat that more of them change nothing.
 _CANDIDATES = 64
 
 
-class RangeObserver(HistogramObserver):
-    """torchao's histogram of a tensor's values, and from it the range with the least squared error.
+def is_observer(module: nn.Module) -> bool:
+    """Whether a module observes values, and changes none: of torch or of torchao."""
+    return hasattr(module, "calculate_qparams") and not hasattr(module, "fake_quant_enabled")
 
-    torchao looks for the range in steps, each a pass over all bins; a tensor whose values crowd near zero takes
+
+def is_fixed(observer: nn.Module) -> bool:
+    """Whether an observer, of torch or of torchao, has a grid that is dictated."""
+    return type(observer).__name__ == "FixedQParamsObserver"
+
+
+class RangeSearch:
+    """From a histogram of a tensor's values the range with the least squared error.
+
+    Torch looks for the range in steps, each a pass over all bins; a tensor whose values crowd near zero takes
     hundreds of them, and a network of such tensors most of its compile time. Here all ranges are compared at once: the
     values outside of a range [low, high] are clipped to it, and all are rounded to the grid that it is divided into.
 
         error(low, high) = sum (x - low)^2 [x < low] + sum (x - high)^2 [x > high] + n step^2 / 12
     """
+
+    bins: int
+    histogram: torch.Tensor
+    min_val: torch.Tensor
+    max_val: torch.Tensor
+    qscheme: torch.qscheme
+    quant_min: int
+    quant_max: int
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The two ends of the range, scalars of the histogram's type."""
@@ -61,10 +83,10 @@ def _squares(bound: torch.Tensor, moments: list[torch.Tensor]) -> torch.Tensor:
     return (squares - 2 * bound * total + bound**2 * number).clamp(min=0.0)
 
 
-class LeastErrorObserver(RangeObserver):
-    """As `RangeObserver`, with the error that rounding really makes.
+class LeastErrorSearch(RangeSearch):
+    """As `RangeSearch`, with the error that rounding really makes.
 
-    `RangeObserver` takes the values to be spread evenly over a step. After a ReLU half of them are zero, which every
+    `RangeSearch` takes the values to be spread evenly over a step. After a ReLU half of them are zero, which every
     grid holds exactly; an average of few inputs has few different values. Here each bin is rounded to each grid.
 
         error(low, high) = sum over bins of count * (x - round(x))^2, x being the bin's middle, or zero itself
@@ -75,7 +97,7 @@ class LeastErrorObserver(RangeObserver):
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
         self.zeros += int((x_orig == 0).sum())
-        result: torch.Tensor = super().forward(x_orig)
+        result: torch.Tensor = super().forward(x_orig)  # type: ignore[misc]
         return result
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +137,7 @@ def _errors(
     return (count * (rounded * step - values) ** 2).sum(1)
 
 
-class PercentileObserver(RangeObserver):
+class PercentileSearch(RangeSearch):
     """The range that leaves the same small share of the values outside at either end, whatever that costs.
 
     Args:
@@ -140,7 +162,7 @@ class PercentileObserver(RangeObserver):
         return torch.tensor(ends[0]).to(self.min_val), torch.tensor(ends[1]).to(self.max_val)
 
 
-class LeastErrorWeights(MinMaxObserver):
+class WeightSearch:
     """The symmetric range of a weight tensor with the least squared error.
 
     A single large weight makes the steps of all others large. Ranges from all to a fifth of the largest weight are
@@ -149,6 +171,7 @@ class LeastErrorWeights(MinMaxObserver):
         error(range) = sum (w - clip(round(w / step), -n, n) * step)^2, step = range / n, n = quant_max
     """
 
+    quant_max: int
     _seen: tuple[int, int] | None = None
 
     def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
@@ -161,8 +184,11 @@ class LeastErrorWeights(MinMaxObserver):
         return x_orig
 
 
-class LeastErrorWeightsPerChannel(PerChannelMinMaxObserver):
-    """As `LeastErrorWeights`, with a range for each channel."""
+class ChannelSearch:
+    """As `WeightSearch`, with a range for each channel."""
+
+    quant_max: int
+    ch_axis: int
 
     _seen: tuple[int, int] | None = None
 
@@ -193,3 +219,23 @@ def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
         better = error < least
         best, least = torch.where(better, limit, best), torch.where(better, error, least)
     return best
+
+
+class RangeObserver(RangeSearch, HistogramObserver):
+    """The histogram with `RangeSearch`."""
+
+
+class LeastErrorObserver(LeastErrorSearch, HistogramObserver):
+    """The histogram with `LeastErrorSearch`."""
+
+
+class PercentileObserver(PercentileSearch, HistogramObserver):
+    """The histogram with `PercentileSearch`."""
+
+
+class LeastErrorWeights(WeightSearch, MinMaxObserver):
+    """One range with `WeightSearch`."""
+
+
+class LeastErrorWeightsPerChannel(ChannelSearch, PerChannelMinMaxObserver):
+    """A range for each channel with `ChannelSearch`."""

@@ -8,12 +8,10 @@ from typing import Any
 
 from torch import nn
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantizer import Quantizer
 from typing_extensions import Self
 
 from micronpu.errors import OptionError
 from micronpu.ir.way import Capabilities
-from micronpu.quantize import shims
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
     Activations,
@@ -28,14 +26,15 @@ from micronpu.quantize.config import (
 )
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
-from micronpu.quantize.qat import share_ranges
-from micronpu.quantize.simulate import reveal, simulate_batch_norms
+from micronpu.quantize.hidden import reveal
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
 
+_ASKED = ("transform_for_annotation", "annotate", "validate", "prepare_obs_or_fq_callback", "rewritten", "annotated")
 
-class StaticQuantizer(Quantizer):
+
+class StaticQuantizer:
     """Static quantization for `prepare_pt2e` or `prepare_qat_pt2e`, and `convert_pt2e`.
 
     Activations are int8, asymmetric with one scale per tensor, weights symmetric in [-127, 127] with one scale per
@@ -72,7 +71,6 @@ class StaticQuantizer(Quantizer):
         activations: Activations = "int8",
         io: Activations | None = None,
     ) -> None:
-        super().__init__()
         self.is_qat = bool(is_qat)
         self._open = False
         self.disabled_rewrites = check_rewrites(disabled_rewrites)
@@ -190,23 +188,43 @@ class StaticQuantizer(Quantizer):
             OptionError: a setting names something that is not in the model.
             ModelError: the model has states, and `prepare_pt2e` was called with it directly.
         """
+        from micronpu.quantize import shims
+
+        shims.apply()
+        return self.rewritten(model)
+
+    def rewritten(self, model: GraphModule) -> GraphModule:
+        """As `transform_for_annotation`, without torchao unless it is for training."""
         check_lifted(model)
         self.settings.find(model)
         self.settings.check(model)
         stamp(model, self.settings)
-        shims.apply()
         if self.settings.corrections.equalize:
             equalize(model)
         if self.is_qat:
+            from micronpu.quantize.simulate import simulate_batch_norms
+
             model.meta[IN_TRAINING] = True
             simulate_batch_norms(model, self._config_of)
         return prepare_for_annotation(model, self.disabled_rewrites, self.capabilities)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
+        from micronpu.quantize.pt2e import hand_over
+
+        hand_over(self.annotated(model))
+        return model
+
+    def annotated(self, model: GraphModule) -> GraphModule:
+        """As `annotate`, in our own terms."""
         annotate(model, self._config_of, capabilities=self.capabilities, io=self.settings.io)
         reveal(model)
         return model
+
+    @classmethod
+    def is_ours(cls) -> bool:
+        """Whether the class leaves to this one what torchao asks a quantizer for."""
+        return all(getattr(cls, name) is getattr(StaticQuantizer, name) for name in _ASKED)
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: an annotation that the target cannot use shows in the delegation report."""
@@ -214,6 +232,8 @@ class StaticQuantizer(Quantizer):
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
         """States get one grid; QAT: tensors that share a grid share its range."""
         if self.is_qat:
+            from micronpu.quantize.qat import share_ranges
+
             share_ranges(edge_or_node_to_obs_or_fq)
         join_grids(model, edge_or_node_to_obs_or_fq)
 

@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import ObserverBase
 
 from micronpu.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.hidden import hidden_batch_norm
+from micronpu.quantize.pt2e import ObserverBase
 from micronpu.quantize.transforms import attribute
 
 aten = torch.ops.aten
@@ -85,12 +86,6 @@ def frozen_bias(
 def identity_weight(mean: torch.Tensor, rank: int) -> torch.Tensor:
     """Weights [C, 1, ...] of a depthwise convolution that changes nothing."""
     return torch.ones([mean.numel()] + [1] * (rank - 1), dtype=mean.dtype, device=mean.device)
-
-
-def hidden_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """A batch norm under a name that no rewrite before annotation takes it for; `reveal` gives it back."""
-    result: torch.Tensor = aten.batch_norm.default(x, *rest)
-    return result
 
 
 class Unfold(ObserverBase):
@@ -297,22 +292,3 @@ def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Any, ...
         number += 1
     model.add_submodule(f"{prefix}_{number}", module)
     return model.graph.call_module(f"{prefix}_{number}", args)
-
-
-def batch_norm_behind(layer: Node) -> Node | None:
-    """The simulated batch norm that takes the result of a layer, between the rewrite and `reveal`, or None."""
-    if len(layer.users) != 1:
-        return None
-    (unfold,) = layer.users
-    if unfold.op != "call_module" or len(unfold.users) != 1:
-        return None
-    (norm,) = unfold.users
-    return norm if norm.target is hidden_batch_norm else None
-
-
-def reveal(model: GraphModule) -> None:
-    """Turns hidden batch norms back into ATen's, which torchao switches between training and evaluation."""
-    for node in model.graph.nodes:
-        if node.target is hidden_batch_norm:
-            node.target = aten.batch_norm.default
-    model.recompile()

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import FixedQParamsObserver
-from torchao.quantization.pt2e.quantizer import QuantizationAnnotation
 
 from micronpu.errors import ModelError
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import State, is_write, states_of
 from micronpu.quantize.config import QuantizationConfig
-
-_ANNOTATION = "quantization_annotation"
+from micronpu.quantize.observers import is_fixed
+from micronpu.quantize.specs import KEY as _ANNOTATION
+from micronpu.quantize.specs import QuantizationAnnotation
 
 
 def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
@@ -59,7 +58,7 @@ def annotate_states(model: GraphModule, config_of: Callable[[Node], Quantization
     for state, holder, value in state_ends(model):
         config = config_of(value)
         if config is not None and state.initial.dtype is torch.float32:
-            holder.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation, _annotated=True)
+            holder.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation)
 
 
 def annotate_new_values(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
@@ -71,9 +70,9 @@ def annotate_new_values(model: GraphModule, config_of: Callable[[Node], Quantiza
         if _ANNOTATION not in holder.meta or config is None or (known is not None and known.output_qspec is not None):
             continue
         if value.op == "placeholder":
-            value.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation, _annotated=True)
+            value.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation)
             continue
-        edges = output.meta.setdefault(_ANNOTATION, QuantizationAnnotation(input_qspec_map={}, _annotated=True))
+        edges = output.meta.setdefault(_ANNOTATION, QuantizationAnnotation())
         edges.input_qspec_map.setdefault(value, config.border_activation)
 
 
@@ -106,7 +105,7 @@ def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
     found = ""
     if old.dtype is not new.dtype:
         found = f"{_name(old.dtype)} in and {_name(new.dtype)} out"
-    fixed = [o for o in (old, new) if isinstance(o, FixedQParamsObserver)]
+    fixed = [o for o in (old, new) if is_fixed(o)]
     if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
         found = (
             f"on a grid of {float(old.scale):.4g} in and {float(new.scale):.4g} out, both of which operators dictate"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+
+Train = Callable[[nn.Module], Any]
+"""Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
 
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 

@@ -13,8 +13,10 @@ from torch.fx import GraphModule, Node
 from micronpu.errors import ModelError
 from micronpu.frontend.program import arguments, overload_name, static_shape
 from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
-from micronpu.quantize.qat import Train, finished, train_prepared
+from micronpu.quantize.converted import finished
+from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.training import Train
 from micronpu.quantize.transforms import fold_batch_norms
 from micronpu.recipes.lowering import layout_of
 

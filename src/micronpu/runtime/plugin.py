@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.quiet import quiet
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
 from micronpu.runtime.build import build_plugin, find_executorch
 from micronpu.runtime.check import CarriedReference, StreamCheck
@@ -296,8 +297,9 @@ def load_plugin(*, torch: bool = True) -> Plugin:
         path = build_plugin() if _loaded is None else _loaded.path
         try:
             if torch and not _with_torch:
-                import executorch.extension.pybindings.portable_lib
-                import executorch.kernels.quantized  # noqa: F401  (registers the out variants of q and dq)
+                with quiet():
+                    import executorch.extension.pybindings.portable_lib
+                    import executorch.kernels.quantized  # noqa: F401  (registers the out variants of q and dq)
 
                 _with_torch = True
             elif _loaded is None:

@@ -18,7 +18,7 @@ from micronpu.frontend.checks import check_evaluation_mode, check_listener, chec
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.states import lift, states_of
 from micronpu.quantize.calibrate import calibration_batches, graph_module
-from micronpu.quantize.qat import EXPORTED, export_for_training, is_float
+from micronpu.quantize.converted import EXPORTED, export_for_training, is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.transforms import fold_batch_norms
 from micronpu.quiet import quiet

@@ -1,0 +1,433 @@
+"""Post-training quantization of our own annotations: observers in, calibration, quantize and dequantize in their place.
+
+What `prepare_pt2e` and `convert_pt2e` make of them, node by node and name by name, which tests compare; without
+torchao, whose import takes as long as a small network's compilation.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch.ao.quantization.observer import (
+    FixedQParamsObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    ObserverBase,
+    PerChannelMinMaxObserver,
+)
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.fx.traceback import NodeSource, NodeSourceAction
+
+from micronpu.errors import InternalError
+from micronpu.frontend.program import overload_name, qualified_name
+from micronpu.quantize.observers import (
+    LeastErrorObserver,
+    LeastErrorWeights,
+    LeastErrorWeightsPerChannel,
+    PercentileObserver,
+    RangeObserver,
+)
+from micronpu.quantize.specs import (
+    KEY,
+    FixedQParamsQuantizationSpec,
+    Place,
+    QuantizationAnnotation,
+    QuantizationSpec,
+    SharedQuantizationSpec,
+    Spec,
+    noted,
+)
+from micronpu.quantize.transforms import constant_nodes
+
+_OBSERVERS: dict[str, Callable[..., ObserverBase]] = {
+    "histogram": RangeObserver,
+    "minmax": MinMaxObserver,
+    "moving_average": MovingAverageMinMaxObserver,
+    "minmax_per_channel": PerChannelMinMaxObserver,
+    "mse": LeastErrorObserver,
+    "percentile": PercentileObserver,
+    "mse_weights": LeastErrorWeights,
+    "mse_weights_per_channel": LeastErrorWeightsPerChannel,
+}
+_decomposed = torch.ops.quantized_decomposed
+_QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
+_DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
+_SIZES = ("sym_size.int", "sym_size.default")
+# Between a weight and its quantize; they keep the weight's place in the user's source.
+_MOVES = (
+    "flatten.using_ints", "permute.default", "permute_copy.default", "slice_copy.Tensor", "squeeze.dim",
+    "squeeze_copy.dim", "transpose.int", "view_copy.default", "view.default",
+)  # fmt: skip
+_SCOPES = "micronpu_scopes"
+
+Observers: TypeAlias = "dict[Place, ObserverBase]"
+
+
+def takes(model: GraphModule) -> bool:
+    """Whether a float model has nothing in it that torchao treats apart: batch norms, writes in place, control flow."""
+    for node in model.graph.nodes:
+        if node.op == "call_module":
+            return False
+        if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return False
+        name = overload_name(node) or qualified_name(node)
+        if "batch_norm" in name or "copy_." in name or "put_" in name:
+            return False
+        if node.target._schema.is_mutable and _is_attribute(node.args[:1]):
+            return False
+    return True
+
+
+def _is_attribute(args: Any) -> bool:
+    return any(isinstance(a, Node) and a.op == "get_attr" for a in args)
+
+
+def scopes(model: GraphModule) -> dict[str, str]:
+    """By the name of a node the last part of its module's path, after which torchao calls constants of its making."""
+    found = {}
+    for node in model.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        found[node.name] = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
+    return found
+
+
+def is_prepared(model: GraphModule) -> bool:
+    """Whether a module has the observers of `prepared` in it."""
+    return _SCOPES in model.meta
+
+
+# ---------------------------------------------------------------- observers
+
+
+def prepared(
+    model: GraphModule, names: Mapping[str, str], settle: Callable[[GraphModule, Observers], None] | None = None
+) -> GraphModule:
+    """An annotated model with observers in it; the graph is changed in place.
+
+    Args:
+        names: `scopes` of the model before it was rewritten.
+        settle: may put other observers into the places.
+    """
+    notes = noted(model.graph.nodes)
+    specs: dict[Place, Spec] = {}
+    for node, note in notes.items():
+        for operand, spec in note.input_qspec_map.items():
+            specs[operand, node] = spec
+        if note.output_qspec is not None:
+            specs[node] = note.output_qspec
+    groups = _groups(specs)
+    observers: Observers = {}
+    by_group: Observers = {}
+    for place, spec in specs.items():
+        if groups[place] not in by_group:
+            by_group[groups[place]] = _observer(spec, observers)
+        observers[place] = by_group[groups[place]]
+    if settle is not None:
+        settle(model, observers)
+    inserter = _Inserter(model, observers)
+    for node in list(notes):
+        inserter.observe(node)
+    made = GraphModule(model, model.graph)
+    made.meta[_SCOPES] = dict(names)
+    return made
+
+
+def _observer(spec: Spec, observers: Observers) -> ObserverBase:
+    if isinstance(spec, SharedQuantizationSpec):
+        return observers[spec.edge_or_node]
+    if isinstance(spec, FixedQParamsQuantizationSpec):
+        return FixedQParamsObserver(**{f.name: getattr(spec, f.name) for f in fields(spec)})
+    axis = {"ch_axis": spec.ch_axis} if spec.observer.endswith("_per_channel") else {}
+    return _OBSERVERS[spec.observer](
+        dtype=spec.dtype,
+        quant_min=spec.quant_min,
+        quant_max=spec.quant_max,
+        qscheme=spec.qscheme,
+        is_dynamic=False,
+        eps=spec.eps,
+        **axis,
+        **dict(spec.options),
+    )
+
+
+def _groups(specs: Mapping[Place, Spec]) -> dict[Place, Place]:
+    """For each place the one that stands for all that are on its grid.
+
+    A place is on the grid of the one that its spec names; and what a node reads on that of what others read of the same
+    tensor, and on that of the tensor itself, where the specs agree.
+    """
+    parents: dict[Place, Place] = {place: place for place in specs}
+
+    def root(place: Place) -> Place:
+        while parents[place] != place:
+            place = parents[place]
+        return place
+
+    def unite(parent: Place, child: Place) -> None:
+        above, below = root(parent), root(child)
+        spec = specs[above]
+        if isinstance(spec, SharedQuantizationSpec) and spec.edge_or_node == below:
+            parents[above] = below  # the other way would be a circle
+        else:
+            parents[below] = above
+
+    def settled(spec: Spec) -> Spec:
+        while isinstance(spec, SharedQuantizationSpec):
+            spec = specs[root(spec.edge_or_node)]
+        return spec
+
+    for place, spec in specs.items():
+        if isinstance(place, tuple):
+            operand, reader = place
+            own = settled(spec)
+            others: list[Place] = [(operand, user) for user in operand.users if user is not reader]
+            for other in (*others, operand):
+                if other in specs and _agree(settled(specs[other]), own):
+                    unite(other, place)
+        if isinstance(spec, SharedQuantizationSpec):
+            unite(spec.edge_or_node, place)
+    return {place: root(place) for place in parents}
+
+
+def _agree(one: Spec, other: Spec) -> bool:
+    """Whether two specs mean the same grid, however its range is learnt."""
+    if type(one) is not type(other):
+        return False
+    names = ["dtype", "quant_min", "quant_max", "qscheme"]
+    names += ["ch_axis"] if isinstance(one, QuantizationSpec) else ["scale", "zero_point"]
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+class _Inserter:
+    """Puts calls of observers into a graph, in place."""
+
+    def __init__(self, model: GraphModule, observers: Observers) -> None:
+        self._model = model
+        self._observers = observers
+        self._modules: dict[Node, ObserverBase] = {}
+        self._count = 0
+
+    def observe(self, node: Node) -> None:
+        """Observes what an annotated node reads, and what it gives."""
+        node.args = tuple(self._observed(node, argument) for argument in node.args)
+        if not isinstance(node.meta.get("val"), torch._subclasses.FakeTensor) or node not in self._observers:
+            return
+        made = self._insert(node, self._observers[node])
+        if "from_node" in node.meta:
+            made.meta["from_node"] = node.meta["from_node"]
+        for user in list(node.users):
+            if user is not made:
+                user.replace_input_with(node, made)
+
+    def _observed(self, node: Node, argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return type(argument)([self._observed(node, inner) for inner in argument])
+        if not isinstance(argument, Node):
+            return argument
+        source = argument
+        while source in self._modules:
+            (source,) = source.all_input_nodes
+        observer = self._observers.get((source, node))
+        if observer is None or observer is self._observers.get(source):
+            return argument
+        for user in argument.users:
+            if self._modules.get(user) is observer:
+                return user
+        return self._insert(argument, observer)
+
+    def _insert(self, node: Node, observer: ObserverBase) -> Node:
+        while hasattr(self._model, name := f"activation_post_process_{self._count}"):
+            self._count += 1
+        self._model.add_module(name, observer)
+        with self._model.graph.inserting_after(node):
+            made = self._model.graph.create_node("call_module", name, (node,), {})
+        self._modules[made] = observer
+        return made
+
+
+# ---------------------------------------------------------------- conversion
+
+
+def converted(model: GraphModule) -> GraphModule:
+    """A calibrated model with quantize and dequantize in the place of observers; the graph is changed in place."""
+    names: dict[str, str] = model.meta.pop(_SCOPES)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for node in list(model.graph.nodes):
+        if node.op == "call_module":
+            _convert(model, node, modules[str(node.target)], names)
+    model.graph.eliminate_dead_code()
+    made = GraphModule(model, model.graph)
+    made.delete_all_unused_submodules()
+    _split_dequantizes(made)
+    for node, note in noted(made.graph.nodes).items():
+        _keep_places(node, note)
+    _fold_weights(made)
+    for mode in ("train", "eval"):
+        setattr(made, mode, types.MethodType(_refuse(mode), made))
+    return made
+
+
+def _refuse(mode: str) -> Any:
+    def refuse(self: GraphModule, *_: Any) -> NoReturn:
+        raise NotImplementedError(f"Calling {mode}() is not supported yet.")
+
+    return refuse
+
+
+def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, str]) -> None:
+    """x -> observer -> y        x -> quantize -> dequantize -> y"""
+    graph, source = model.graph, node.args[0]
+    assert isinstance(source, Node)
+    scale, zero_point = observer.calculate_qparams()
+    per_channel = observer.qscheme == torch.per_channel_symmetric
+    with graph.inserting_before(node):
+        numbers: list[Any]
+        if per_channel:
+            prefix = names.get(source.name, "")
+            grid = [_buffer(model, f"{prefix}_scale_", scale), _buffer(model, f"{prefix}_zero_point_", zero_point)]
+            numbers = [*grid, int(observer.ch_axis)]
+        else:
+            numbers = [float(scale), int(zero_point)]
+        numbers += [observer.quant_min, observer.quant_max, observer.dtype]
+        quantized = graph.call_function(_QUANTIZE[per_channel], (source, *numbers))
+        quantized.meta["from_node"] = _origin(node)
+        value = source.meta.get("val")
+        dtype = torch.float32 if value is None else value.dtype
+        options = {} if dtype == torch.float32 else {"out_dtype": dtype}
+        dequantized = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
+        node.replace_all_uses_with(dequantized)
+        dequantized.meta["from_node"] = _origin(node)
+        graph.erase_node(node)
+
+
+def _origin(node: Node) -> list[NodeSource]:
+    return [NodeSource(node, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])]
+
+
+def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:
+    prefix, number = prefix.replace(".", "_"), 0
+    while hasattr(model, f"{prefix}{number}"):
+        number += 1
+    model.register_buffer(f"{prefix}{number}", value.detach().clone())
+    return model.graph.create_node("get_attr", f"{prefix}{number}")
+
+
+def _readers(node: Node) -> list[Node]:
+    return [user for user in node.users if overload_name(user) not in _SIZES]
+
+
+def _split_dequantizes(model: GraphModule) -> None:
+    """Gives every annotated reader a dequantize of its own."""
+    for node in model.graph.nodes:
+        if node.target not in _DEQUANTIZE or len(readers := _readers(node)) <= 1:
+            continue
+        for user in readers:
+            note = user.meta.get(KEY)
+            if not isinstance(note, QuantizationAnnotation) or not (note.input_qspec_map or note.output_qspec):
+                continue
+            with model.graph.inserting_after(node):
+                own: Node = model.graph.node_copy(node)
+
+            def exchanged(n: Node, node: Node = node, own: Node = own) -> Node:
+                return own if n is node else n
+
+            user.args, user.kwargs = map_arg(user.args, exchanged), map_arg(user.kwargs, exchanged)
+    model.graph.eliminate_dead_code()
+    model.recompile()
+
+
+def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
+    """Hands the line of the user's source on: to the dequantizes before a node and the quantize behind it."""
+    for operand in note.input_qspec_map:
+        dequantize = next((a for a in node.args if isinstance(a, Node) and _stems_from(a, operand)), None)
+        if dequantize is None:
+            continue
+        quantize = dequantize.args[0]
+        if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
+            continue
+        way, source = [quantize], quantize.args[0]
+        while isinstance(source, Node) and overload_name(source) in _MOVES:
+            way.append(source)
+            source = source.args[0]
+        if isinstance(source, Node) and source.op == "get_attr":
+            for step in way:
+                _copy_place(source, step)
+        _copy_place(node, dequantize)
+    if note.output_qspec is not None and (users := _readers(node)) and users[-1].target in _QUANTIZE:
+        _copy_place(node, users[-1])
+
+
+def _stems_from(node: Node, operand: Node) -> bool:
+    if node.target not in _DEQUANTIZE:
+        return False
+    while node.target in _QUANTIZE or node.target in _DEQUANTIZE:
+        (node,) = node.all_input_nodes[:1]
+    return node is operand
+
+
+def _copy_place(source: Node, target: Node) -> None:
+    for key in ("stack_trace", "quantization_tag"):
+        if key in source.meta:
+            target.meta[key] = source.meta[key]
+
+
+def _fold_weights(model: GraphModule) -> None:
+    """weights -> quantize        integers"""
+    constants = _without_dequantized(model)
+    count = 0
+    for node in list(model.graph.nodes):
+        if node.target not in _QUANTIZE or not isinstance(node.args[0], Node) or node.args[0] not in constants:
+            continue
+        with torch.no_grad():
+            value = _evaluate(model, node)
+        while hasattr(model, name := f"_frozen_param{count}"):
+            count += 1
+        with model.graph.inserting_before(node):
+            made = model.graph.create_node("get_attr", name, (), {})
+        node.replace_all_uses_with(made)
+        made.meta.update(node.meta)
+        model.graph.erase_node(node)
+        made.name = node.name
+        model.register_buffer(name, value)
+    model.graph.eliminate_dead_code()
+    for node in model.graph.find_nodes(op="get_attr"):
+        if not node.users:
+            if hasattr(model, str(node.target)):
+                delattr(model, str(node.target))
+            model.graph.erase_node(node)
+    model.graph.lint()
+    model.recompile()
+
+
+def _without_dequantized(model: GraphModule) -> set[Node]:
+    """Constants that no dequantize is on the way to."""
+    constants = constant_nodes(model)
+    found: set[Node] = set()
+    for node in model.graph.nodes:
+        if node in constants and node.target not in _DEQUANTIZE and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _evaluate(model: GraphModule, value: Any) -> Any:
+    """Value of an argument that depends on constants alone."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_evaluate(model, inner) for inner in value])
+    if not isinstance(value, Node):
+        return value
+    if value.op == "get_attr":
+        found: Any = model
+        for part in str(value.target).split("."):
+            found = getattr(found, part)
+        return found.detach() if isinstance(found, torch.Tensor) else found
+    if value.op != "call_function" or not callable(value.target):
+        raise InternalError(f"`{value.name}` is no constant.")
+    arguments = [_evaluate(model, a) for a in value.args]
+    return value.target(*arguments, **{key: _evaluate(model, a) for key, a in value.kwargs.items()})

@@ -1,0 +1,111 @@
+"""torchao: for training, for quantizers of others, and for those who call `prepare_pt2e` themselves.
+
+The only module that imports it, and whatever imports this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import GraphModule
+
+from micronpu.quantize import shims
+from micronpu.quantize.observers import ChannelSearch, LeastErrorSearch, PercentileSearch, RangeSearch, WeightSearch
+from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
+
+shims.import_torchao()
+
+from torchao.quantization import pt2e as theirs  # noqa: E402
+from torchao.quantization.pt2e import (  # noqa: E402
+    FakeQuantize,
+    FakeQuantizeBase,
+    MovingAverageMinMaxObserver,
+    ObserverBase,
+    quantizer,
+)
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e  # noqa: E402
+
+__all__ = [
+    "FakeQuantize",
+    "FakeQuantizeBase",
+    "MovingAverageMinMaxObserver",
+    "ObserverBase",
+    "convert_pt2e",
+    "hand_over",
+    "prepare_pt2e",
+    "prepare_qat_pt2e",
+]
+
+
+class RangeObserver(RangeSearch, theirs.HistogramObserver):
+    """torchao's histogram with `RangeSearch`."""
+
+
+class LeastErrorObserver(LeastErrorSearch, theirs.HistogramObserver):
+    """torchao's histogram with `LeastErrorSearch`."""
+
+
+class PercentileObserver(PercentileSearch, theirs.HistogramObserver):
+    """torchao's histogram with `PercentileSearch`."""
+
+
+class LeastErrorWeights(WeightSearch, theirs.MinMaxObserver):
+    """One range with `WeightSearch`."""
+
+
+class LeastErrorWeightsPerChannel(ChannelSearch, theirs.PerChannelMinMaxObserver):
+    """A range for each channel with `ChannelSearch`."""
+
+
+_OBSERVERS = {
+    "histogram": RangeObserver,
+    "mse": LeastErrorObserver,
+    "percentile": PercentileObserver,
+    "mse_weights": LeastErrorWeights,
+    "mse_weights_per_channel": LeastErrorWeightsPerChannel,
+    "minmax": theirs.MinMaxObserver,
+    "moving_average": theirs.MovingAverageMinMaxObserver,
+    "minmax_per_channel": theirs.PerChannelMinMaxObserver,
+    "moving_average_per_channel": theirs.MovingAveragePerChannelMinMaxObserver,
+}
+
+
+def hand_over(model: GraphModule) -> None:
+    """Writes the annotations of a model as torchao reads them, in place."""
+    for node, own in noted(model.graph.nodes).items():
+        node.meta["quantization_annotation"] = quantizer.QuantizationAnnotation(
+            input_qspec_map={operand: _spec(spec) for operand, spec in own.input_qspec_map.items()},
+            output_qspec=_spec(own.output_qspec),
+            _annotated=True,
+        )
+
+
+def _spec(spec: Any) -> Any:
+    if isinstance(spec, SharedQuantizationSpec):
+        return quantizer.SharedQuantizationSpec(spec.edge_or_node)
+    if isinstance(spec, FixedQParamsQuantizationSpec):
+        return quantizer.FixedQParamsQuantizationSpec(
+            dtype=spec.dtype,
+            scale=spec.scale,
+            zero_point=spec.zero_point,
+            quant_min=spec.quant_min,
+            quant_max=spec.quant_max,
+            qscheme=spec.qscheme,
+        )
+    if not isinstance(spec, QuantizationSpec):
+        return spec
+    kind, options = _OBSERVERS[spec.observer], dict(spec.options)
+    made = (
+        FakeQuantize.with_args(observer=kind, eps=spec.eps, **options)
+        if spec.is_fake
+        else kind.with_args(eps=spec.eps, **options)
+    )
+    return quantizer.QuantizationSpec(
+        dtype=spec.dtype,
+        quant_min=spec.quant_min,
+        quant_max=spec.quant_max,
+        qscheme=spec.qscheme,
+        ch_axis=spec.ch_axis,
+        is_dynamic=spec.is_dynamic,
+        observer_or_fake_quant_ctr=made,
+    )

@@ -1,0 +1,111 @@
+"""Post-training quantization without torchao makes what torchao makes, node by node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from tests.compile.random_networks import RandomNetwork
+from torch import nn
+
+from micronpu.errors import MicroNpuError
+from micronpu.frontend.export import export
+from micronpu.frontend.program import origin_of
+from micronpu.quantize import post_training
+from micronpu.quantize.calibrate import graph_module, quantize
+from micronpu.targets.registry import device_for
+
+
+def described(module: Any) -> tuple[str, dict[str, Any], list[str]]:
+    """The graph with names, targets and arguments, the tensors that it reads, and the lines that nodes stem from."""
+    tensors = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = module
+            for part in node.target.split("."):
+                value = getattr(value, part)
+            tensors[node.target] = value
+    return str(module.graph), tensors, [origin_of(node).source for node in module.graph.nodes]
+
+
+def assert_alike(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], target: str, **choices: Any) -> None:
+    found = []
+    for own in (True, False):
+        quantizer = device_for(target).quantizer(**choices)
+        with pytest.MonkeyPatch.context() as patch:
+            if not own:
+                patch.setattr(post_training, "takes", lambda module: False)
+            found.append(described(quantize(graph_module(export(model, batches[0])), [batches], quantizer)))
+    (graph, tensors, lines), (wanted, wanted_tensors, wanted_lines) = found
+    assert graph == wanted
+    assert tensors.keys() == wanted_tensors.keys()
+    for name, value in tensors.items():
+        assert torch.equal(value, wanted_tensors[name]), name
+    assert lines == wanted_lines
+
+
+@pytest.mark.parametrize(
+    ("target", "choices"),
+    [
+        ("imxrt700", {}),
+        ("imxrt700", {"per_channel": False, "io": "int8"}),
+        ("ethos-u85-256", {"activations": "int16"}),
+        ("cortex-m55", {"io": "int8"}),
+    ],
+)
+def test_random_networks_are_quantized_alike(target: str, choices: dict[str, Any]) -> None:
+    compared = 0
+    for seed in range(12):
+        network = RandomNetwork(seed + 12 * len(choices), 8, wide=True)
+        if not post_training.takes(graph_module(export(network, network.example))):
+            continue
+        try:
+            assert_alike(network, [network.inputs(i) for i in range(3)], target, **choices)
+            compared += 1
+        except MicroNpuError:
+            continue
+    assert compared >= 8
+
+
+class Joined(nn.Module):
+    """Concatenations of the same values in two orders, a value that two layers read, fixed grids, a shared weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+        self.norm = nn.BatchNorm2d(4)
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a, b = self.norm(self.one(x)), torch.sigmoid(self.two(x))
+        y = torch.cat([torch.cat([a, b], 1), torch.cat([b, a], 1)], 2).mean((2, 3))
+        return torch.softmax(self.last(y) + self.last(self.last(y)), 1), y.reshape(2, 4), x + x
+
+
+def test_values_that_share_a_grid_share_it_both_ways() -> None:
+    assert_alike(Joined().eval(), [(torch.randn(1, 3, 5, 5),) for _ in range(3)], "imxrt700")
+
+
+_MODULES = """
+import sys, torch, micronpu
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+x = torch.randn(1, 3, 8, 8)
+if sys.argv[1] == "check":
+    micronpu.check(model.eval(), (x,), sys.argv[2])
+else:
+    micronpu.compile(model.eval(), (x,), sys.argv[2], calibration=[x])
+heavy = ("torchao", "executorch.exir", "torch._inductor.lowering", "torch._inductor.pattern_matcher")
+print(sorted(m for m in sys.modules if m.startswith(heavy)))
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "compile"])
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
+def test_the_default_way_imports_no_torchao_and_no_compiler_of_executorch(command: str, target: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _MODULES, command, target], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+    assert done.stderr == ""
