@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from micronpu.accuracy.blame import blame
     from micronpu.accuracy.evaluate import evaluate
     from micronpu.accuracy.fix import fix
+    from micronpu.accuracy.numeric_gap import NumericGap
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
     from micronpu.compiler.program import CompiledProgram
@@ -35,6 +36,7 @@ __all__ = [
     "Budgets",
     "CompiledProgram",
     "MicroNpuError",
+    "NumericGap",
     "blame",
     "Sparsified",
     "SparsityOptions",
@@ -52,6 +54,7 @@ __all__ = [
 
 _HOMES = {
     "Budgets": "report.budgets",
+    "NumericGap": "accuracy.numeric_gap",
     "CompiledProgram": "compiler.program",
     "blame": "accuracy.blame",
     "check": "compiler.compile:check_model",

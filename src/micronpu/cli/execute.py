@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
-from micronpu.errors import ModelError
-from micronpu.files import check_folder, read_file, write_file
+from micronpu.errors import ModelError, OptionError
+from micronpu.files import check_folder, check_writable, read_file, write_file
 from micronpu.report.rows import plural
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from micronpu.runtime import ArrayProgram
+    from micronpu.runtime import ArrayProgram, RunOptions
 
     Array = npt.NDArray[np.generic]
 
@@ -41,6 +41,7 @@ def run_program(
     check: bool = False,
     isolated: bool | None = None,
     time_limit: float | None = None,
+    profile: Path | None = None,
     listener: Listener,
 ) -> list[str]:
     """Runs a program on arrays from files.
@@ -51,6 +52,7 @@ def run_program(
         rows: whether the inputs hold a row for each of many runs.
         check, isolated: see `RunOptions`.
         time_limit: the same; 0 for no limit, None for the usual one.
+        profile: where an ETDump goes, and the recorded values beside it.
 
     Returns:
         Lines for the user: each output's type, shape and values, and what was written.
@@ -60,12 +62,17 @@ def run_program(
     """
     if folder is not None:
         check_folder(folder)
+    if profile is not None:
+        if rows:
+            raise OptionError("--profile records one run, and --rows asks for many.", hint="leave out one of them")
+        check_writable(profile)
     _check_program(path)
     arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     listener("load", 0.0)
     import numpy as np
 
     from micronpu.runtime import ArrayProgram, RunOptions
+    from micronpu.runtime.program import VALUES
 
     options = RunOptions(fast=fast, check=check, isolated=isolated)
     if time_limit is not None:
@@ -86,7 +93,11 @@ def run_program(
         for name, array in arrays:
             _check_type(name, array)
         given = [array for _, array in arrays]
-        results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
+        if profile is not None:
+            results = _profiled(path, options, given, profile)
+            notes.append(f"Wrote {profile} and {profile}{VALUES}.")
+        else:
+            results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
         notes += [
             f"The command stream computes what its graph does: all outputs, and {c.equal} of {c.steps} operations that "
             "could be told apart."
@@ -106,6 +117,17 @@ def run_program(
         np.save(memory, np.asarray(result))
         lines.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
     return lines
+
+
+def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:
+    """One recorded run; outputs as arrays."""
+    import torch
+
+    from micronpu.runtime import HostProgram
+
+    with HostProgram(path, options) as program:
+        results = program.record(*(torch.from_numpy(np_array.copy()) for np_array in arrays), path=etdump)
+    return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
 
 
 def _check_program(path: Path) -> None:

@@ -450,6 +450,14 @@ def run(
             show_default="600",
         ),
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write an ETDump of the run for ExecuTorch's Inspector, and what each operation wrote as PATH.values.",
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
@@ -465,6 +473,7 @@ def run(
             check=check,
             isolated=isolated,
             time_limit=time_limit,
+            profile=profile,
             listener=listener,
         )
     out = console.output()

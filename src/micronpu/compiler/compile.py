@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
@@ -22,6 +24,7 @@ from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, first_line
+from micronpu.files import check_writable
 from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
@@ -112,6 +115,7 @@ def compile_model(
     held_out: int | None = None,
     budgets: Budgets | None = None,
     sparsity: str | SparsityOptions | None = None,
+    etrecord: str | os.PathLike[str] | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -140,6 +144,8 @@ def compile_model(
             ``report.agreement`` and ``report.accuracy``.
         held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
             to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
+        etrecord: where the ETRecord is written, with which ExecuTorch's Inspector names the lines of the model, and
+            compares what a run with the example inputs gives; see docs/profiling.md.
         budgets: what the program may take at most, and must reach at least; one that misses them is an error.
         sparsity: "2:4" or `SparsityOptions`: makes two of every four weights zero first, where the target computes such
             layers in half the cycles; takes some hundred calibration inputs, with ``train`` as well. See
@@ -156,6 +162,8 @@ def compile_model(
     check_switch("allow_missing_kernels", allow_missing_kernels)
     check_switch("verify", verify)
     check_listener(listener)
+    if etrecord is not None:
+        check_writable(etrecord)
     clock = _Clock(listener)
     device = device_for(target, options)
     if not verify:
@@ -204,6 +212,8 @@ def compile_model(
         with clock.step("verify"):
             agreement, accuracy = verified(program_made, trial, host.reads)
         program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
+    if etrecord is not None:
+        program_made.save_etrecord(etrecord, *examples)
     if budgets is not None:
         results = budgets.results(program_made.report)
         check_budgets(results)
@@ -243,6 +253,7 @@ def host_part(
     """
     clock = clock or _Clock(None)
     separate_clamps(quantized, device.excludes)
+    number_nodes(quantized)
     view = ProgramView(quantized)
     with clock.step("partition"):
         decisions = device.decisions(view)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 LITERT_SUFFIX = ".tflite"
+ETDUMP = "profile.etdump"
+"""Where a profile is written unless it is said."""
 
 
 @dataclass
@@ -71,6 +73,20 @@ class CompiledProgram:
         for name, data in self.data_files.items():
             write_file(Path(path).parent / name, data)
         return write_file(path, self.buffer)
+
+    def save_etrecord(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> Path:
+        """Writes the ETRecord, by which `executorch.devtools.Inspector` names the lines of the model.
+
+        Args:
+            inputs: of the run that is recorded, for `calculate_numeric_gap`; the first calibration inputs unless given.
+
+        Raises:
+            FileError: it cannot be written there.
+        """
+        from micronpu.compiler.etrecord import write_etrecord
+
+        assert isinstance(self.quantized, torch.fx.GraphModule)
+        return write_etrecord(path, self.quantized, inputs or self.rows[0], self.buffer, self.partitions)
 
     def to_litert(self, *, vela: bool = False) -> bytes:
         """The quantized network as one LiteRT model of integers, with names and a signature.
@@ -161,7 +177,9 @@ class CompiledProgram:
             self._host[options] = ArrayProgram(self.buffer, options, references=self._references())
         return self._host[options].run(*inputs)
 
-    def run(self, *inputs: Any, fast: bool = False, check: bool = False) -> Any:
+    def run(
+        self, *inputs: Any, fast: bool = False, check: bool = False, profile: bool | str | os.PathLike[str] = False
+    ) -> Any:
         """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
         Args:
@@ -169,6 +187,8 @@ class CompiledProgram:
             fast: optimised kernels, which may differ by one step from the bit-exact ones.
             check: compare the command stream of an Ethos-U with its graph after every operation that both name, which
                 is slow; see `RunOptions`.
+            profile: where to write an ETDump of the run, and what each operation wrote beside it, ``PATH.values``; True
+                writes ``profile.etdump`` and ``profile.etdump.values``. See docs/profiling.md.
 
         Returns:
             The output, or a tuple where there are several.
@@ -176,7 +196,13 @@ class CompiledProgram:
         Raises:
             PayloadError: with ``check``, where the first difference is.
         """
-        results = self._results(*inputs, fast=fast, check=check)
+        if profile is not False:
+            from micronpu.runtime import HostProgram, RunOptions
+
+            with HostProgram(self.buffer, RunOptions(fast=fast)) as host:
+                results = host.record(*inputs, path=ETDUMP if profile is True else profile)
+        else:
+            results = self._results(*inputs, fast=fast, check=check)
         return results[0] if len(results) == 1 else results
 
     def reset(self) -> None:

@@ -34,6 +34,8 @@ simulators lend Python's lock to other threads in between: calls that overlap pu
 ends in a segmentation fault.
 """
 _UNNAMED = "The program"
+VALUES = ".values"
+"""What the name of a file with recorded values ends with, beside that of its ETDump."""
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -306,6 +308,10 @@ class HostProgram:
             outputs = recorder.run(*inputs)
             recorder.save_etdump(etdump, debug_buffer)
         return outputs
+
+    def record(self, *inputs: torch.Tensor, path: str | os.PathLike[str]) -> tuple[torch.Tensor, ...]:
+        """As `profile`, with the recorded values beside the ETDump, in ``PATH.values``."""
+        return self.profile(*inputs, etdump=path, debug_buffer=f"{os.fspath(path)}{VALUES}")
 
     def save_etdump(self, etdump: str | os.PathLike[str], debug_buffer: str | os.PathLike[str] | None = None) -> None:
         """Write what was recorded since loading, for `Inspector(etdump_path=..., debug_buffer_path=...)`.

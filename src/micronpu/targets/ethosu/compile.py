@@ -131,9 +131,9 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
     suffix = "tflite" if best.plan.format == "litert" else "tosa"
     files.write(f"model.{suffix}", functools.partial(bytes, model.data))
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(model.nodes)}
-    handles |= {
-        STREAM_IDENTIFIERS + k: handles[source] for k, source in enumerate(program.sources) if source in handles
-    }
+    # Operations that belong to none have an empty entry: tools take an identifier without one for another.
+    joined = _joined_handles(graph, model.nodes, program.sources)
+    handles |= {STREAM_IDENTIFIERS + k: joined.get(source, ()) for k, source in enumerate(program.sources)}
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
@@ -199,6 +199,32 @@ def _better_in_order(best: Planned, before: Graph, spec: EthosUCompileSpec, chec
     if found.program.cycles >= best.program.cycles:
         return replace(best, plans=(*best.plans, plan))
     return replace(found, plan=plan, plans=(plan, *best.plans))
+
+
+def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Debug handles of the nodes that an operation of the stream computes, by the operator that Vela names for it.
+
+    Vela computes a table, a clamp or a reshape together with what it is of, and names only that.
+
+    Args:
+        written: for every operator of the flatbuffer, the node that it stems from.
+        sources: the operators that Vela names.
+    """
+    named = {s: written[s] for s in sources if 0 <= s < len(written)}
+    own = {h for i in named.values() for h in graph.nodes[i].origin.debug_handles}
+    producers, index = graph.producers(), {node: i for i, node in enumerate(graph.nodes)}
+    carrier: dict[int, int] = {}
+    found: dict[int, dict[int, None]] = {}
+    for i, node in enumerate(graph.nodes):
+        before = next((producers[t] for t in node.inputs if t in producers), None)
+        handles = dict.fromkeys(node.origin.debug_handles)
+        if i in named.values():
+            found[i] = {**handles, **found.get(i, {})}
+            carrier[i] = i
+        elif before is not None and index[before] in carrier and before.output.type.size == node.output.type.size:
+            carrier[i] = carrier[index[before]]
+            found[carrier[i]].update((h, None) for h in handles if h not in own)
+    return {s: tuple(found[i]) for s, i in named.items()}
 
 
 def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> list[str]:

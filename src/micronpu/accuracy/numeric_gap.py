@@ -1,0 +1,139 @@
+"""A comparator for `Inspector.calculate_numeric_gap` that knows how NPUs lay values out.
+
+ExecuTorch's own comparators subtract what was recorded from what the reference gives.  An NPU's values are integers, in
+[N, H, W, C] where the reference has [N, C, H, W], and an operator of the model may take several operations of the NPU,
+of which one writes the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
+from torch.fx import GraphModule, Node
+
+from micronpu.errors import OptionError
+from micronpu.frontend.program import is_dequantize, is_quantize
+
+Measure = Literal["SNR", "MSE", "L1", "steps"]
+TO_FIRST = (0, 3, 1, 2)
+"""[N, H, W, C] to [N, C, H, W]."""
+
+
+class NumericGap(NumericalComparatorBase):
+    """Compares what an NPU wrote with what the quantized model gives, operator by operator.
+
+        inspector.calculate_numeric_gap(NumericGap("SNR"))
+
+    Operators whose values the NPU does not write as a whole, such as those that Vela cuts into stripes, have no row.
+
+    Args:
+        measure: "SNR" in dB, "MSE" and "L1" in the unit of the value, or "steps": the largest difference in steps of
+            the value's grid.
+
+    Raises:
+        OptionError: there is no such measure.
+    """
+
+    def __init__(self, measure: Measure = "SNR") -> None:
+        super().__init__()
+        if measure not in get_args(Measure):
+            raise OptionError(f"`measure` is {measure!r}.", hint=f"one of {', '.join(get_args(Measure))}")
+        self.measure = measure
+        self._steps: dict[int, float] = {}
+
+    def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The pairs that can be compared: reals in the reference's layout on both sides."""
+        written = self._written()
+        grids = self._grids()
+        found: dict[Any, Any] = {}
+        for (handles, wanted), (own, value) in mapping.items():
+            if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
+                continue
+            grid = next((grids[h] for h in reversed(handles) if h in grids), None)
+            candidates = written.get(tuple(handles)) or written.get(tuple(own)) or [value]
+            best = _closest(candidates, wanted, grid)
+            if best is not None:
+                if grid is not None:
+                    self._steps[id(best)] = grid[0]
+                found[handles, wanted] = (own, best)
+        return found
+
+    def element_compare(self, a: Any, b: Any) -> float:
+        """The measure of a reference value ``a`` and of what the NPU wrote, ``b``."""
+        error = b.double() - a.double()
+        if self.measure == "MSE":
+            return float(error.square().mean())
+        if self.measure == "L1":
+            return float(error.abs().sum())
+        if self.measure == "steps":
+            step = self._steps.get(id(b), 0.0)
+            return float(error.abs().max()) / step if step else math.nan
+        noise, signal = float(error.square().sum()), float(a.double().square().sum())
+        return math.inf if not noise else 10 * math.log10(signal / noise) if signal else -math.inf
+
+    def _written(self) -> dict[tuple[int, ...], list[torch.Tensor]]:
+        """What the NPU's operations wrote, in order, by the debug handles of the operator that they are for."""
+        found: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        assert self.inspector is not None
+        for block in self.inspector.event_blocks:
+            for event in block.events:
+                if event.delegate_debug_identifier is not None and event.debug_handles:
+                    values = [v for v in event.debug_data if isinstance(v, torch.Tensor)]
+                    found.setdefault(tuple(event.debug_handles), []).extend(values)
+        return found
+
+    def _grids(self) -> dict[int, tuple[float, int]]:
+        """Scale and zero point of the integers that an operator of the reference becomes, by its debug handle."""
+        assert self.inspector is not None
+        # ExecuTorch's doc-strings name `get_reference_graph`, which 1.5 does not have.
+        graph: GraphModule = self.inspector._resolve_reference_graph()[0]
+        found: dict[int, tuple[float, int]] = {}
+        for node in graph.graph.nodes:
+            handle = node.meta.get("debug_handle")
+            quantize = next((q for q in (node, *node.users) if is_quantize(q)), None)
+            if quantize is None and is_dequantize(node):
+                quantize = node
+            if isinstance(handle, int) and quantize is not None and (grid := _grid(quantize)) is not None:
+                found[handle] = grid
+        return found
+
+
+def _grid(quantize: Node) -> tuple[float, int] | None:
+    scale, zero_point = quantize.args[1:3]
+    return (float(scale), int(zero_point)) if isinstance(scale, float) and isinstance(zero_point, int) else None
+
+
+def _closest(
+    values: Iterable[torch.Tensor], wanted: torch.Tensor, grid: tuple[float, int] | None
+) -> torch.Tensor | None:
+    """The last value that is the wanted one as a whole, as reals in its layout; None where there is none.
+
+    Where a shape reads both ways, as [1, 8, 8, 8] does and what is flattened, the layout that is closer counts.
+    """
+    fitting = [v for v in values if v.numel() == wanted.numel()]
+    for value in reversed(fitting):
+        forms = [value] if value.shape == wanted.shape else []
+        if value.dim() == 4 and value.permute(TO_FIRST).shape == wanted.shape:
+            forms.append(value.permute(TO_FIRST))
+        if forms:
+            return min((_real(f, grid) for f in forms), key=lambda f: _distance(f, wanted))
+    if wanted.dim() == 4 or not fitting:
+        return None
+    last = fitting[-1]
+    forms = [last, *([last.permute(TO_FIRST)] if last.dim() == 4 else [])]
+    return min((_real(f.reshape(wanted.shape), grid) for f in forms), key=lambda f: _distance(f, wanted))
+
+
+def _real(value: torch.Tensor, grid: tuple[float, int] | None) -> torch.Tensor:
+    """Integers as the reals that they stand for."""
+    if value.is_floating_point() or grid is None:
+        return value
+    return (value.to(torch.float32) - grid[1]) * grid[0]
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).square().sum())

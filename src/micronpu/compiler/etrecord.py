@@ -1,0 +1,121 @@
+"""The ETRecord of a program: what `executorch.devtools.Inspector` needs beside a recorded run to name the user's code.
+
+Its reference is the quantized program in float, one node per operator with the user's line, and every NPU operation
+leads to the nodes that it computes by their debug handles.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from micronpu.deploy.plan import Call, Plan, read_plan
+from micronpu.errors import ModelError
+from micronpu.files import check_writable, write_file
+from micronpu.partition.device import CompiledPartition
+from micronpu.quiet import quiet
+
+HANDLE = "debug_handle"
+"""Key of a node's metadata by which ExecuTorch's tools know it."""
+
+
+def number_nodes(module: GraphModule) -> None:
+    """Gives every operator of a quantized module a debug handle, in execution order."""
+    for number, node in enumerate((n for n in module.graph.nodes if n.op == "call_function"), 1):
+        node.meta[HANDLE] = number
+
+
+def write_etrecord(
+    path: str | os.PathLike[str],
+    module: GraphModule,
+    inputs: tuple[torch.Tensor, ...],
+    program: bytes,
+    partitions: Sequence[CompiledPartition],
+) -> Path:
+    """Writes the record.
+
+    Args:
+        module: quantized, with the debug handles that the partitions were made with.
+        inputs: what values are compared on.
+        program: the bytes of the ``.pte``.
+
+    Raises:
+        FileError: it cannot be written there.
+        ModelError: the partitions were compiled without debug handles.
+    """
+    from executorch.devtools.etrecord import ETRecord
+
+    check_writable(path)
+    if partitions and not any(handles for part in partitions for handles in part.debug_handles.values()):
+        raise ModelError(
+            "The program was compiled without debug handles, so that an ETRecord could name no line of the model.",
+            hint="compile the model again with micronpu.compile(..., etrecord=path)",
+        )
+    plan, _ = read_plan(program)
+    with quiet():
+        reference = _reference(module, inputs)
+        handles, delegates, outputs = _maps(plan, partitions)
+        record = ETRecord(
+            edge_dialect_program=reference,
+            _debug_handle_map={plan.name: handles},
+            _delegate_map={plan.name: delegates},
+            _instruction_id_to_num_outs_map={plan.name: outputs},
+            _representative_inputs=[list(inputs)],
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "etrecord.bin"
+            record.save(made)
+            return write_file(path, made.read_bytes())
+
+
+def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """The module as an exported program whose nodes have the module's debug handles."""
+    handles = {n.name: n.meta[HANDLE] for n in module.graph.nodes if HANDLE in n.meta}
+    with torch.no_grad():
+        exported = torch.export.export(module, row)
+    for node in exported.graph.nodes:
+        node.meta.pop(HANDLE, None)
+        for source in _sources(node):
+            if source in handles:
+                node.meta[HANDLE] = handles[source]
+                break
+    return exported
+
+
+def _sources(node: torch.fx.Node) -> list[str]:
+    """Names of what a node was traced from, the nearest first."""
+    found = []
+    steps = list(node.meta.get("from_node") or [])
+    while steps:
+        step = steps.pop()
+        found.append(step.name)
+        steps = list(step.from_node) or steps
+    return found
+
+
+def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int, Any], dict[int, Any], dict[int, int]]:
+    """Debug handles, identifiers of NPU operations and numbers of outputs, by the number of the instruction."""
+    by_payload = {part.payload: part for part in partitions}
+    handles: dict[int, Any] = {}
+    delegates: dict[int, Any] = {}
+    outputs: dict[int, int] = {}
+    for number, call in enumerate(plan.calls):
+        part = _partition(plan, call, by_payload)
+        if part is None:
+            continue
+        own = {i: list(h) for i, h in part.debug_handles.items()}
+        handles[number] = sorted({h for group in own.values() for h in group})
+        delegates[number] = {"name": plan.delegates[call.delegate].backend, "delegate_map": own}
+        outputs[number] = len(part.graph.outputs)
+    return handles, delegates, outputs
+
+
+def _partition(plan: Plan, call: Call, known: dict[bytes, CompiledPartition]) -> CompiledPartition | None:
+    return known.get(plan.delegates[call.delegate].payload) if call.kind == "DelegateCall" else None
