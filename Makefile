@@ -69,6 +69,10 @@ tables: $(STAMP) ## write the support tables in docs/ and the schema of reports 
 	$(PY) -m tests.support_tables $(ARGS)
 	$(PY) -m tests.report_schema
 
+docs: $(STAMP) ## build the documentation site in build/site, strictly
+	@$(PIP) install -qq -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 bench: $(STAMP) ## run the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)
 

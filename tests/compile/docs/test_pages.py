@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import re
 import shutil
@@ -35,6 +36,16 @@ def test_python_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
         code = compile("\n" * line + block[1], str(page), "exec")
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, namespace)
+
+
+@pytest.mark.parametrize("module", ["micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime"])
+def test_every_public_name_is_on_the_reference_page(module: str) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {module}\n")[2].partition("\n## ")[0]
+    shown = {line.rpartition(".")[2] for line in section.splitlines() if line.startswith("::: ")}
+    shown |= set(re.findall(r"^      heading: (\w+)$", section, re.MULTILINE))
+    shown |= set(re.findall(r"`micronpu\.\w+\.(\w+)`", section))
+    assert set(importlib.import_module(module).__all__) <= shown
 
 
 def anchors(page: Path) -> set[str]:
