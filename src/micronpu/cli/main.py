@@ -111,6 +111,15 @@ SparsityPattern = Annotated[
         show_default=False,
     ),
 ]
+Compress = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PART",
+        help="Give weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs kept "
+        "back gets another answer, such as 0.01.",
+        show_default=False,
+    ),
+]
 MaxLoss = Annotated[
     float | None,
     typer.Option(
@@ -226,6 +235,7 @@ def compile_command(
     sparsity: SparsityPattern = None,
     max_loss: MaxLoss = None,
     max_cycles: MaxCycles = None,
+    compress: Compress = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -299,6 +309,7 @@ def compile_command(
             verify=verify,
             held_out=held_out,
             sparsity=sparse,
+            compress=compress,
             listener=listener,
         )
     results = budgets.results(program.report)

@@ -51,6 +51,7 @@ from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.sparsity import SparsityReport
 from micronpu.runtime.digest import stamp
+from micronpu.sparsity.compress import check_compress, compressed, with_bits
 from micronpu.sparsity.entry import exported_for_any_batch, keep_what_is_sparse
 from micronpu.sparsity.notes import pattern_notes
 from micronpu.sparsity.options import SparsityOptions, sparsity_options
@@ -116,6 +117,7 @@ def compile_model(
     budgets: Budgets | None = None,
     sparsity: str | SparsityOptions | None = None,
     etrecord: str | os.PathLike[str] | None = None,
+    compress: float | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -150,6 +152,8 @@ def compile_model(
         sparsity: "2:4" or `SparsityOptions`: makes two of every four weights zero first, where the target computes such
             layers in half the cycles; takes some hundred calibration inputs, with ``train`` as well. See
             ``report.sparsity`` and `micronpu.sparsify`.
+        compress: gives weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs
+            kept back gets another answer; 0.01 for one in a hundred.
         listener: hears about progress.
 
     Returns:
@@ -169,8 +173,8 @@ def compile_model(
     if not verify:
         device = device.unverified()
     quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io, quantization)
-    how = sparsity_options(sparsity)
-    quantized, examples, borders, rows, trial, sparse = quantized_module(
+    how, most = sparsity_options(sparsity), check_compress(compress)
+    quantized, examples, borders, rows, trial, sparse, smaller = quantized_module(
         model,
         example_inputs,
         quantizer,
@@ -178,7 +182,7 @@ def compile_model(
         train=train,
         clock=clock,
         held_out=held_out,
-        sparsity=Sparsity(how, device) if how is not None else None,
+        sparsity=Sparsity(how, device, most) if how is not None or most is not None else None,
     )
     host = host_part(quantized, device, clock, borders)
     states, whole = states_of(quantized).values, held(quantized)
@@ -195,7 +199,7 @@ def compile_model(
     )
     report = replace(
         host.report,
-        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders)),
+        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *([smaller] if smaller else [])),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -442,10 +446,11 @@ def quantizer_for(
 
 
 class Sparsity(NamedTuple):
-    """That the weights shall be sparse, how, and for what."""
+    """That the weights shall be sparse, or of fewer bits, how, and for what."""
 
-    options: SparsityOptions
+    options: SparsityOptions | None
     device: Device
+    compress: float | None = None
 
 
 class Quantized(NamedTuple):
@@ -460,6 +465,7 @@ class Quantized(NamedTuple):
     rows: tuple[tuple[torch.Tensor, ...], ...]
     trial: Trial
     sparsity: SparsityReport | None = None
+    compressed: str = ""
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -540,13 +546,20 @@ def quantized_module(
         kept = rows_kept_back(len(sequences), held_out)
         trial = _trial(module, sequences, kept)
         sequences = [sequence for i, sequence in enumerate(sequences) if i not in kept]
+    smaller = ""
     if sparsity is not None:
         with clock.step("sparsify") as progress:
             program = exported_for_any_batch(model, examples)
             own = sparsity.device.quantizer() if quantizer.is_qat else quantizer
-            told, data = listening(progress), [row for sequence in sequences for row in sequence]
-            found = sparsified(program, examples, data, sparsity.device, own, sparsity.options, listener=told)
-        model, module = found.model, finished(found.model, examples)
+            data = [row for sequence in sequences for row in sequence]
+            if sparsity.options is not None:
+                told = listening(progress)
+                found = sparsified(program, examples, data, sparsity.device, own, sparsity.options, listener=told)
+            if sparsity.compress is not None:
+                less = compressed(program, examples, data, sparsity.device, own, sparsity.compress, progress)
+                smaller = less.note
+                quantizer = with_bits(quantizer, less.bits)
+        model, module = program, finished(program, examples)
     if train is not None:
         if calibration is not None and sparsity is None:
             raise ModelError(
@@ -564,7 +577,7 @@ def quantized_module(
             module = quantize(module, sequences, quantizer, lambda done: progress(done / calls))
     report = found.report if found is not None else None
     if quantizer.settings.io is None:
-        return Quantized(module, examples, None, rows, trial, report)
+        return Quantized(module, examples, None, rows, trial, report, smaller)
     borders = integer_borders(module)
     rows = tuple(map(borders.quantize, rows))
-    return Quantized(module, borders.quantize(examples), borders, rows, trial, report)
+    return Quantized(module, borders.quantize(examples), borders, rows, trial, report, smaller)

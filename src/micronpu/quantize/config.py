@@ -39,7 +39,7 @@ class QuantizerChoices(TypedDict, total=False):
     io: Activations | None
 
 
-_WEIGHT_BITS = (8, 4)
+_WEIGHT_BITS = (8, 7, 6, 5, 4)
 
 _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
@@ -81,7 +81,8 @@ class QuantizationConfig:
         freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
             with small batches.  Their weight and bias are trained all the same.
 
-        weight_bits: 8, or 4 for weights of 15 steps, which Vela stores in fewer bytes; they are computed with as int8.
+        weight_bits: 8, or fewer down to 4 for weights of 15 steps, which Vela stores in fewer bytes; they are computed
+            with as int8.
 
     Raises:
         OptionError: a value is of another type, or "freeze_batch_norm" is set without ``is_qat``.

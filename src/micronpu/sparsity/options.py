@@ -28,6 +28,8 @@ class SparsityOptions:
         batch: rows of a step.
         held_back: part of the calibration inputs that nothing is learnt from and that points are judged with.
         damping: part of the mean second moment that is added to each, so that few inputs do not mislead.
+        least_samples: inputs of a layer as a part of its columns, below which the second order would guess and the
+            layer stays dense.
         least_gain: part of its cycles that a layer has to save to become sparse.
         dense: layers that stay as they are, by the path of the submodule or the name of the operator.
         seed: of the training; the same seed gives the same weights on a machine with as many threads.
@@ -45,6 +47,7 @@ class SparsityOptions:
     batch: int = 64
     held_back: float = 0.2
     damping: float = 0.01
+    least_samples: float = 0.25
     least_gain: float = 0.02
     dense: tuple[str, ...] = ()
     seed: int = 0
@@ -58,6 +61,7 @@ class SparsityOptions:
         self._number("rate", 0, 1)
         self._number("damping", 0, 10)
         self._number("held_back", 0, 0.9)
+        self._number("least_samples", 0, 100)
         self._number("least_gain", 0, 1)
         for name, least in (("points", 1), ("steps", 0), ("batch", 1), ("seed", 0)):
             value = getattr(self, name)

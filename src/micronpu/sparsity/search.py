@@ -36,12 +36,10 @@ Listener = Callable[[str, float], None]
 _LEAST_ROWS = 8
 _SLACK = 0.005
 """Part of the cycles by which the sum over layers and the price of the whole may differ."""
-_RANGE_ROWS = 100
+_RANGE_ROWS = 50
 """Inputs that the ranges of a network are taken from while it is on its way."""
 _JUDGED_ALONE = 100
 """Inputs on which single layers are compared."""
-_LEAST_SAMPLES = 0.25
-"""Inputs of a layer as a part of its columns, below which the second order says too little."""
 
 
 @dataclass
@@ -239,7 +237,7 @@ class _Work:
         """Layers of which enough inputs were seen."""
         found = []
         for layer in layers:
-            few = [m for m in layer.matrices if moments.samples[m.attribute] < _LEAST_SAMPLES * m.columns]
+            few = [m for m in layer.matrices if moments.samples[m.attribute] < self.options.least_samples * m.columns]
             if few:
                 seen, columns = moments.samples[few[0].attribute], few[0].columns
                 self.why[layer.name] = f"the second order of {columns:,} columns needs as many inputs, and saw {seen:,}"

@@ -19,7 +19,6 @@ from micronpu.ir.pattern import KEPT
 
 _BLOCK = 128
 """Columns that are settled before those behind them are told, in one product."""
-_STEPS = 127
 _MOST_PRODUCTS = 10**11
 """Of a fit by least squares; larger layers do without."""
 _BLOCK_VALUES = 2 * 10**7
@@ -32,6 +31,7 @@ def pruned(
     *,
     damping: float,
     mask: Tensor | None = None,
+    bits: int = 8,
 ) -> Tensor:
     """Weights with at most two of each group other than zero.
 
@@ -41,28 +41,36 @@ def pruned(
         groups: first column and size of every group, in order.
         damping: part of the mean second moment that is added to each, so that H can be inverted.
         mask: [O, columns], which weights stay; chosen here unless given.
+        bits: of the weights.
 
     Returns:
-        [O, columns], each row on the grid of the steps max |w| / 127 of the row that was given.
+        [O, columns], each row on the grid of int8, or of fewer bits, that the row that was given has.
     """
     h = _damped(moments, damping)
     w = weights.double()
-    step = (w.abs().amax(1) / _STEPS).clamp(min=1e-30)
+    most = 2 ** (bits - 1) - 1
+    step = (w.abs().amax(1) / most).clamp(min=1e-30)
     factor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(h)), upper=True)
     if mask is None:
-        _, mask = _settled(w, factor, step, groups, None)
+        _, mask = _settled(w, factor, step, most, groups, None)
         w = _fitted(w, h, mask)
-    return _settled(w, factor, step, groups, mask)[0].to(weights.dtype)
+    return _settled(w, factor, step, most, groups, mask)[0].to(weights.dtype)
 
 
 def _settled(
-    weights: Tensor, factor: Tensor, step: Tensor, groups: Sequence[tuple[int, int]], mask: Tensor | None
+    weights: Tensor,
+    factor: Tensor,
+    step: Tensor,
+    most: int,
+    groups: Sequence[tuple[int, int]],
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Column after column on the grid or zero, what that changes made up for by the columns behind; and which stay.
 
     Args:
         factor: the upper Cholesky factor of H^-1.
         step: [O], of the grid of each row.
+        most: of them that a weight may be from zero.
     """
     w = weights.clone()
     settled, stays = torch.zeros_like(w), torch.zeros_like(w, dtype=torch.bool)
@@ -84,7 +92,7 @@ def _settled(
             stays[:, chosen] = kept
             for column in range(first, first + size):
                 old = w[:, column]
-                new = (old / step).round().clamp(-_STEPS, _STEPS) * step * kept[:, column - first]
+                new = (old / step).round().clamp(-most, most) * step * kept[:, column - first]
                 error = (old - new) / factor[column, column]
                 settled[:, column] = new
                 w[:, column:end] -= error[:, None] * factor[column, column:end]
