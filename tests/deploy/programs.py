@@ -45,6 +45,10 @@ def program(kind: str) -> CompiledProgram:
         return micronpu.compile(
             ROWS["slices"](), (torch.zeros(1, 8),), target, calibration=sequences(), io="int8" if "_" in kind else None
         )
+    if kind == "loop":
+        x = torch.randn(140, 1, 8)
+        layer = Small(lambda self, x: self.gru(x)[0][-1], gru=nn.GRU(8, 8))
+        return micronpu.compile(layer, (x,), "imxrt700-neutron", calibration=[(x,)] * 2)
     if kind == "two":
         network, inputs, target = Small(_two, first=conv(8, 8)), (image(), image() * 2), "imxrt700-neutron"
     _, _, io = kind.partition("_")
@@ -70,4 +74,5 @@ KINDS = (
     "two",
     "state",
     "state_int8",
+    "loop",
 )

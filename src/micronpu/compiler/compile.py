@@ -23,15 +23,17 @@ from micronpu.compiler.verify import HELD_OUT, INPUTS, Trial, float_results, row
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, first_line
+from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, UnsupportedError, first_line
 from micronpu.files import check_writable
 from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.states import State, held, hold, integer_states, lift, states_of
 from micronpu.ir.graph import Graph
+from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
+from micronpu.partition.loops import scan
 from micronpu.partition.moves import move_integers
 from micronpu.partition.notes import coarse_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
@@ -41,6 +43,7 @@ from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
 from micronpu.quantize.config import Activations
 from micronpu.quantize.converted import finished, is_exported, is_float
+from micronpu.quantize.loops import ALLOWED, loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.sequences import calibration_sequences
 from micronpu.quantize.settings_file import Quantization, configure
@@ -49,6 +52,7 @@ from micronpu.quantize.training import Train
 from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
+from micronpu.report.rows import plural
 from micronpu.report.sparsity import SparsityReport
 from micronpu.runtime.digest import stamp
 from micronpu.sparsity.compress import check_compress, compressed, with_bits
@@ -280,6 +284,7 @@ def host_part(
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
         move_integers(module)
         compute_contiguously(module)
+        loops = _scans(module, device)
         if core is not None:
             core.adapt(module)
     notes = (*partitioning.report.notes, *device.notes(compiled))
@@ -289,7 +294,7 @@ def host_part(
         partitioning.report,
         notes=notes,
         missing=missing_figures(device, compiled, graphs, partitioning.report),
-        latency=(*device.latency(compiled), *(core.latency(graphs) if core is not None else ())),
+        latency=(*device.latency([*compiled, *loops.every]), *(core.latency(graphs) if core is not None else ())),
         core_operations=tuple(
             Operation.of(i, node, costs.get(index))
             for i, graph in enumerate(graphs)
@@ -303,7 +308,63 @@ def host_part(
         ),
     )
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
+    if loops.steps:
+        report = _with_loops(report, len(compiled), loops)
+        compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
+        reads += tuple(("",) for step in loops.steps for _ in step.partitions)
     return HostPart(module, report, tuple(compiled), reads, graphs, core.finish if core is not None else None)
+
+
+class _Loops(NamedTuple):
+    """The compiled steps of a program's loops, and how often each is called."""
+
+    steps: tuple[HostPart, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> list[CompiledPartition]:
+        """The partitions of the steps, as often as they are called."""
+        return [part for step, count in zip(self.steps, self.counts, strict=True) for part in step.partitions * count]
+
+
+def _scans(module: GraphModule, device: Device) -> _Loops:
+    """Compiles the step of each loop of a host part and writes the loop as ExecuTorch's, in place."""
+    steps, counts = [], []
+    for node, loop in list(loops_of(module)):
+        value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        made = host_part(loop.body, device)
+        if made.core_graphs:
+            raise UnsupportedError(
+                f"The step of a recurrent layer of {value.shape[0]} steps needs operators in int8 on the core, which "
+                "are not called in loops.",
+                hint=f"a sequence of at most {MAX_STEPS} steps, or a target whose NPU takes the whole step",
+            )
+        scan(module, node, made.module, loop.body)
+        steps.append(made)
+        counts.append(int(value.shape[0]))
+    return _Loops(tuple(steps), tuple(counts))
+
+
+def _with_loops(report: DelegationReport, first: int, loops: _Loops) -> DelegationReport:
+    """The report with what the steps of loops compute.
+
+    Args:
+        first: number of the first partition of a step.
+    """
+    verdicts, operations = list(report.verdicts), list(report.operations)
+    notes = list(report.notes)
+    for step, count in zip(loops.steps, loops.counts, strict=True):
+        for v in step.report.verdicts:
+            number = None if v.partition is None else v.partition + first
+            verdicts.append(replace(v, partition=number, macs=v.macs * count))
+        operations += [replace(o, partition=o.partition + first) for o in step.report.operations]
+        notes.append(
+            f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs, whose "
+            f"{plural(step.report.partitions, 'partition')} the runtime calls {count:,} times."
+        )
+        notes += [note for note in step.report.notes if note not in notes]
+        first += len(step.partitions)
+    return replace(report, verdicts=tuple(verdicts), operations=tuple(operations), notes=tuple(notes))
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
@@ -573,6 +634,7 @@ def quantized_module(
             module = quantize_aware_training(model, examples, train, quantizer, around=keep_what_is_sparse)
     else:
         calls = sum(map(len, sequences))
+        module.meta[ALLOWED] = True
         with clock.step("quantize") as progress:
             module = quantize(module, sequences, quantizer, lambda done: progress(done / calls))
     report = found.report if found is not None else None

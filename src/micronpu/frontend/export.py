@@ -41,7 +41,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     # On some errors torch prints the graph that it has so far.
     with quiet(), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:
-            with _assignments_written(model) as lost:
+            with _assignments_written(model) as lost, _recurrences_by_shape():
                 program = torch.export.export(model, examples)
             _check_attributes(program, lost)
             return program
@@ -96,6 +96,47 @@ def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _recurrent_shapes(
+    input: torch.Tensor,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Results of a recurrent layer that have nothing but their shapes."""
+    states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+    steps, batch = (input.shape[1], input.shape[0]) if batch_first else (input.shape[0], input.shape[1])
+    result = input.new_empty((steps, batch, states[0].shape[2] * (2 if bidirectional else 1)))
+    return (result.transpose(0, 1) if batch_first else result, *(s.new_empty(s.shape) for s in states))
+
+
+@contextmanager
+def _recurrences_by_shape() -> Iterator[None]:
+    """Spares torch.export the steps of recurrent layers, whose shapes it finds by computing them one after the other.
+
+    A layer of 1,000 steps takes it ten seconds, and the graph has one node for it all the same.
+    """
+    layers = [torch.ops.aten.gru.input, torch.ops.aten.lstm.input, torch.ops.aten.rnn_tanh.input]
+    layers.append(torch.ops.aten.rnn_relu.input)
+    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+    before = [(layer, dict(layer.py_kernels)) for layer in layers]
+    try:
+        for layer in layers:
+            for key in keys:
+                layer.py_kernels[key] = _recurrent_shapes
+            layer._dispatch_cache.clear()
+        yield
+    finally:
+        for layer, kernels in before:
+            layer.py_kernels.clear()
+            layer.py_kernels.update(kernels)
+            layer._dispatch_cache.clear()
 
 
 def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:

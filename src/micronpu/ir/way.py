@@ -8,7 +8,7 @@ the modules of `micronpu.ops`.  Importers, annotation, support tables, hints and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -100,6 +100,10 @@ class Results:
     values: Mapping[int, Float]
 
 
+Step = Callable[["Writer", Float, list[Float]], list[Float]]
+"""Writes a step of a loop, with a writer for the step's own graph: from a row and the states to the new states."""
+
+
 class Writer(AtenArguments, Protocol):
     """Writes operators in front of one that they replace; what a composition is given.
 
@@ -128,6 +132,12 @@ class Writer(AtenArguments, Protocol):
 
     def dtype(self, x: Float = None) -> DType | None:
         """Element type of a value, as for `shape`; None where micronpu has no such type."""
+
+    def loop(self, x: Float, states: Sequence[Float], step: Step) -> list[Float] | None:
+        """Calls a step for each row of x [T, ..]: the first state after each step [T, ..], then the last states.
+
+        None where loops are not known of.
+        """
 
     def known(self, x: Float) -> npt.NDArray[Any] | None:
         """A number, a constant or the transpose of one in float64; None for what is computed or still trained."""

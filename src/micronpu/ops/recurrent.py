@@ -14,8 +14,10 @@ import numpy as np
 from micronpu.ir.way import Float, Results, Writer, composes
 
 MAX_STEPS = 128
-"""Steps of all directions and layers that are written out: each is about ten operators, to compile and to store."""
+"""Steps of all directions and layers that are written out: each is about ten operators, to compile and to store.  A
+longer layer is one step in a loop."""
 
+_GATES = {"gru": 3, "lstm": 4}
 State = Any
 """A state [batch, hidden]: a value of the program, or an array known when it is compiled, as the first one usually
 is."""
@@ -35,10 +37,12 @@ def _recurrent(write: Writer) -> Float:
     params = given["params"]
     shape = write.shape(x)
     steps = shape[1 if given["batch_first"] else 0]
+    if kind == "lstm" and len(params) == (per_cell + 1) * layers * directions:
+        per_cell += 1  # and the projection of each state
     regular = len(params) == per_cell * layers * directions and len(shape) == 3
     trained = any(write.is_trained(p) for p in params)
     read = write.read()
-    if not regular or trained or steps * layers * directions > MAX_STEPS or read is None:
+    if not regular or trained or read is None:
         return None
     if given["train"] and given["dropout"]:
         return None
@@ -49,10 +53,21 @@ def _recurrent(write: Writer) -> Float:
         sides = []
         for direction in range(directions):
             index = layer * directions + direction
-            cell = _Cell(write, kind, *params[per_cell * index : per_cell * (index + 1)])
-            order = range(steps) if direction == 0 else range(steps - 1, -1, -1)
-            outputs, states = cell.run(rows, order, [states[index] for states in initial])
-            sides.append(_stacked(write, outputs))
+            own = list(params[per_cell * index : per_cell * (index + 1)])
+            projection = own.pop() if per_cell % 2 else None
+            input_weight, weight, input_bias, bias = (*own, None, None)[:4]
+            cell = _Cell(write, kind, input_weight, weight, input_bias, bias, projection)
+            first = [states[index] for states in initial]
+            if steps * layers * directions > MAX_STEPS:
+                looped = cell.loop(rows, first, reverse=direction == 1)
+                if looped is None:
+                    return None
+                side, states = looped
+                sides.append(side)
+            else:
+                order = range(steps) if direction == 0 else range(steps - 1, -1, -1)
+                outputs, states = cell.run(rows, order, first)
+                sides.append(_stacked(write, outputs))
             last.append(states)
         rows = sides[0] if directions == 1 else write("cat.default", sides, -1)
     results = {0: write("transpose.int", rows, 0, 1) if given["batch_first"] else rows}
@@ -104,6 +119,7 @@ class _Cell:
     weight: Float
     input_bias: Float = None
     bias: Float = None
+    projection: Float = None
 
     def run(self, x: Float, order: range, states: list[State]) -> tuple[list[State], list[State]]:
         """The state after each step, in the order of time, and the last states."""
@@ -113,6 +129,26 @@ class _Cell:
             states = self.step(self.write("select.int", projected, 0, time), states)
             outputs[time] = states[0]
         return [outputs[time] for time in sorted(outputs)], states
+
+    def loop(self, x: Float, states: list[State], *, reverse: bool) -> tuple[Float, list[State]] | None:
+        """As `run`, with one step that is called for each row; the outputs stand side by side."""
+        write = self.write
+        stored = [None if w is None else write.stored(w) for w in (self.weight, self.bias, self.projection)]
+        if stored[0] is None:
+            return None
+
+        def step(inner: Writer, row: Float, values: list[Float]) -> list[Float]:
+            weight, bias, projection = (None if w is None else inner.constant(np.ascontiguousarray(w)) for w in stored)
+            return _Cell(inner, self.kind, None, weight, None, bias, projection).step(row, values)
+
+        projected = write("linear.default", x, self.input_weight, self.input_bias)
+        if reverse:
+            projected = write("flip.default", projected, [0])
+        results = write.loop(projected, [_value(write, state) for state in states], step)
+        if results is None:
+            return None
+        outputs, *last = results
+        return (write("flip.default", outputs, [0]) if reverse else outputs), last
 
     def step(self, projected: Float, states: list[State]) -> list[State]:
         """The states after one step, from the product with the step's input [B, gates * H] and the states before."""
@@ -130,7 +166,7 @@ class _Cell:
 
     def _cut(self, x: State, first: int, count: int = 1) -> State:
         """Gates ``first`` to ``first + count`` of [B, gates * H]."""
-        hidden = self.write.shape(self.weight)[1]
+        hidden = self.write.shape(self.weight)[0] // _GATES.get(self.kind, 1)
         start, stop = first * hidden, (first + count) * hidden
         return x[:, start:stop] if isinstance(x, np.ndarray) else self.write("slice.Tensor", x, 1, start, stop)
 
@@ -162,7 +198,8 @@ class _Cell:
         new = write("mul.Tensor", enter, content)
         if not (isinstance(memory, np.ndarray) and not memory.any()):
             new = self._sum(write("mul.Tensor", keep, _value(write, memory)), new)
-        return [write("mul.Tensor", leave, write("tanh.default", new)), new]
+        result = write("mul.Tensor", leave, write("tanh.default", new))
+        return [result if self.projection is None else write("linear.default", result, self.projection, None), new]
 
     def _simple(self, x: Float, states: list[State]) -> list[State]:
         """h' = tanh(x + h), or relu"""

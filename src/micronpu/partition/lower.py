@@ -46,6 +46,8 @@ def with_delegates(module: nn.Module) -> nn.Module:
     for name, child in list(module.named_children()):
         if isinstance(child, DelegateCall):
             setattr(module, name, delegate(child))
+        else:
+            with_delegates(child)  # the step of a loop
     return module
 
 

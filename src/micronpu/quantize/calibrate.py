@@ -19,6 +19,7 @@ from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, held, integer_states, lift, rows_with_states, run_sequence, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections, correct
+from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.states import check_stateless
 from micronpu.quiet import quiet
@@ -237,7 +238,6 @@ def calibrated(
         sequences: inputs of calls, one after the other; states begin anew with each sequence.
         progress: called with the number of calls done.
     """
-    from micronpu.quantize.quantizer import StaticQuantizer
     from micronpu.quantize.transforms import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
@@ -246,15 +246,8 @@ def calibrated(
             module.graph.eliminate_dead_code()
             module.recompile()
         states = states_of(module)
-        if isinstance(quantizer, StaticQuantizer) and quantizer.is_ours() and post_training.takes(module):
-            quantizer.check_use(is_qat=False)
-            names = post_training.scopes(module)
-            annotated = quantizer.annotated(quantizer.rewritten(module))
-            prepared = post_training.prepared(annotated, names, quantizer.prepare_obs_or_fq_callback)
-        else:
-            from micronpu.quantize.pt2e import prepare_pt2e
-
-            prepared = prepare_pt2e(module, quantizer)
+        prepared = _prepared(module, quantizer)
+        prepare_loops(prepared, quantizer, _prepared)
         number = 0
         with finite_values(prepared, lambda: number):
             for sequence in sequences:
@@ -269,6 +262,29 @@ def calibrated(
     return prepared
 
 
+def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
+    """The module with observers."""
+    from micronpu.quantize.quantizer import StaticQuantizer
+
+    if isinstance(quantizer, StaticQuantizer) and quantizer.is_ours() and post_training.takes(module):
+        quantizer.check_use(is_qat=False)
+        names = post_training.scopes(module)
+        annotated = quantizer.annotated(quantizer.rewritten(module))
+        return post_training.prepared(annotated, names, quantizer.prepare_obs_or_fq_callback)
+    from micronpu.quantize.pt2e import prepare_pt2e
+
+    return prepare_pt2e(module, quantizer)  # type: ignore[no-any-return]
+
+
+def _converted(prepared: GraphModule) -> GraphModule:
+    """The module with quantize and dequantize in the place of observers."""
+    if post_training.is_prepared(prepared):
+        return post_training.converted(prepared)
+    from micronpu.quantize.pt2e import convert_pt2e
+
+    return convert_pt2e(prepared)  # type: ignore[no-any-return]
+
+
 def converted(
     prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], corrections: Corrections | None
 ) -> GraphModule:
@@ -277,14 +293,11 @@ def converted(
     with quiet(), torch.no_grad(), one_thread():
         if corrections is not None:
             correct(prepared, batches, corrections)
-        if post_training.is_prepared(prepared):
-            quantized = post_training.converted(prepared)
-        else:
-            from micronpu.quantize.pt2e import convert_pt2e
-
-            quantized = convert_pt2e(prepared)
+        convert_loops(prepared, _converted)
+        quantized = _converted(prepared)
         if states:
             quantized.meta[KEY] = states
+    integer_loops(quantized)
     return integer_states(quantized)
 
 

@@ -7,8 +7,9 @@ makes of the intermediate values is tested in `tests/compile/ops/test_operators_
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
-from micronpu.ir.way import Call, Capabilities, Results
+from micronpu.ir.way import Call, Capabilities, Results, Step
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.movement import TRANSPOSES
+from micronpu.quantize.config import STAMP
+from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
 from micronpu.quantize.signs import never_negative
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
@@ -69,6 +72,30 @@ class GraphWriter(NodeArguments):
         data = value if isinstance(value, np.ndarray) else np.array([value], np.float32)
         tensor = torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
         return add_constant(self.model, self.node, tensor, "constant")
+
+    def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
+        if not self.model.meta.get(ALLOWED) or self.node.meta.get(STAMP) == (None,):
+            return None
+        with self._mode:
+            row, values = x.meta["val"][0], [s.meta["val"] for s in states]
+        body, inputs = step_body(row, values, self._mode)
+        output = body.graph.output_node()
+        output.meta = {k: v for k, v in self.node.meta.items() if k not in ("val", "tensor_meta")}
+        write = GraphWriter(body, output, self._capabilities)
+        write._mode = self._mode
+        new = step(write, inputs[0], inputs[1:])
+        output.args = ((new[0], *new),)
+        body.recompile()
+        number = sum(1 for _ in loops_of(self.model))
+        self.model.add_submodule(f"loop_{number}", Loop(body))
+        with self.model.graph.inserting_before(self.node):
+            call = self.model.graph.call_module(f"loop_{number}", (x, *states))
+            made = [self.model.graph.call_function(operator.getitem, (call, i)) for i in range(len(states) + 1)]
+        with self._mode:
+            whole = torch.empty((x.meta["val"].shape[0], *values[0].shape))
+        for node, value in zip([call, *made], [(whole, *values), whole, *values], strict=True):
+            node.meta = dict(self.node.meta) | {"val": value}
+        return made
 
     def shape(self, x: Any = None) -> tuple[int, ...]:
         return tuple(_first((self.node if x is None else x).meta["val"]).shape)

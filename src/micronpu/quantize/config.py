@@ -434,17 +434,17 @@ def _close(name: str, known: set[str]) -> str:
 
 # ---------------------------------------------------------------- stamps
 
-_STAMP = "micronpu_quantization"
+STAMP = "micronpu_quantization"
 
 
 def stamp(model: GraphModule, settings: QuantizationSettings) -> None:
     """Notes the configuration of every node in it, before rewrites replace operators and names."""
     for node in model.graph.nodes:
         if is_compute(node):
-            node.meta[_STAMP] = (settings.of(node),)
+            node.meta[STAMP] = (settings.of(node),)
 
 
 def stamped(node: Node, settings: QuantizationSettings) -> Setting:
     """The configuration that a node was stamped with; a node that a rewrite made anew has that of its module."""
-    (setting,) = node.meta.get(_STAMP) or (settings.of(node),)
+    (setting,) = node.meta.get(STAMP) or (settings.of(node),)
     return setting

@@ -260,7 +260,7 @@ def converted(model: GraphModule) -> GraphModule:
     names: dict[str, str] = model.meta.pop(_SCOPES)
     modules = dict(model.named_modules(remove_duplicate=False))
     for node in list(model.graph.nodes):
-        if node.op == "call_module":
+        if node.op == "call_module" and isinstance(modules[str(node.target)], ObserverBase):
             _convert(model, node, modules[str(node.target)], names)
     model.graph.eliminate_dead_code()
     made = GraphModule(model, model.graph)

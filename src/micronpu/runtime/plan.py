@@ -16,6 +16,7 @@ from typing import Any
 
 from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.errors import PayloadError
+from micronpu.runtime.loops import Loop, loops_of
 from micronpu.runtime.operators import VIEW, Kind, Signature, signature_of
 from micronpu.runtime.pte import ELEMENT_TYPES, IDENTIFIER, extents
 
@@ -93,6 +94,7 @@ class _Plan:
         self._buffers = plan.vector(8).integers("<q")
         self._used = [0] * len(self._buffers)
         self._values: list[_Value] = []
+        self._loops: dict[int, Loop] = {}
 
     def check(self) -> None:
         """Everything, in the order in which the runtime reads it."""
@@ -112,8 +114,11 @@ class _Plan:
         for chain in self._plan.vector(5).tables():
             _need(chain.offset(2), "a chain has no instructions")
             instructions = list(chain.vector(2).tables())
+            self._loops = {loop.last: loop for loop in loops_of(instructions, operators, self._number)}
             for number, instruction in enumerate(instructions):
                 self._check_instruction(instruction, number, len(instructions), operators, placed)
+            for loop in self._loops.values():
+                self._check_loop(loop)
 
     # --- values ---
 
@@ -282,9 +287,28 @@ class _Plan:
             condition = self._at(body.integer(0), where).kind
             _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} decides by a {condition}")
             destination = body.integer(1)
-            _need(number < destination <= count, f"{where} jumps to instruction {destination}, not forward")
+            loop = self._loops.get(number)
+            back = loop is not None and loop.first == destination
+            _need(
+                back or number < destination <= count,
+                f"{where} jumps to instruction {destination}, which is neither forward nor the beginning of a loop "
+                "that ends",
+            )
         else:
             _need(self._at(body.integer(0), where).kind is Kind.TENSOR, f"{where} frees what is no tensor")
+
+    def _number(self, index: int) -> object:
+        """Content of a value that is an integer."""
+        value = self._values[index] if 0 <= index < len(self._values) else None
+        return value.content if value is not None and value.kind is Kind.INT else None
+
+    def _check_loop(self, loop: Loop) -> None:
+        """A loop runs as often as its sequence has rows, of which it has one or more."""
+        value, axis = self._at(loop.tensor, "the sequence of a loop"), self._number(loop.axis)
+        _need(value.kind is Kind.TENSOR, f"the loop at instruction {loop.first} is over a {value.kind}")
+        shape = value.content.shape
+        rows = shape[axis] if isinstance(axis, int) and 0 <= axis < len(shape) else 0
+        _need(rows > 0, f"the loop at instruction {loop.first} is over a sequence of no rows")
 
     def _check_placed(self, index: int, placed: set[int], where: str) -> None:
         value = self._values[index]

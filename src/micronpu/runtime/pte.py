@@ -17,12 +17,13 @@ from functools import cached_property
 from micronpu import _flatbuffer
 from micronpu.container.digest import KEY
 from micronpu.errors import PayloadError
+from micronpu.runtime.loops import loops_of
 
 IDENTIFIER = b"ET12"
 """Of the flatbuffer, at its fifth byte."""
 _HEADER_MAGIC = b"eh00"
 _COPY_AGAIN = "copy or export the file again"
-_TENSOR = 5  # in the union KernelTypes
+_INT, _TENSOR = 2, 5  # in the union KernelTypes
 _TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
 _SEGMENT = 1  # in the enum DataLocation
@@ -274,11 +275,32 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
     total = sum(map(size_of, plan.vector(4).integers()))
     # ExecutionPlan.chains 5; Chain.instructions 2; Instruction: type 0, value 1; KernelCall and DelegateCall: args 1.
     for chain in plan.vector(5).tables():
-        for instruction in chain.vector(2).tables():
+        instructions = list(chain.vector(2).tables())
+        rounds = _rounds(plan, values, instructions)
+        for number, instruction in enumerate(instructions):
             call = instruction.table(1)
             if call is not None and instruction.integer(0, "<B") in (_KERNEL_CALL, _DELEGATE_CALL):
-                total += sum(map(size_of, call.vector(1).integers()))
+                total += sum(map(size_of, call.vector(1).integers())) * rounds[number]
     return total
+
+
+def _rounds(plan: _flatbuffer.Table, values: _flatbuffer.Vector, instructions: list[_flatbuffer.Table]) -> list[int]:
+    """How often each instruction of a chain is executed."""
+    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+
+    def number(index: int) -> object:
+        value = values.table(index) if 0 <= index < values.length else None
+        body = value.table(1) if value is not None and value.integer(0, "<B") == _INT else None
+        return body.integer(0, "<q") if body is not None else None
+
+    found = [1] * len(instructions)
+    for loop in loops_of(instructions, operators, number):
+        tensor = _tensor(values.table(loop.tensor)) if 0 <= loop.tensor < values.length else None
+        axis = number(loop.axis)
+        if tensor is not None and isinstance(axis, int) and 0 <= axis < len(tensor.shape):
+            for i in range(loop.first, loop.last + 1):
+                found[i] *= max(tensor.shape[axis], 1)
+    return found
 
 
 def graph_output_bytes(blob: bytes) -> int:

@@ -23,11 +23,13 @@ from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import lift
 from micronpu.ir.graph import Graph
+from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.partition import Decisions, Partition
 from micronpu.partition.policy import Policy
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice
+from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.optimised import optimised
@@ -63,7 +65,15 @@ def whole_network(module: GraphModule) -> WholeNetwork:
     Raises:
         UnsupportedError: an operator stays in float; the message names each, with the line of the user's model.
     """
-    view = ProgramView(lift(module))
+    lifted = lift(module)
+    looped = next((loop for _, loop in loops_of(lifted)), None)
+    if looped is not None:
+        raise UnsupportedError(
+            "The network has a recurrent layer that is one step in a loop, which no LiteRT model for microcontrollers "
+            "has.",
+            hint=f"at most {MAX_STEPS} steps, or a .pte",
+        )
+    view = ProgramView(lifted)
     border = _border(view)
     order = {node: number for number, node in enumerate(view.graph.nodes)}
     distinct = list(dict.fromkeys(border.outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -9,10 +10,18 @@ import torch
 from tests.compile.small import against_float
 from torch import Tensor, nn
 
+import micronpu
 import micronpu.ops.recurrent as recurrent
+from micronpu._flatbuffer import root
+from micronpu.deploy.plan import read_plan
+from micronpu.errors import PayloadError, UnsupportedError
 from micronpu.frontend.program import overload_name
+from micronpu.frontend.states import states_of
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.compose import compose
+from micronpu.quantize.loops import Loop
+from micronpu.runtime import HostProgram
+from micronpu.runtime.plan import check_plan
 
 STEPS, BATCH, INPUTS, HIDDEN = 6, 2, 12, 8
 
@@ -89,3 +98,101 @@ def test_long_sequences_are_left_alone(monkeypatch: pytest.MonkeyPatch):
         module: Any = torch.export.export(Long().eval(), (torch.zeros(steps, 1, 2),)).module(check_guards=False)
         compose(module, Capabilities())
         assert ("gru" in names(module)) is left
+
+
+# ---------------------------------------------------------------- longer than what is written out
+
+LONG = 140
+LAYERS: dict[str, Any] = {
+    "gru": lambda: nn.GRU(8, 8, batch_first=True),
+    "gru both ways": lambda: nn.GRU(8, 8, bidirectional=True),
+    "lstm": lambda: nn.LSTM(8, 8, num_layers=2),
+    "lstm projected": lambda: nn.LSTM(8, 8, proj_size=4),
+    "rnn": lambda: nn.RNN(8, 8, nonlinearity="relu"),
+}
+
+
+class Long(nn.Module):
+    """A recurrent layer with what follows it: all states, and the last ones."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head = nn.Linear(layer.proj_size or 8, 4) if not layer.bidirectional else nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states, last = self.layer(x)
+        return self.head(states), last[0] if isinstance(last, tuple) else last
+
+
+def long(kind: str, steps: int = LONG) -> tuple[nn.Module, torch.Tensor, list[Any]]:
+    torch.manual_seed(0)
+    model = Long(LAYERS[kind]()).eval()
+    shape = (1, steps, 8) if model.layer.batch_first else (steps, 1, 8)
+    x = torch.randn(shape)
+    return model, x, [(x,), (torch.randn(shape),)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [*((kind, "imxrt700-neutron") for kind in LAYERS), ("gru", "ethos-u55-128"), ("lstm", "imxrt700")],
+)
+def test_a_step_in_a_loop(kind: str, target: str) -> None:
+    """Integers go round: the program against the quantized model, whose step is checked element for element."""
+    model, x, data = long(kind)
+    program = micronpu.compile(model, (x,), target, calibration=data)
+    assert program.report.share == 1.0 or kind == "gru both ways"  # the host turns sequences round, as integers
+    assert not program.report.in_float or kind == "gru both ways"
+    (loop, *_) = [m for m in program.quantized.modules() if isinstance(m, Loop)]
+    with torch.no_grad():
+        for ours, theirs, real in zip(program.run(x), program.quantized(x), model(x), strict=True):
+            assert (ours - theirs).abs().max() < 0.06 * real.abs().max()
+            assert (ours - real).abs().max() < 0.1 * real.abs().max()
+    # The grid of the state is the same before and after a step, and the one outside of the loop.
+    states = states_of(loop.body).values
+    assert [(s.scale, s.zero_point) for s in states] == [grid[:2] for grid in loop.grids[1:]]
+    joins = {"quantized_decomposed::quantize_per_tensor.out", "quantized_decomposed::dequantize_per_tensor.out"}
+    calls = [call.operator for call in read_plan(program.buffer)[0].calls if call.operator in joins]
+    assert len(calls) == len(program.report.inputs) + len(program.report.outputs)
+
+
+def test_compile_time_and_size_do_not_grow() -> None:
+    """The program of four times the steps has the same plan, of the same size."""
+    sizes, counts = [], []
+    for steps in (LONG, 4 * LONG):
+        model, x, data = long("gru", steps)
+        program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=data[:1], verify=False)
+        plan, _ = read_plan(program.buffer)
+        sizes.append(len(program.buffer))
+        counts.append((len(plan.calls), len(plan.values), len(plan.delegates)))
+        assert len([n for n in program.quantized.graph.nodes if n.op == "call_module"]) == 1
+    assert counts[0] == counts[1]
+    assert max(sizes) < 20_000 and max(sizes) - min(sizes) < 500
+
+
+def test_loops_that_may_not_end() -> None:
+    """A plan that jumps back is run where it counts the rows of a sequence, and nowhere else."""
+    model, x, data = long("rnn")
+    program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=data, verify=False)
+    host = HostProgram(program.buffer)
+    assert torch.equal(host.run(x)[0], host.run(x)[0])
+    plan = root(memoryview(program.buffer), b"ET12").vector(1).table(0)
+    values, refused = plan.vector(2), 0
+    for number in range(values.length):
+        value = values.table(number)
+        body = value.table(1)
+        if value.integer(0, "<B") == 2 and body is not None and body.integer(0, "<q") == 1 and body.offset(0):
+            changed = bytearray(program.buffer)
+            struct.pack_into("<q", changed, body.offset(0), 2)  # a counter that steps over its end
+            try:
+                check_plan(bytes(changed), "It", "forward")
+            except PayloadError as error:
+                refused += "neither forward nor the beginning of a loop that ends" in str(error)
+    assert refused
+
+
+def test_a_loop_is_no_litert_model() -> None:
+    model, x, data = long("rnn")
+    program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=data, verify=False)
+    with pytest.raises(UnsupportedError, match="a recurrent layer that is one step in a loop"):
+        program.to_litert()

@@ -1,0 +1,227 @@
+"""Steps of a recurrent layer that are too many to be written out: one step in a graph of its own, called in a loop.
+
+While a model is quantized the step's graph is quantized beside it, with one grid for each state on its way in and out,
+and the grids of what goes into the loop and comes out of it are those that the values have outside.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.frontend.states import KEY, State, States, integer_states, states_of
+from micronpu.quantize.borders import integer_borders
+from micronpu.quantize.config import QuantizationSettings
+from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.transforms import add_constant
+
+ALLOWED = "micronpu_loops"
+"""Key of a module's meta: set where whoever quantizes it knows of loops."""
+_QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
+_DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+
+Observer = Any
+Grid = tuple[Any, ...]
+
+
+class Loop(nn.Module):
+    """Calls a step for each row of a sequence.
+
+    x [T, B, I], states [B, H] -> y [T, B, H] (the first state after each step), last states [B, H]
+
+    Args:
+        body: the step: x [B, I], states -> y, new states; its states are in its meta, see `states_of`.
+    """
+
+    def __init__(self, body: GraphModule) -> None:
+        super().__init__()
+        self.body = body
+        self.prepared: GraphModule | None = None
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Of x and of each state, once the step is quantized: what quantize and dequantize take."""
+        found: tuple[Grid, ...] = self.body.meta["micronpu_grids"]
+        return found
+
+    def forward(self, x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        states: tuple[torch.Tensor, ...] = initial
+        before, results = [], []
+        for row in x.unbind(0):
+            before.append(states)
+            y, *new = self.body(row, *states)
+            states = tuple(new)
+            results.append(y)
+        if self.prepared is not None:
+            # A step treats each row of a batch by itself: all steps are observed at once.
+            self.prepared(x.reshape(-1, *x.shape[2:]), *(torch.cat(values) for values in zip(*before, strict=True)))
+        return (torch.stack(results), *states)
+
+
+class _StepSettings(QuantizationSettings):
+    """Settings of the model for the step of a loop, which need not fit anything in it."""
+
+    def check(self, model: GraphModule) -> None:
+        pass
+
+    def find(self, model: GraphModule) -> None:
+        pass
+
+
+def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
+    """The loops of a module with the nodes that call them."""
+    for node in module.graph.nodes:
+        if node.op == "call_module" and isinstance(found := module.get_submodule(str(node.target)), Loop):
+            yield node, found
+
+
+def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tuple[GraphModule, list[Node]]:
+    """An empty graph of a step with its inputs, whose output is still to be set.
+
+    Args:
+        x: of one step, with ``states`` fake tensors of ``mode``.
+    """
+    graph = Graph()
+    nodes = []
+    for name, value in (("x", x), *((f"state_{i}", s) for i, s in enumerate(states))):
+        node = graph.placeholder(name)
+        node.meta["val"] = value
+        nodes.append(node)
+    graph.output(((nodes[1], *nodes[1:]),))
+    module = GraphModule(nn.Module(), graph)
+    module.meta[KEY] = States(
+        tuple(State(f"state {i}", f"state_{i}", torch.zeros(tuple(s.shape))) for i, s in enumerate(states))
+    )
+    return module, nodes
+
+
+def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[GraphModule, Any], GraphModule]) -> None:
+    """Gives the step of each loop observers; what also stands outside of the loop is observed there.
+
+    Args:
+        prepared: the model with its observers.
+        prepare: `prepare_pt2e`.
+    """
+    for node, loop in loops_of(prepared):
+        inner = copy.copy(quantizer)
+        own = quantizer.settings
+        values = {name: getattr(own, name) for name in own.__dataclass_fields__}
+        inner.settings = _StepSettings(**(values | {"io": own.default}))
+        step = GraphModule(loop.body, copy.deepcopy(loop.body.graph))
+        step.meta.update(loop.body.meta)
+        loop.prepared = prepare(step, inner)
+        loop.prepared.meta[KEY] = states_of(loop.body)
+        inputs = {n.name: n for n in loop.prepared.graph.nodes if n.op == "placeholder"}
+        outside = _observer(prepared, node.args[0])
+        if outside is not None:
+            _exchange(loop.prepared, _behind(loop.prepared, inputs["x"]), outside)
+        for reader in [user for user in node.users if _index(user) == 0]:
+            outside, inside = _behind(prepared, reader), _behind(loop.prepared, inputs["state_0"])
+            if outside is None or inside is None or outside is inside or outside.dtype is not inside.dtype:
+                continue
+            # A state keeps all that was seen of it, and every grid that an operator dictates.
+            if is_fixed(inside) or "MinMax" not in type(outside).__name__:
+                _exchange(prepared, outside, inside)
+                for _, other in loops_of(prepared):
+                    if other.prepared is not None:
+                        _exchange(other.prepared, outside, inside)
+            else:
+                _exchange(loop.prepared, inside, outside)
+
+
+def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphModule]) -> None:
+    """Quantizes the step of each loop of a module whose calibration is over.
+
+    Args:
+        convert: `convert_pt2e`.
+    """
+    for _, loop in loops_of(prepared):
+        if loop.prepared is None:
+            continue
+        states = states_of(loop.body)
+        body = convert(loop.prepared)
+        body.meta[KEY] = states
+        integer_states(body)
+        borders = integer_borders(body)
+        known: list[tuple[Any, ...]] = [(b.scale, b.zero_point, b.dtype) for b in borders.inputs]
+        known += [(s.scale, s.zero_point, s.dtype) for s in states_of(body).values]
+        grids = []
+        for scale, zero_point, name in known:
+            dtype = getattr(torch, name)
+            limits = torch.iinfo(dtype)
+            grids.append((scale, zero_point, limits.min, limits.max, dtype))
+        body.meta["micronpu_grids"] = tuple(grids)
+        loop.body, loop.prepared = body, None
+
+
+def integer_loops(module: GraphModule) -> None:
+    """Makes what goes into loops and comes out of them integers, in place.
+
+    p8 -> dequantize -> loop -> y -> quantize -> y8        p8 -> loop -> y8
+    """
+    for node, loop in list(loops_of(module)):
+        if "micronpu_grids" not in loop.body.meta:
+            continue
+        graph, grids, view = module.graph, loop.grids, ProgramView(module)
+        given = []
+        for source, grid in zip(node.args, grids, strict=True):
+            assert isinstance(source, Node)
+            if is_dequantize(source) and tuple(source.args[1:]) == grid:
+                given.append(source.args[0])
+                continue
+            known = view.constant(source)
+            if known is not None:
+                given.append(add_constant(module, node, _QUANTIZE(known.detach(), *grid), "first_state"))
+                continue
+            with graph.inserting_before(node):
+                made = graph.call_function(_QUANTIZE, (source, *grid))
+            made.meta = {k: v for k, v in source.meta.items() if k != "val"}
+            made.meta["val"] = source.meta["val"].to(grid[-1])
+            given.append(made)
+        node.args = tuple(given)
+        for reader in [user for user in node.users if _index(user) is not None]:
+            grid = grids[max(_index(reader) or 0, 1)]
+            value = reader.meta["val"]
+            reader.meta["val"] = value.to(grid[-1])
+            with graph.inserting_after(reader):
+                floats = graph.call_function(_DEQUANTIZE, (reader, *grid))
+            floats.meta = {**reader.meta, "val": value}
+            for user in [u for u in reader.users if u is not floats]:
+                user.replace_input_with(reader, floats)
+            for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == grid]:
+                user.replace_all_uses_with(reader)
+                graph.erase_node(user)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _index(node: Node) -> int | None:
+    """Which result of a loop a node takes."""
+    return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
+
+
+def _observer(module: GraphModule, node: Any) -> Observer | None:
+    """The observer that a node calls, or None."""
+    if not isinstance(node, Node) or node.op != "call_module":
+        return None
+    found = module.get_submodule(str(node.target))
+    return found if is_observer(found) else None
+
+
+def _behind(module: GraphModule, node: Node) -> Observer | None:
+    """The first observer that reads a value."""
+    return next((o for user in node.users if (o := _observer(module, user)) is not None), None)
+
+
+def _exchange(module: GraphModule, old: Observer | None, new: Observer) -> None:
+    """Puts one observer in the place of another, wherever it stands."""
+    for name, found in list(module.named_modules(remove_duplicate=False)):
+        if found is old and old is not new:
+            module.set_submodule(name, new)

@@ -1,0 +1,93 @@
+"""Loops in a plan: jumps back that ExecuTorch's compiler writes for a scan, and how often they are taken.
+
+    n = sym_size(x, 0); i = 0
+    first: ...; i = i + 1; done = i == n; jump to first unless done; i = i - n
+
+Only such loops end for certain, and only of these it is known how often they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from micronpu._flatbuffer import Table
+
+_KERNEL, _MOVE, _JUMP = 1, 3, 4  # in the union InstructionArguments
+_SIZE, _ADD, _EQUAL, _SUBTRACT = (
+    "aten::sym_size.int",
+    "executorch_prim::add.Scalar",
+    "executorch_prim::eq.Scalar",
+    "executorch_prim::sub.Scalar",
+)
+_BY_INDEX = {"aten::select_copy.int_out": 2, "executorch_prim::et_copy_index.tensor": 2}
+"""Operators that read the counter, and where."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of a chain.
+
+    Attributes:
+        first, last: instructions that are repeated; the last one jumps back.
+        tensor, axis: values: the sequence, and the axis whose size is the number of rounds.
+    """
+
+    first: int
+    last: int
+    tensor: int
+    axis: int
+
+
+def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Callable[[int], object]) -> list[Loop]:
+    """The loops of a chain; a jump back that is none of them may never end.
+
+    Args:
+        number: content of a value that is a number; None for others.
+    """
+    calls: list[tuple[str, tuple[int, ...]]] = []
+    for instruction in instructions:
+        body = instruction.table(1)
+        kind = instruction.integer(0, "<B")
+        if body is None or kind not in (_KERNEL, _MOVE):
+            calls.append(("", ()))
+        elif kind == _MOVE:
+            calls.append(("move", (body.integer(0), body.integer(1))))
+        else:
+            index = body.integer(0)
+            calls.append((operators[index] if 0 <= index < len(operators) else "", body.vector(1).integers()))
+    found = []
+    for place, instruction in enumerate(instructions):
+        body = instruction.table(1)
+        if instruction.integer(0, "<B") != _JUMP or body is None or not 0 <= body.integer(1) <= place - 2:
+            continue
+        loop = _loop(calls, place, body.integer(1), body.integer(0), number)
+        if loop is not None:
+            found.append(loop)
+    return found
+
+
+def _loop(
+    calls: Sequence[tuple[str, tuple[int, ...]]],
+    place: int,
+    first: int,
+    condition: int,
+    number: Callable[[int], object],
+) -> Loop | None:
+    (added, add), (compared, equal) = calls[place - 2], calls[place - 1]
+    if added != _ADD or compared != _EQUAL or len(add) != 3 or len(equal) != 3 or place + 1 >= len(calls):
+        return None
+    counter, size = equal[:2]
+    if equal[2] != condition or add[0] != counter or add[2] != counter or number(add[1]) != 1 or number(counter) != 0:
+        return None
+    if calls[place + 1] != (_SUBTRACT, (counter, size, counter)):
+        return None
+    sizes = [args for i, (name, args) in enumerate(calls) if name == _SIZE and args[-1:] == (size,) and i < first]
+    if len(sizes) != 1 or len(sizes[0]) != 3:
+        return None
+    own = {place - 2, place - 1, place + 1}
+    for i, (name, args) in enumerate(calls):
+        others = [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]
+        if i not in own and not (name == _SIZE and args == sizes[0]) and {counter, size, condition} & set(others):
+            return None
+    return Loop(first, place, sizes[0][0], sizes[0][1])
