@@ -30,7 +30,7 @@ from micronpu.accuracy.statistics import mcnemar
 
 RESULTS = Path(__file__).parent / "results" / "accuracy_fix.json"
 TARGET = "ethos-u55-128"
-BUDGET = 200.0
+BUDGET = 150.0
 FOLDS = 5
 
 
@@ -125,7 +125,7 @@ def _of_fashion(model: Callable[[], nn.Module], epochs: int, rate: float) -> Cas
 
     torch.manual_seed(0)
     x, y = images(data["train_x"]), networks.as_classes(data["train_y"])
-    test, labels = images(data["test_x"][:1000]), networks.as_classes(data["test_y"][:1000])
+    test, labels = images(data["test_x"][:500]), networks.as_classes(data["test_y"][:500])
     module = trained(model(), x, y, epochs, rate)
     return Case(module, list(x[:128].split(1)), test, lambda out: networks.accuracy(out, labels), labels)
 

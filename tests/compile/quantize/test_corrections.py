@@ -107,7 +107,7 @@ def test_equalization_leaves_alone_what_it_may_not_touch():
 def test_equalization_cures_weights_with_one_scale():
     def ratio(corrections: Corrections) -> float:
         quantizer = NeutronQuantizer(per_channel=False).set_corrections(corrections)
-        module = quantize(exported(Net()), DATA, quantizer)
+        module = quantize(exported(Net()), [DATA], quantizer)
         model = Net().eval()
         with torch.no_grad():
             wanted, found = (torch.cat([f(*row) for row in DATA]) for f in (model, module))
@@ -118,8 +118,8 @@ def test_equalization_cures_weights_with_one_scale():
 
 def test_bias_correction_takes_out_the_mean_error():
     quantizer = NeutronQuantizer(per_channel=False)
-    prepared = calibrated(exported(Net()), DATA, quantizer)
-    plain = converted(calibrated(exported(Net()), DATA, quantizer), DATA, None)
+    prepared = calibrated(exported(Net()), [DATA], quantizer)
+    plain = converted(calibrated(exported(Net()), [DATA], quantizer), DATA, None)
     corrected = converted(prepared, DATA, Corrections(bias_correction=True))
     model = Net().eval()
     x = torch.cat([row[0] for row in DATA])
@@ -178,7 +178,7 @@ def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
 
     def made(corrections: Corrections) -> torch.fx.GraphModule:
         quantizer = NeutronQuantizer().set_global(config).set_corrections(corrections)
-        return quantize(exported(Net()), DATA, quantizer)
+        return quantize(exported(Net()), [DATA], quantizer)
 
     plain, adaptive = made(Corrections()), made(Corrections(adaptive_rounding=True))
     moved = 0
@@ -210,7 +210,7 @@ def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
 def test_the_same_weights_every_time():
     def weights() -> list[torch.Tensor]:
         every = Corrections(equalize=True, bias_correction=True, adaptive_rounding=True)
-        module = quantize(exported(Net(norm=True)), DATA, NeutronQuantizer().set_corrections(every))
+        module = quantize(exported(Net(norm=True)), [DATA], NeutronQuantizer().set_corrections(every))
         return [v for _, v in sorted(module.state_dict().items())]
 
     assert all(torch.equal(a, b) for a, b in zip(weights(), weights(), strict=True))
