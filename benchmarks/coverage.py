@@ -4,6 +4,7 @@
     python -m benchmarks.coverage tv:resnet18 own:unet     # some
     python -m benchmarks.coverage --peer --json rows.json  # beside ExecuTorch's own Neutron flow
     python -m benchmarks.coverage --target ethos-u85-256 --activations int16
+    python -m benchmarks.coverage --check --size 64 --json rows.json  # decisions on many networks
 
 The networks have random weights with a fixed seed and are calibrated with random data: only operators, partitions and
 times are measured. `tv:` and `timm:` need those libraries, which are no dependency of micronpu; without them their
@@ -20,7 +21,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 from benchmarks import results
 from benchmarks.child import ChildError
 from benchmarks.peer_nxp import measure
+from benchmarks.small_networks import NETWORKS as SMALL
 from torch import Tensor, nn
 
 import micronpu
@@ -104,12 +106,21 @@ class Recurrent(nn.Module):
 
 
 IMAGE = (1, 3, 224, 224)
+_FIXED_SIZE = (
+    "deit_tiny_patch16_224",
+    "levit_128s",
+    "efficientformer_l1",
+    "inception_v3",
+    "swiftformer_xs",
+    "efficientvit_m0",
+)
 
-OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "unet": (UNet, (1, 3, 96, 96)),
-    "tcn": (TCN, (1, 12, 128)),
-    "gru": (lambda: Recurrent(nn.GRU), (1, 16, 12)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (1, 16, 12)),
+OWN: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
+    "unet": (UNet, ((1, 3, 96, 96),)),
+    "tcn": (TCN, ((1, 12, 128),)),
+    "gru": (lambda: Recurrent(nn.GRU), ((1, 16, 12),)),
+    "lstm": (lambda: Recurrent(nn.LSTM), ((1, 16, 12),)),
+    **SMALL,
 }
 
 NETWORKS = (
@@ -120,6 +131,35 @@ NETWORKS = (
     "timm:convnext_atto",
     *(f"own:{name}" for name in OWN),
 )
+
+TIMM = (
+    *(
+        "levit_128s",
+        "mobilevit_xxs",
+        "mobilevitv2_050",
+        "edgenext_xx_small",
+        "fastvit_t8",
+        "poolformer_s12",
+        "mobileone_s0",
+    ),
+    *("repvgg_a0", "ghostnet_050", "ghostnetv2_100", "lcnet_050", "tinynet_e", "efficientformer_l1", "convnext_atto"),
+    *("convnextv2_atto", "deit_tiny_patch16_224", "coat_lite_tiny", "mnasnet_small", "semnasnet_075", "fbnetc_100"),
+    *(
+        "mobilenetv4_conv_small",
+        "regnetx_002",
+        "regnety_002",
+        "resnet10t",
+        "dla46_c",
+        "pvt_v2_b0",
+        "tf_efficientnetv2_b0",
+    ),
+    *("mixnet_s", "skresnet18", "starnet_s1", "repghostnet_050", "efficientvit_b0", "efficientvit_m0", "rexnet_100"),
+    *("repvit_m0_9", "swiftformer_xs", "hardcorenas_a", "mobilenetv1_100", "mobilenetv3_small_050", "ese_vovnet19b_dw"),
+)
+"""Of the small ones; timm's own names."""
+
+WIDE = (*NETWORKS, *(name for name in map("timm:{}".format, TIMM) if name not in NETWORKS))
+"""What `--check` looks at: classes of networks, not only those that anything was tuned to."""
 
 _LIBRARIES = {"tv": "torchvision", "timm": "timm"}
 _schemas: list[torch.library.Library] = []
@@ -148,8 +188,11 @@ def library(source: str) -> Any:
         raise LibraryMissingError(f"{_LIBRARIES[source]} cannot be imported: {error}") from error
 
 
-def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """A network in evaluation mode with random weights, and the shape of its input.
+def build(name: str, size: int = 0) -> tuple[nn.Module, tuple[tuple[int, ...], ...]]:
+    """A network in evaluation mode with random weights, and the shapes of its inputs.
+
+    Args:
+        size: height and width of the picture, where the network takes one of any size; its own unless given.
 
     Raises:
         LibraryMissingError: its library is not installed.
@@ -158,14 +201,17 @@ def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     source, _, plain = name.partition(":")
     torch.manual_seed(0)
     if source == "own":
-        make, shape = OWN[plain]
-        return make().eval(), shape
+        make, shapes = OWN[plain]
+        return make().eval(), shapes
     if source == "tv":
         options = {"init_weights": True} if plain in ("googlenet", "inception_v3") else {}
         model = library(source).models.get_model(plain, weights=None, **options)
     else:
         model = library(source).create_model(plain, pretrained=False)
-    return model.eval(), (1, 3, 299, 299) if plain == "inception_v3" else IMAGE
+    wanted = 299 if plain == "inception_v3" else IMAGE[-1]
+    if size and plain not in _FIXED_SIZE:
+        wanted = size
+    return model.eval(), ((1, 3, wanted, wanted),)
 
 
 @torch.no_grad()
@@ -207,9 +253,9 @@ def coverage(
         LibraryMissingError: the network's library is not installed.
         MicroNpuError: the network does not compile.
     """
-    model, shape = build(name)
-    batches = [(torch.randn(shape),) for _ in range(samples)]
-    if sqnr:
+    model, shapes = build(name)
+    batches = [tuple(torch.randn(shape) for shape in shapes) for _ in range(samples)]
+    if sqnr and len(shapes) == 1:
         settle(model, torch.cat([x for (x,) in batches]))
     start = time.perf_counter()
     program = micronpu.compile(model, batches[0], target, calibration=batches, activations=activations)
@@ -240,6 +286,47 @@ def coverage(
             result = program.run(*batches[0], fast=True)
         row["sqnr"] = {"program": decibels(result, real), "eager": decibels(eager, real)}
     return row
+
+
+def decisions(names: Sequence[str], targets: Sequence[str], size: int) -> list[dict[str, Any]]:
+    """Partitions and what stays on the host, as `micronpu.check` decides it, without compiling.
+
+    Args:
+        size: of pictures, where a network takes any; 0 for its own.
+
+    Returns:
+        A row per network: operators, and per target the partitions and the host's operators with their counts and one
+        reason each, or an error.
+    """
+    rows = []
+    for name in names:
+        try:
+            model, shapes = build(name, size)
+        except LibraryMissingError as error:
+            print(f"{name} is skipped: {error}", flush=True)
+            continue
+        row: dict[str, Any] = {"network": name, "inputs": [list(shape) for shape in shapes], "targets": {}}
+        text = f"{name:36}"
+        for target in targets:
+            inputs = tuple(torch.randn(shape) for shape in shapes)
+            try:
+                report = micronpu.check(model, inputs, target).report
+            except MicroNpuError as error:
+                row["targets"][target] = {"error": str(error)}
+                text += f"  {target}: error {error}"
+                continue
+            row["operators"] = len(report.verdicts)
+            reasons = {v.operator: v.reasons[0].detail for v in report.host if v.reasons}
+            found = {
+                "partitions": report.partitions,
+                "host": dict(Counter(v.operator for v in report.host)),
+                "reasons": reasons,
+            }
+            row["targets"][target] = found
+            text += f"  {target}: {report.partitions}, host {found['host'] or 'nothing'}"
+        rows.append(row)
+        print(text, flush=True)
+    return rows
 
 
 def line(row: dict[str, Any]) -> str:
@@ -291,12 +378,21 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2, help="random calibration inputs")
     parser.add_argument("--sqnr", action="store_true", help="run the programs and compare them with the float network")
     parser.add_argument("--peer", action="store_true", help="measure executorch.backends.nxp, too (tv: and timm: only)")
+    parser.add_argument("--check", action="store_true", help="decide for many networks, and compile none")
+    parser.add_argument("--targets", default="imxrt700-neutron,ethos-u55-128", help="for --check, by commas")
+    parser.add_argument("--size", type=int, default=0, help="for --check, height and width of pictures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, - for standard output")
     options = parser.parse_args()
     unknown = [name for name in options.networks if name.partition(":")[0] not in ("own", *_LIBRARIES)]
     unknown += [n for n in options.networks if n.startswith("own:") and n.removeprefix("own:") not in OWN]
     if unknown:
         parser.error(f"no such network: {', '.join(unknown)}. Try: one of {', '.join(NETWORKS)}")
+    if options.check:
+        names = WIDE if options.networks == NETWORKS else options.networks
+        rows = decisions(names, options.targets.split(","), options.size)
+        if options.json is not None:
+            options.json.write_text(json.dumps(rows, indent=2) + "\n")
+        return
     header = f"{'network':32}{'NPU/all':>10}{'parts':>6}{'seconds':>9}"
     print(header + (f"{'peer':>12}{'parts':>6}{'seconds':>9}" if options.peer else ""), flush=True)
     rows = []
