@@ -54,7 +54,7 @@
     if (verdict.shape.length) list.append(...term("Result", shape(verdict.shape)));
     if (verdict.macs) list.append(...term("MACs", count(verdict.macs)));
     if (verdict.module) list.append(...term("Module", code(verdict.module)));
-    if (verdict.source) list.append(...term("Line", code(verdict.source)));
+    if (verdict.source) list.append(...term("Line", element("code", { title: verdict.source }, file(verdict.source))));
     if (verdict.rewrites.length) list.append(...term("Rewritten", verdict.rewrites.join(", ")));
     const error = errors[node];
     if (error) list.append(...term("SQNR", `${error.sqnr} dB here, ${error.own} dB by itself`));
