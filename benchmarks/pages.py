@@ -133,10 +133,24 @@ def cortexm_latency(figures: Any) -> str:
 
     def row(a: dict[str, Any]) -> list[str]:
         cycles = [f"{a['cycles']:,.0f}", f"{a['predicted']:,}", f"{a['error']:+.1%}"]
+        unseen = f"{a['leave_one_out']:+.1%}" if "leave_one_out" in a else ""
         why = f" (left out: {a['left_out']})" if a["left_out"] else ""
-        return [a["network"], f"`{a['core']}`", *cycles, a["source"] + why]
+        return [a["network"], f"`{a['core']}`", *cycles, unseen, a["source"] + why]
 
-    return table(("network", "core", "cycles", "estimated", "error", "source"), map(row, figures["anchors"]))
+    return table(
+        ("network", "core", "cycles", "estimated", "error", "left out", "source"), map(row, figures["anchors"])
+    )
+
+
+def memory_plans(figures: Any) -> str:
+    """Planned bytes beside the bound and beside ExecuTorch's planner."""
+
+    def row(r: dict[str, Any]) -> list[str]:
+        sizes = [f"{r['planned']:,}", f"{r['bound']:,}", f"{r['planned'] / r['bound']:.3f}", f"{r['greedy']:,}"]
+        return [f"`{r['network']}`", str(r["tensors"]), *sizes, f"{r['seconds']:.2f}"]
+
+    head = ("network", "tensors", "planned", "bound", "planned / bound", "greedy", "seconds")
+    return table(head, map(row, figures))
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, str]:
@@ -150,6 +164,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "neutron_latency": ("figures.md", "neutron_latency", neutron_latency),
     "ethosu_latency": ("figures.md", "ethosu_latency", ethosu_latency),
     "cortexm_latency": ("figures.md", "cortexm_latency", cortexm_latency),
+    "memory_plans": ("figures.md", "memory_plans", memory_plans),
     "coverage": ("coverage.md", "coverage", coverage),
 }
 """Name of a table: its page, the file that it is made of, and what makes it."""
