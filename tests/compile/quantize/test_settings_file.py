@@ -101,7 +101,8 @@ def test_every_observer_goes_through(kind, per_channel):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
     data = [(x[None],) for x in torch.randn(200, 4) ** 3]
-    module = quantize(graph_module(torch.export.export(model, data[0])), [data], configure(NeutronQuantizer(), settings))
+    exported = graph_module(torch.export.export(model, data[0]))
+    module = quantize(exported, [data], configure(NeutronQuantizer(), settings))
     steps = [float(n.args[1]) for n in module.graph.nodes if is_quantize(n)]
     with torch.no_grad():
         hidden = torch.cat([model[1](model[0](*row)) for row in data])
