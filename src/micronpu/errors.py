@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ENDLESS = re.compile(r"\S{301,}")
+
+
+def _one_line(text: str) -> str:
+    """The text without line breaks and what no terminal prints, with the middle of endless words left out.
+
+    Names of files, operators and options come from users, and stand in sentences as they are.
+    """
+    text = _UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return _ENDLESS.sub(lambda found: f"{found.group()[:150]}...{found.group()[-100:]}", text)
+
 
 class MicroNpuError(Exception):
     """Base of every error raised for something the user can change.
@@ -15,9 +29,9 @@ class MicroNpuError(Exception):
     """Of the command that ends with it."""
 
     def __init__(self, what: str, *, hint: str = "") -> None:
-        self.what = what
-        self.hint = hint
-        super().__init__(f"{what} Try: {hint}." if hint else what)
+        self.what = _one_line(what)
+        self.hint = _one_line(hint)
+        super().__init__(f"{self.what} Try: {self.hint}." if hint else self.what)
 
 
 def first_line(error: BaseException) -> str:

@@ -26,7 +26,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     Raises:
         FileError: the folder does not exist, or the file cannot be written.
     """
-    shown = Path(path)
+    shown = check_name(path)
     check_writable(shown)
     temporary: Path | None = None
     try:
@@ -74,9 +74,14 @@ def check_name(path: str | os.PathLike[str]) -> Path:
     """The path, refused where no file system can have it.
 
     Raises:
-        FileError: it holds a NUL character, or one of its names is too long.
+        FileError: it is of another type, holds a NUL character, or one of its names is too long.
     """
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise FileError(f"A {type(path).__name__} is given as a path.", hint='a string, such as "net.pte"')
     if "\0" in text:
         raise FileError(f"{text!r} is no path: it holds a NUL character.", hint="a path without it")
     try:

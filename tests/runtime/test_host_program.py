@@ -273,6 +273,21 @@ def test_recording_mistakes_are_sentences(tmp_path):
             RunOptions(**bad)
 
 
+def test_recording_goes_on_behind_what_was_saved(tmp_path):
+    """ExecuTorch's recorder writes once; a second time, or a run behind it, would end the process."""
+    program = HostProgram(add_pte(), RunOptions(profile=True))
+    with pytest.raises(ModelError, match="has not run since it was loaded"):
+        program.save_etdump(tmp_path / "e")
+    a, b = int8(1, 8, seed=1), int8(1, 8, seed=2)
+    for name in ("first", "second"):
+        (y,) = program.run(a, b)
+        program.save_etdump(tmp_path / name, tmp_path / "values")
+        with pytest.raises(ModelError, match="has not run since"):
+            program.save_etdump(tmp_path / "e")
+    assert torch.equal(y, program.run(a, b)[0])
+    assert (tmp_path / "first").stat().st_size == (tmp_path / "second").stat().st_size > 0
+
+
 # --- damaged and unsuited programs --------------------------------------------------------------------------------
 
 

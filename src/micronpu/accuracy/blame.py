@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,11 +15,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.accuracy.layers import Layer, SideBySide, step_of
 from micronpu.compiler.compile import DEFAULT_TARGET, exported_module, quantizer_for
-from micronpu.errors import ModelError
+from micronpu.errors import ModelError, first_line
+from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.states import states_of
-from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
+from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, in_turn, one_thread
 from micronpu.quantize.config import Activations
 from micronpu.quantize.converted import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -71,7 +72,10 @@ def blame(
         ModelError: there is no data, it does not fit the model, or the model is quantized already.
         OptionError: an option does not fit the target, or there is no such order.
     """
+    check_listener(listener)
     tell = listener or (lambda name, part: None)
+    if isinstance(data, Iterator):
+        data = list(in_turn(data, "blame"))
     examples = examples_of(data, example_inputs)
     device = device_for(target, options)
     chosen = quantizer_for(device, quantizer, False, per_channel, activations, None, quantization)
@@ -106,11 +110,19 @@ def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[
         )
     if given is not None:
         return as_inputs(given)
+    if isinstance(data, dict) or not isinstance(data, Iterable | np.ndarray | torch.Tensor):
+        raise ModelError(
+            f"The blame data is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
+        )
     first = data[:1] if isinstance(data, np.ndarray | torch.Tensor) else next(iter(data), None)
     if first is None or (isinstance(first, np.ndarray | torch.Tensor) and not len(first)):
         raise ModelError("The blame data is empty.", hint="pass a dozen typical inputs")
     values = first if isinstance(first, tuple | list) else (first,)
-    return as_inputs([torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values])
+    try:
+        tensors = [torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values]
+    except TypeError as error:
+        raise ModelError(f"The blame data is no numbers: {first_line(error)}.", hint="arrays of float32") from error
+    return as_inputs(tensors)
 
 
 def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:

@@ -15,11 +15,13 @@ from torch.utils._pytree import tree_leaves
 
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
+from micronpu.arguments import check_type
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.border import Border, borders_of
 from micronpu.deploy.plan import read_plan
-from micronpu.errors import ModelError, OptionError
+from micronpu.errors import ModelError, OptionError, first_line
 from micronpu.files import check_name, read_file
+from micronpu.frontend.checks import check_listener, check_parameters
 from micronpu.quantize.calibrate import calibration_batches, one_thread
 from micronpu.quiet import quiet
 from micronpu.report.accuracy import Comparison
@@ -68,6 +70,8 @@ def evaluate(
         OptionError: there is no such metric or output.
         PayloadError: the program cannot be run here.
     """
+    check_listener(listener)
+    check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
     tell = listener or (lambda name, part: None)
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
@@ -228,7 +232,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
     """The float model as a function.
 
     Raises:
-        ModelError: it is none, or in training mode.
+        ModelError: it is none, in training mode, or without its weights.
     """
     if isinstance(model, ExportedProgram):
         module: Callable[..., Any] = model.module(check_guards=False)
@@ -241,6 +245,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
         raise ModelError(
             "The model is in training mode, in which dropout and batch norm change results.", hint="eval()"
         )
+    check_parameters(model)
     return model
 
 
@@ -296,10 +301,9 @@ def run_float(
             return _run_rows(lambda row: module(*row), rows, output, tell)
         except (ModelError, OptionError):
             raise
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
+        except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
             raise ModelError(
-                f"The float model cannot compute the data: {lines[0].rstrip('.')}.",
+                f"The float model cannot compute the data: {first_line(error) or type(error).__name__}.",
                 hint="model(*inputs) in eager mode, which fails alike",
             ) from error
 

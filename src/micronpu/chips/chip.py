@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from os import PathLike
-from pathlib import Path
 
 from micronpu.chips.core import is_cortex_m
 from micronpu.chips.section import ChipSection
 from micronpu.errors import OptionError
+from micronpu.files import check_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -226,7 +226,7 @@ def _target(section: ChipSection, core: str) -> TargetEntry:
 
 def load_chip(path: str | PathLike[str]) -> Chip:
     """A chip from a user's own file."""
-    file = Path(path)
+    file = check_name(path)
     if not file.is_file():
         raise OptionError(f"There is no chip file {file}.")
     try:

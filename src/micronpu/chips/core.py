@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from micronpu.arguments import check_text
 from micronpu.errors import OptionError
 
 
@@ -61,6 +62,7 @@ def find_core(name: str) -> Core:
     Raises:
         OptionError: CMSIS-NN does not run on it.
     """
+    check_text("core", name, 'the name of one, such as "cortex-m33"')
     if name not in CORES:
         raise OptionError(f"CMSIS-NN does not run on the core {name!r}.", hint=f"one of {', '.join(sorted(CORES))}")
     return CORES[name]

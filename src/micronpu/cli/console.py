@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +51,10 @@ def errors() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
+    # The bytes of a file's name may be no UTF-8; Python has them as characters that no stream takes.
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PLAIN_WIDTH

@@ -15,6 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.arguments import check_switch, check_type
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.memory import memory_of
@@ -25,7 +26,7 @@ from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import InternalError, MicroNpuError, ModelError, OptionError, UnsupportedError, first_line
 from micronpu.files import check_writable
-from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results, check_switch
+from micronpu.frontend.checks import check_examples, check_listener, check_parameters, check_results
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.states import State, held, hold, integer_states, lift, states_of
@@ -169,6 +170,7 @@ def compile_model(
     """
     check_switch("allow_missing_kernels", allow_missing_kernels)
     check_switch("verify", verify)
+    check_type("budgets", budgets, Budgets, type(None), hint="Budgets(max_ms=10)")
     check_listener(listener)
     if etrecord is not None:
         check_writable(etrecord)

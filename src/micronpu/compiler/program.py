@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from micronpu.arguments import check_switch, check_type
 from micronpu.errors import ModelError, OptionError
-from micronpu.files import write_file
+from micronpu.files import check_name, write_file
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import DelegationReport
@@ -66,12 +67,14 @@ class CompiledProgram:
             path: where it ends in ".tflite", the quantized network is written as one LiteRT model; see `to_litert`.
             vela: see `to_litert`.
         """
-        if Path(path).suffix == LITERT_SUFFIX:
+        check_switch("vela", vela)
+        path = check_name(path)
+        if path.suffix == LITERT_SUFFIX:
             return write_file(path, self.to_litert(vela=vela))
         if vela:
             raise OptionError(f"`vela` is for a LiteRT model, but {path} is no {LITERT_SUFFIX}.", hint="model.tflite")
         for name, data in self.data_files.items():
-            write_file(Path(path).parent / name, data)
+            write_file(path.parent / name, data)
         return write_file(path, self.buffer)
 
     def save_etrecord(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> Path:
@@ -103,6 +106,7 @@ class CompiledProgram:
         """
         from micronpu.targets.whole import optimised_network, whole_network
 
+        check_switch("vela", vela)
         assert isinstance(self.quantized, torch.fx.GraphModule)
         return optimised_network(self.quantized, self.partitions) if vela else whole_network(self.quantized).data
 
@@ -132,6 +136,7 @@ class CompiledProgram:
         """
         from micronpu.deploy.deployment import SECTION, deploy
 
+        check_type("vectors", vectors, Mapping, type(None), hint="an array of rows per input, by name")
         borders = self.borders
         return deploy(
             self.buffer,
@@ -142,7 +147,7 @@ class CompiledProgram:
             known=(borders.inputs, borders.outputs) if borders is not None else None,
             run=self._runner(),
             name=name,
-            section=section or SECTION,
+            section=SECTION if section is None else section,
             force=force,
             data_files=self.data_files,
         )

@@ -113,8 +113,8 @@ def board_of(plan: Plan, target: str | None) -> Board:
         if firmware is not None:
             accelerator = firmware.accelerator(delegate.payload, options) or accelerator
             on_device &= firmware.is_for_silicon(delegate.payload)
-    chosen = find_target(target) if target else _own_target(options, accelerator)
-    if target and chosen is not None:
+    chosen = find_target(target) if target is not None else _own_target(options, accelerator)
+    if target is not None and chosen is not None:
         _check(plan, chosen, accelerator)
     chip = chosen.chip if chosen is not None else None
     modes = {key: options.get(key, "") for key in ("system_config", "memory_mode")} if accelerator else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from micronpu import __version__
+from micronpu.arguments import check_switch, check_text
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.border import Border, Meaning, borders_of
@@ -27,6 +28,7 @@ from micronpu.deploy.states import states_of
 from micronpu.deploy.strip import strip
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
+from micronpu.files import check_name
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.plan import check_plan
 
@@ -91,11 +93,14 @@ def deploy(
     Raises:
         MicroNpuError: the program is damaged, the target cannot take it, vectors do not fit, or the folder holds files.
     """
+    check_text("name", name)
+    check_text("section", section)
+    check_switch("force", force)
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
-    if not re.fullmatch(r"[\w.$-]+", section, re.ASCII):
+    if not re.fullmatch(r"[A-Za-z_.][\w.$-]*", section, re.ASCII):
         raise OptionError(f"The section {section!r} is no name of a section.", hint=SECTION)
-    path = Path(folder)
+    path = check_name(folder)
     check_target(path, force=force)
     plan, summary = read_plan(program, name=source)
     if state_of(program, source) is Digest.WRONG:

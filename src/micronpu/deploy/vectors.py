@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.arguments import check_text
 from micronpu.deploy.border import Border
 from micronpu.errors import ModelError
 
@@ -46,6 +47,8 @@ def from_arrays(
     Raises:
         ModelError: another number of arrays, other shapes, types or numbers of rows.
     """
+    for name in arrays:
+        check_text("vectors", name, "a list of arrays by name")
     given = {n: a for n, a in arrays.items() if not n.startswith("output")}
     wanted = {n: a for n, a in arrays.items() if n.startswith("output")}
     if len(given) != len(inputs):

@@ -12,12 +12,6 @@ from torch.fx import GraphModule
 from micronpu.errors import ModelError, OptionError
 
 
-def check_switch(name: str, given: Any) -> None:
-    """Raises `OptionError` where a switch is neither on nor off."""
-    if not isinstance(given, bool):
-        raise OptionError(f"`{name}` is {given!r}; it is True or False.")
-
-
 def check_listener(listener: Any) -> None:
     """Raises `OptionError` where what shall hear about progress cannot."""
     if listener is not None and not callable(listener):
@@ -99,8 +93,13 @@ def check_evaluation_mode(model: nn.Module) -> None:
 
 
 def check_parameters(module: nn.Module) -> None:
-    """Raises `ModelError` where a parameter holds NaN or infinity."""
+    """Raises `ModelError` where a parameter holds NaN or infinity, or no values at all."""
     for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise ModelError(
+                f"The parameter `{name}` of the model is on the device meta, where tensors have no values.",
+                hint="the model with its weights, model.to_empty(device='cpu') and load_state_dict",
+            )
         if parameter.is_floating_point() and not torch.isfinite(parameter).all():
             raise ModelError(
                 f"The parameter `{name}` of the model holds NaN or infinity, which int8 cannot express.",

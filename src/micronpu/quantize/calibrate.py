@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.arguments import check_switch, described
 from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
@@ -52,12 +53,32 @@ def calibration_batches(
             hint="[x1, x2, ...]",
         )
     batches: list[tuple[torch.Tensor, ...]] = []
-    for number, item in enumerate(calibration):
+    for number, item in enumerate(in_turn(calibration, kind)):
         where = f"{kind.capitalize()} item {number}"
         batches += _rows(_checked(where, item, examples), examples)
     if not batches:
         raise ModelError(f"The {kind} data is empty.", hint="pass some dozens of typical inputs")
     return batches
+
+
+def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
+    """The items of a user's data.
+
+    Raises:
+        ModelError: the user's code fails on the way.
+    """
+    number = 0
+    try:
+        for item in data:
+            yield item
+            number += 1
+    except MicroNpuError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"The {kind} data breaks off at item {number}: {type(error).__name__}: {first_line(error)}.",
+            hint="list(...) of it, which fails alike",
+        ) from error
 
 
 def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -344,6 +365,9 @@ def calibrate_and_quantize(
     """
     from micronpu.quantize.sequences import calibration_sequences
 
+    check_switch("is_qat", is_qat)
+    if not isinstance(quantizer, Quantizer):
+        raise ModelError(f"The quantizer is {described(quantizer)}.", hint="NeutronQuantizer() or EthosUQuantizer(...)")
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.arguments import check_switch, check_text, check_type, described
 from micronpu.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
@@ -51,12 +52,13 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
         OptionError: it is none.
     """
     known = get_args(Activations)
-    if value in known:
-        return value  # type: ignore[no-any-return]
+    if isinstance(value, str) and value in known:
+        return value  # type: ignore[return-value]
     hint = f"one of {', '.join(known)}"
     if str(value).removeprefix("torch.") == "uint8":
         hint += "; a uint8 image becomes int8 by subtracting 128 on the host"
-    raise OptionError(f"`{name}` is {value!r}; activations are int8 or int16.", hint=hint)
+    shown = described(value) if not isinstance(value, torch.dtype) else str(value)
+    raise OptionError(f"`{name}` is {shown}; activations are int8 or int16.", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -99,22 +101,23 @@ class QuantizationConfig:
     weight_observer: WeightObserver = "minmax"
 
     def __post_init__(self) -> None:
-        if self.weight_bits not in _WEIGHT_BITS or isinstance(self.weight_bits, bool):
+        check_type("weight_bits", self.weight_bits, int)
+        if self.weight_bits not in _WEIGHT_BITS:
             raise OptionError(f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.")
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
+            check_switch(name, getattr(self, name))
         for name, kind in (
             ("activation_observer", ActivationObserver),
             ("input_observer", ActivationObserver),
             ("weight_observer", WeightObserver),
         ):
+            check_text(name, getattr(self, name))
             if getattr(self, name) not in get_args(kind):
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(get_args(kind))}.")
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
-            raise OptionError(f"`percentile` is {share!r}; it is above 50 and up to 100.", hint="99.9 or 99.99")
+            raise OptionError(f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99")
         if self.freeze_batch_norm and not self.is_qat:
             raise OptionError(
                 "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
@@ -276,6 +279,11 @@ def get_symmetric_quantization_config(
     Raises:
         OptionError: a range or kind of quantization that no NPU here has.
     """
+    check_switch("is_dynamic", is_dynamic)
+    check_type("eps", eps, float, int, type(None))
+    ranges = {"act_qmin": act_qmin, "act_qmax": act_qmax, "weight_qmin": weight_qmin, "weight_qmax": weight_qmax}
+    for name, given in ranges.items():
+        check_type(name, given, int)
     if is_dynamic:
         raise OptionError("`is_dynamic` is True; an NPU computes on grids that are known beforehand.", hint="False")
     bits = {(-127, 127): 8, (-7, 7): 4}.get((weight_qmin, weight_qmax))
@@ -303,7 +311,9 @@ def get_symmetric_a16w8_quantization_config(
     epsilon: float | None = None,
 ) -> QuantizationConfig:
     """int16 activations and int8 weights; see `get_symmetric_quantization_config`."""
-    config = get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, -128, 127, weight_qmin, weight_qmax)
+    config = get_symmetric_quantization_config(
+        is_per_channel, is_qat, is_dynamic, -128, 127, weight_qmin, weight_qmax, epsilon
+    )
     return replace(config, activations="int16")
 
 

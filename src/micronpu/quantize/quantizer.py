@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from typing_extensions import Self
 
+from micronpu.arguments import check_type
 from micronpu.errors import OptionError
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
@@ -71,6 +72,7 @@ class StaticQuantizer:
         activations: Activations = "int8",
         io: Activations | None = None,
     ) -> None:
+        check_type("is_qat", is_qat, bool, type(None))
         self.is_qat = bool(is_qat)
         self._open = False
         self.disabled_rewrites = check_rewrites(disabled_rewrites)

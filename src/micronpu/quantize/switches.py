@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, TypeVar
 
+from micronpu.arguments import strings
 from micronpu.errors import OptionError
 from micronpu.ir.way import compositions
 
@@ -56,7 +57,7 @@ def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
         raise OptionError(
             f"The rewrites to leave out are {disabled!r}; they are a list of names.", hint=f"[{disabled!r}]"
         )
-    names = frozenset(disabled)
+    names = frozenset(strings("disabled_rewrites", sorted(disabled) if isinstance(disabled, Set) else disabled))
     for name in sorted(names - set(float_rewrites())) if names else ():
         hint = f"one of {', '.join(float_rewrites())}"
         raise OptionError(f"There is no rewrite {name!r} of the float program.", hint=hint)

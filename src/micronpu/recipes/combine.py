@@ -9,6 +9,7 @@ from typing import Any
 
 from executorch.export import ExportRecipe
 
+from micronpu.arguments import check_type, items
 from micronpu.errors import OptionError
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quiet import quiet
@@ -28,6 +29,8 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
     Raises:
         OptionError: two of the recipes disagree.
     """
+    check_type("name", name, str, type(None))
+    recipes = items("recipes", recipes, "export recipes")
     if not recipes or not all(isinstance(r, ExportRecipe) for r in recipes):
         raise OptionError("`combine` takes a list of export recipes.", hint="combine([neutron, cortexm])")
     ordered = sorted(recipes, key=_is_for_a_core)

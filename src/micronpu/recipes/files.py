@@ -12,6 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import ExportRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
+from micronpu.arguments import check_type
 from micronpu.errors import OptionError
 from micronpu.files import check_folder, write_file
 from micronpu.recipes.lowering import OutliningPartitioner
@@ -72,6 +73,7 @@ def host_operators(program: ExecutorchProgramManager) -> list[str]:
 
 def stages_with_files(recipe: ExportRecipe) -> list[Any]:
     """The stages that a session runs for a float module, and `FILES` behind them."""
+    check_type("recipe", recipe, ExportRecipe, hint="micronpu.recipes.get_imxrt700_recipe()")
     lowering = recipe.lowering_recipe
     return [
         StageType.SOURCE_TRANSFORM,

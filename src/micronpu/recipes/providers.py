@@ -13,6 +13,7 @@ from typing import Any
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
+from micronpu.arguments import check_switch
 from micronpu.errors import OptionError
 from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
@@ -55,8 +56,7 @@ class RecipeOptions:
     files_dir: str | Path = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.per_channel, bool):
-            raise OptionError(f"`per_channel` is {self.per_channel!r}; it is True or False.")
+        check_switch("per_channel", self.per_channel)
         if self.io is not None:
             check_activations(self.io, "io")
         if self.train is not None and not callable(self.train):

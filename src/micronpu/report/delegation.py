@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from micronpu.arguments import check_text, check_type
 from micronpu.errors import FileError
 from micronpu.files import read_file
 from micronpu.ir.graph import Node, Origin
@@ -298,6 +299,7 @@ class DelegationReport:
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
+        check_type("indent", indent, int, type(None))
         return json.dumps(self.to_dict(), indent=indent)
 
     @classmethod
@@ -323,6 +325,9 @@ class DelegationReport:
         Raises:
             FileError: it is no report, or one of another version.
         """
+        if not isinstance(text, str):
+            raise FileError(f"A {type(text).__name__} is given as the text of a report.", hint=_WRITE_ONE)
+        check_text("name", name)
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -348,8 +353,10 @@ class DelegationReport:
         Raises:
             FileError: it cannot be written there.
         """
+        from micronpu.report.blame import Blame
         from micronpu.report.html import write_html
 
+        check_type("blame", blame, Blame, type(None), hint="micronpu.blame(model, data)")
         write_html(self, path, blame)
 
     def summary(self) -> str:

@@ -15,6 +15,7 @@ import hmac
 from enum import Enum
 
 from micronpu._flatbuffer import CorruptFlatbufferError, root
+from micronpu.arguments import check_bytes, check_text
 from micronpu.container.digest import EMPTY, KEY, MAGIC, SIZE
 from micronpu.errors import PayloadError
 from micronpu.runtime.pte import IDENTIFIER, extents
@@ -34,6 +35,8 @@ def state_of(data: bytes, name: str = "The program") -> Digest:
     Args:
         data: the file's contents, as `read_pte` takes them.
     """
+    check_bytes("data", data)
+    check_text("name", name)
     place = _place(data, name)
     if place is None:
         # Neither the name nor the magic word: with one of them alone, the other was damaged.
@@ -51,6 +54,8 @@ def stamp(data: bytes, name: str = "The program") -> bytes:
     Raises:
         PayloadError: it has none: micronpu's partitioners and `micronpu.compile` make one.
     """
+    check_bytes("data", data)
+    check_text("name", name)
     place = _place(data, name)
     if place is None:
         raise PayloadError(

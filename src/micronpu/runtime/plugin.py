@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from micronpu.arguments import check_switch
 from micronpu.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.quiet import quiet
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
@@ -293,6 +294,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
         RuntimeUnavailableError: it cannot be built or loaded on this machine.
     """
     global _loaded, _with_torch
+    check_switch("torch", torch)
     with _lock:
         path = build_plugin() if _loaded is None else _loaded.path
         try:

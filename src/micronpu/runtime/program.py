@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from micronpu.arguments import check_text, check_type, described
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.files import check_name
 from micronpu.runtime.check import Reference, StreamCheck
@@ -81,12 +82,12 @@ class RunOptions:
         for name in ("fast", "graph", "check", "profile"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(
-                    f"The run option {name} is {getattr(self, name)!r}, but it must be True or False.",
+                    f"The run option {name} is {described(getattr(self, name))}, but it must be True or False.",
                     hint=f"RunOptions({name}=True)",
                 )
         if not isinstance(self.isolated, bool | None):
             raise OptionError(
-                f"The run option isolated is {self.isolated!r}, but it must be True, False or None.",
+                f"The run option isolated is {described(self.isolated)}, but it must be True, False or None.",
                 hint="RunOptions(isolated=True)",
             )
         if self.check and self.graph:
@@ -97,14 +98,15 @@ class RunOptions:
         size = self.debug_buffer_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise OptionError(
-                f"The run option debug_buffer_size is {size!r}, but it must be a number of bytes.",
+                f"The run option debug_buffer_size is {described(size)}, but it must be a number of bytes.",
                 hint="RunOptions(profile=True, debug_buffer_size=1 << 26)",
             )
         limit = self.time_limit
         number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if limit is not None and not (number and 0 < limit < threading.TIMEOUT_MAX):
             raise OptionError(
-                f"The run option time_limit is {limit!r}, but it must be a number of seconds above 0, or None.",
+                f"The run option time_limit is {described(limit)}, but it must be a number of seconds above 0, or "
+                "None.",
                 hint="RunOptions(isolated=True, time_limit=60)",
             )
 
@@ -162,6 +164,10 @@ class HostProgram:
         name: str = "",
         references: Mapping[bytes, Reference] | None = None,
     ) -> None:
+        check_type("options", options, RunOptions, type(None), hint="RunOptions(fast=True)")
+        check_text("method", method, "the name of a method")
+        check_text("name", name)
+        check_type("references", references, Mapping, type(None), hint="program.run(x, check=True)")
         self.options = options or RunOptions()
         self.method_name = method
         self._lock = threading.RLock()
@@ -189,6 +195,7 @@ class HostProgram:
         self._program: Any = None
         self._method: Any = None
         self._recorded = 0
+        self._has_record, self._is_spent = False, False
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
             return
@@ -255,9 +262,13 @@ class HostProgram:
             if self._method is None:
                 raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
             with EXECUTORCH:
+                if self._is_spent:  # ExecuTorch's recorder writes once, and ends the process when it goes on
+                    self._recorded, self._is_spent = 0, False
+                    self._load_locked()
                 self._reserve()
                 self._plugin.clear_error()
                 try:
+                    self._has_record = True
                     return tuple(self._method.execute(arguments))
                 except RuntimeError as error:
                     raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
@@ -314,7 +325,7 @@ class HostProgram:
         return self.profile(*inputs, etdump=path, debug_buffer=f"{os.fspath(path)}{VALUES}")
 
     def save_etdump(self, etdump: str | os.PathLike[str], debug_buffer: str | os.PathLike[str] | None = None) -> None:
-        """Write what was recorded since loading, for `Inspector(etdump_path=..., debug_buffer_path=...)`.
+        """Write what was recorded since loading, or since the last time, for ExecuTorch's `Inspector`.
 
         Delegate events carry the LiteRT operator's index as identifier and its name as metadata; their times are those
         of the functional simulator on this host. Values are laid out as in the LiteRT program.
@@ -325,7 +336,8 @@ class HostProgram:
 
         Raises:
             OptionError: the program was loaded without `profile`, or without the recorded values asked for.
-            ModelError: the program is closed.
+            ModelError: the program is closed, or has not run since.
+            FileError: a path is none.
             PayloadError: a file cannot be written.
         """
         if not self.options.profile:
@@ -338,23 +350,30 @@ class HostProgram:
                 f"{self._name} was loaded with debug_buffer_size=0, so there are no recorded values to save.",
                 hint="save_etdump(path) without debug_buffer",
             )
+        target = check_name(etdump)
+        beside = None if debug_buffer is None else check_name(debug_buffer)
         with self._lock:
             if self._isolated is not None:
-                files = [None if path is None else os.path.abspath(path) for path in (etdump, debug_buffer)]
+                files = [None if path is None else os.path.abspath(path) for path in (target, beside)]
                 self._isolated.ask({"do": "save", "etdump": files[0], "debug_buffer": files[1]})
                 return
             if self._program is None:
                 raise ModelError(f"{self._name} is closed.", hint="save the ETDump before close()")
+            if not self._has_record:
+                raise ModelError(
+                    f"{self._name} has not run since it was loaded or its ETDump saved, so nothing is recorded.",
+                    hint="run it first",
+                )
             # Both files appear whole or not at all.
-            target = Path(etdump)
             try:
                 with tempfile.TemporaryDirectory(prefix=".micronpu-", dir=target.parent) as scratch:
                     record, values = Path(scratch) / "etdump", Path(scratch) / "values"
                     with EXECUTORCH:
+                        self._has_record, self._is_spent = False, True
                         self._program.write_etdump_result_to_file(str(record), str(values))
-                    if debug_buffer is not None:
+                    if beside is not None:
                         # Not os.replace: the two paths may be on different file systems.
-                        shutil.move(values, debug_buffer)
+                        shutil.move(values, beside)
                     os.replace(record, target)
             except (OSError, RuntimeError) as error:
                 raise PayloadError(

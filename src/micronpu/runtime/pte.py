@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from micronpu import _flatbuffer
+from micronpu.arguments import check_bytes, check_text
 from micronpu.container.digest import KEY
 from micronpu.errors import PayloadError
 from micronpu.runtime.loops import loops_of
@@ -118,6 +119,8 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
     Raises:
         PayloadError: empty, not a `.pte`, truncated, or damaged.
     """
+    check_bytes("data", data)
+    check_text("name", name)
     size = len(data)
     if size == 0:
         raise PayloadError(f"{name} is empty, so it is not an ExecuTorch program.", hint=_COPY_AGAIN)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from micronpu.errors import OptionError
 from micronpu.passes import pipeline
 from micronpu.passes.rewrite import Rewrite
 
@@ -46,17 +44,6 @@ class Switches:
         names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
         if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
             pipeline.check_disabled(self.disabled_passes, (*names, *_float_rewrites()))
-
-
-def strings(name: str, given: Any) -> tuple[str, ...]:
-    """The value of an option that is a list of strings.
-
-    Raises:
-        OptionError: it is something else.
-    """
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(g, str) for g in given):
-        raise OptionError(f"`{name}` is {given!r}; it is a list of strings.")
-    return tuple(given)
 
 
 def _float_rewrites() -> dict[str, str]:

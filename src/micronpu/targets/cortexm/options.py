@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from micronpu.arguments import strings
 from micronpu.chips.core import find_core
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches, strings
+from micronpu.targets.switches import Switches
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources, util
 from pathlib import Path
 
+from micronpu.arguments import check_text
 from micronpu.errors import OptionError, RuntimeUnavailableError
 
 if sys.version_info >= (3, 11):
@@ -96,6 +97,7 @@ def accelerators() -> dict[str, Accelerator]:
 
 def find_accelerator(name: str) -> Accelerator:
     """The accelerator of a name; an unknown one is an `OptionError` that lists the known ones."""
+    check_text("target", name, 'the name of an accelerator, such as "ethos-u55-128"')
     if name not in accelerators():
         raise OptionError(f"There is no Ethos-U {name!r}.", hint=f"one of {', '.join(accelerators())}")
     return accelerators()[name]

@@ -11,6 +11,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from torch._ops import OpOverload
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from micronpu.arguments import described, items
 from micronpu.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess
@@ -56,11 +57,11 @@ class EthosUPartitioner(DevicePartitioner):
                 f"`compile_spec` of EthosUPartitioner is a {type(compile_spec).__name__}.",
                 hint='EthosUCompileSpec("ethos-u55-128")',
             )
-        checks = tuple(additional_checks or ())
+        checks = () if additional_checks is None else items("additional_checks", additional_checks)
         for check in checks:
             if not isinstance(check, OperatorSupportBase):
                 raise OptionError(
-                    f"`additional_checks` of EthosUPartitioner holds {check!r}, which is no OperatorSupportBase.",
+                    f"`additional_checks` holds {described(check)}, which is no OperatorSupportBase.",
                     hint="a class with is_node_supported(submodules, node)",
                 )
         super().__init__(

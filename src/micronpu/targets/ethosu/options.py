@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import InitVar, dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
-from micronpu.errors import OptionError
-from micronpu.files import check_intermediates
+from micronpu.arguments import check_switch, check_text, described, strings
+from micronpu.errors import FileError, OptionError
+from micronpu.files import check_intermediates, check_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.ethosu.accelerators import (
@@ -20,7 +20,7 @@ from micronpu.targets.ethosu.accelerators import (
 )
 from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches, strings
+from micronpu.targets.switches import Switches
 
 _VIA = ("auto", "litert", "tosa")
 
@@ -137,17 +137,15 @@ class EthosUCompileSpec(Switches, Options):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         self.check_switches()
         if self.via not in _VIA:
-            raise OptionError(f"`via` is {self.via!r}.", hint=f"one of {', '.join(_VIA)}")
+            raise OptionError(f"`via` is {described(self.via)}.", hint=f"one of {', '.join(_VIA)}")
         for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
-            if not isinstance(getattr(self, name), str):
-                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is a string.")
+            check_text(name, getattr(self, name))
         given = self.max_sram_bytes
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise OptionError(f"`max_sram_bytes` is {given!r}; it is a number of bytes.", hint="256 * 1024")
+            raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
         for name in ("carry_graph", "verify_streams"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is True or False.")
+            check_switch(name, getattr(self, name))
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:
@@ -214,7 +212,10 @@ class EthosUCompileSpec(Switches, Options):
     def _file(self) -> str:
         if not self.config_ini:
             return default_ini()
-        path = Path(self.config_ini)
+        try:
+            path = check_name(self.config_ini)
+        except FileError as error:
+            raise OptionError(f"`config_ini` cannot be used: {error.what}", hint=error.hint) from error
         if not path.is_file():
             raise OptionError(f"There is no Vela configuration `{path}`.", hint="the path of an ini file")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from micronpu.arguments import check_switch
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -46,6 +47,7 @@ class EthosUQuantizer(StaticQuantizer):
             raise OptionError(
                 f"`compile_spec` is a {type(compile_spec).__name__}.", hint='EthosUCompileSpec("ethos-u55-128")'
             )
+        check_switch("use_composable_quantizer", use_composable_quantizer)
         super().__init__(
             per_channel=per_channel,
             is_qat=is_qat,

@@ -12,6 +12,7 @@ from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.pass_manager import ExportedProgramPassManager
 from torch.fx import Node
 
+from micronpu.arguments import check_type, described, items
 from micronpu.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
@@ -70,19 +71,22 @@ class NeutronPartitioner(DevicePartitioner):
         _check_type("post_quantization_state_dict", post_quantization_state_dict, Mapping)
         if check_op_support is not None and not callable(check_op_support):
             raise OptionError(
-                f"`check_op_support` of NeutronPartitioner is {check_op_support!r}, which cannot be called.",
+                f"`check_op_support` of NeutronPartitioner is {described(check_op_support)}, which cannot be called.",
                 hint="a function of a node that returns True or False",
             )
-        options = NeutronCompileOptions.from_specs(compile_spec or [])
+        specs = [] if compile_spec is None else items("compile_spec", compile_spec, "compile specs")
+        for spec in specs:
+            check_type("compile_spec", spec, CompileSpec, hint='generate_neutron_compile_spec("imxrt700")')
+        options = NeutronCompileOptions.from_specs(specs)
         target = neutron_target_spec or options.target
-        if not compile_spec:
+        if not specs:
             options = replace(options, config=target.target)
         options = _of_one_device(options, target)
         self.options = options
         super().__init__(
             NeutronDevice(options, delegation=custom_delegation_options, check=check_op_support),
             DelegationSpec(NeutronBackend.__name__, options.to_specs()),
-            preserve_ops or (),
+            () if preserve_ops is None else items("preserve_ops", preserve_ops, "ATen operators"),
         )
 
 
@@ -98,7 +102,11 @@ class NeutronEdgePassManager(ExportedProgramPassManager):
     """
 
     def __init__(self, passes: Sequence[Any] | None = None) -> None:
-        super().__init__([*(passes or ()), split_dequantizes])
+        own = () if passes is None else items("passes", passes, "edge passes")
+        for each in own:
+            if not callable(each):
+                raise OptionError(f"`passes` holds {described(each)}, which cannot be called.", hint="edge passes")
+        super().__init__([*own, split_dequantizes])
 
 
 def _check_type(name: str, given: Any, wanted: type) -> None:

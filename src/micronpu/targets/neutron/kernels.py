@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from micronpu._flatbuffer import CorruptFlatbufferError
+from micronpu.arguments import items
 from micronpu.errors import ConverterError, FileError, ModelError, OptionError
-from micronpu.files import write_file
+from micronpu.files import check_name, write_file
 from micronpu.targets.neutron.litert_view import read_model
 
 MARK = "micronpu kernel selection, format 1"
@@ -79,7 +80,7 @@ def merge_kernel_selections(
         OptionError: no files, or files of both kinds.
         ConverterError: files of the vendor's converter, and its SDK is missing or fails.
     """
-    paths = [Path(f) for f in files]
+    paths = [check_name(file) for file in items("files", files, "paths")]
     if not paths:
         raise OptionError("There are no kernel selections to merge.", hint=f"pass the *{SUFFIX} files of your programs")
     parsed = [parse_selection(_read(path)) for path in paths]

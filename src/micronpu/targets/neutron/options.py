@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from micronpu.errors import OptionError
-from micronpu.files import check_intermediates
+from micronpu.arguments import check_switch, check_type, described, strings
+from micronpu.errors import FileError, OptionError
+from micronpu.files import check_intermediates, check_name
 from micronpu.ir.names import named, operator_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
@@ -18,7 +20,7 @@ from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches, strings
+from micronpu.targets.switches import Switches
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -45,7 +47,7 @@ class CustomDelegationOptions:
     allow_no_op_partitions: bool = False
 
     def __post_init__(self) -> None:
-        _check_flag("allow_no_op_partitions", self.allow_no_op_partitions)
+        check_switch("allow_no_op_partitions", self.allow_no_op_partitions)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class NeutronCompileOptions(Switches, Options):
         for name in ("extra_flags", "operators_not_to_delegate", "disabled_passes"):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         for name in _FLAGS:
-            _check_flag(name, getattr(self, name))
+            check_switch(name, getattr(self, name))
         self.target  # noqa: B018  (refuses what is wrong with the chip or the flavor)
         if self.converter not in CONVERTERS:
             raise OptionError(
@@ -150,11 +152,6 @@ def _one(name: str, *given: Any) -> Any:
     return values[0] if values else None
 
 
-def _check_flag(name: str, given: Any) -> None:
-    if not isinstance(given, bool):
-        raise OptionError(f"`{name}` is {given!r}; it is True or False.")
-
-
 def generate_neutron_compile_spec(
     config: str,
     system_config: str | None = None,
@@ -187,27 +184,47 @@ def generate_neutron_compile_spec(
     Raises:
         OptionError: a value of the wrong type, a name that does not exist, or two names of one option that differ.
     """
-    flags = extra_flags.split() if isinstance(extra_flags, str) else tuple(extra_flags or ())
-    if system_config is not None and not isinstance(system_config, str):
-        raise OptionError(f"`system_config` is {system_config!r}; it is a string, and not looked at.")
+    check_switch("use_profiling", use_profiling)
+    check_type("profiling", profiling, bool, type(None))
+    for name, given in (
+        ("system_config", system_config),
+        ("converter_flavor", converter_flavor),
+        ("neutron_converter_flavor", neutron_converter_flavor),
+    ):
+        check_type(name, given, str, type(None))
+    flags = extra_flags.split() if isinstance(extra_flags, str) else () if extra_flags is None else extra_flags
+    excluded = () if operators_not_to_delegate is None else operators_not_to_delegate
     older = system_config if str(system_config).startswith(_FLAVOR) else None
     flavor = _one("converter_flavor", converter_flavor, neutron_converter_flavor, older)
     profile = _one("profiling", profiling, use_profiling or None)
     return NeutronCompileOptions(
         config=config,
-        extra_flags=tuple(flags),
-        operators_not_to_delegate=strings("operators_not_to_delegate", operators_not_to_delegate or ()),
+        extra_flags=strings("extra_flags", flags),
+        operators_not_to_delegate=strings("operators_not_to_delegate", excluded),
         use_neutron_for_format_conversion=use_neutron_for_format_conversion,
         fetch_constants_to_sram=fetch_constants_to_sram,
         dump_kernel_selection_code=dump_kernel_selection_code,
         profiling=False if profile is None else profile,
-        intermediates_dir=os.fspath(intermediates_dir) if intermediates_dir is not None else "",
+        intermediates_dir=_folder(intermediates_dir),
         converter=converter,
         converter_flavor=LATEST if flavor is None else flavor,
         converter_timeout=converter_timeout,
         sdk_version=sdk_version,
         disabled_passes=strings("disabled_passes", disabled_passes),
     ).to_specs()
+
+
+def _folder(given: str | os.PathLike[str] | None) -> str:
+    """A folder as the options have it."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    try:
+        return str(check_name(given))
+    except FileError as error:
+        raise OptionError(f"`intermediates_dir` is {described(given)}; it is the path of a folder.") from error
+
+
+_OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:]
 
 
 class NeutronCompileSpecBuilder:
@@ -229,6 +246,10 @@ class NeutronCompileSpecBuilder:
         **options: Any,
     ) -> NeutronCompileSpecBuilder:
         """Sets chip and options; see `generate_neutron_compile_spec`, whose arguments stand in another order."""
+        unknown = [name for name in options if name not in _OPTIONS]
+        if unknown:
+            hint = f"one of {', '.join(_OPTIONS)}"
+            raise OptionError(f"There is no option {unknown[0]!r} of a Neutron compilation.", hint=hint)
         self._options = {
             "config": config,
             "intermediates_dir": intermediates_dir,

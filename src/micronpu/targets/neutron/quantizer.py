@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from micronpu.arguments import check_switch
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -40,6 +41,7 @@ class NeutronQuantizer(StaticQuantizer):
                 f"`neutron_target_spec` is a {type(neutron_target_spec).__name__}.",
                 hint='NeutronTargetSpec("imxrt700")',
             )
+        check_switch("is_qat", is_qat)
         super().__init__(
             per_channel=per_channel, is_qat=is_qat, disabled_rewrites=disabled_rewrites, activations=activations, io=io
         )

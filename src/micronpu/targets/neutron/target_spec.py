@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass
 from enum import Enum
 from functools import cached_property
 
+from micronpu.arguments import check_text
 from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
 from micronpu.errors import OptionError
 
@@ -108,6 +109,8 @@ class NeutronTargetSpec:
                     hint="`converter_flavor` alone",
                 )
             object.__setattr__(self, "converter_flavor", neutron_converter_flavor)
+        check_text("target", self.target, 'the name of a chip, such as "imxrt700", or the path of a chip file')
+        check_text("converter_flavor", self.converter_flavor)
         self.npu  # noqa: B018  (reads the chip now, and refuses what is wrong with it)
         if self.converter_flavor not in FLAVORS:
             raise OptionError(
@@ -117,7 +120,7 @@ class NeutronTargetSpec:
     @cached_property
     def chip(self) -> Chip:
         """The chip as its file describes it."""
-        chip = load_chip(self.target) if str(self.target).endswith(".toml") else shipped_chips().get(self.target)
+        chip = load_chip(self.target) if self.target.endswith(".toml") else shipped_chips().get(self.target)
         if chip is None or chip.npu is None or chip.npu.family != FAMILY:
             raise OptionError(
                 f"{self.target!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}, or a chip file"

@@ -1,0 +1,83 @@
+"""Arguments of public calls, refused in one way where their type is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
+
+from micronpu.errors import OptionError
+
+_PLAIN = (type(None), bool, int, float, str, bytes)
+_LONGEST = 60
+
+
+def described(given: Any) -> str:
+    """A value as sentences show it: what a user may have typed, and of everything else the type."""
+    text = repr(given) if isinstance(given, _PLAIN) else ""
+    if text and len(text) <= _LONGEST:
+        return text
+    return f"a {type(given).__name__} of length {len(given):,}" if text else f"of type {type(given).__name__}"
+
+
+def check_switch(name: str, given: Any) -> None:
+    """Raises `OptionError` where a switch is neither on nor off."""
+    if not isinstance(given, bool):
+        raise OptionError(f"`{name}` is {described(given)}; it is True or False.")
+
+
+def check_text(name: str, given: Any, what: str = "a string") -> None:
+    """Raises `OptionError` where an argument is no text.
+
+    Args:
+        what: it is.
+    """
+    if not isinstance(given, str):
+        raise OptionError(f"`{name}` is {described(given)}; it is {what}.")
+
+
+def check_bytes(name: str, given: Any) -> None:
+    """Raises `OptionError` where an argument is no bytes."""
+    if not isinstance(given, (bytes, bytearray, memoryview)):
+        hint = "the content of a file, open(path, 'rb').read()"
+        raise OptionError(f"`{name}` is {described(given)}; it is bytes.", hint=hint)
+
+
+def check_type(name: str, given: Any, *kinds: type, hint: str = "") -> None:
+    """Raises `OptionError` where an argument is of none of these types; True is no int."""
+    if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise OptionError(f"`{name}` is {described(given)}, not {names}.", hint=hint)
+
+
+def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
+    """The items of a list, a tuple, a set or an iterator.
+
+    Args:
+        what: of which it is a list.
+
+    Raises:
+        OptionError: it is none, or cannot be read to its end.
+    """
+    wrong = OptionError(f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.")
+    if isinstance(given, (str, bytes, bytearray, memoryview)) or not isinstance(given, (Sequence, Set, Iterator)):
+        raise wrong
+    try:
+        return tuple(given)
+    except Exception as error:  # whatever the user's iterator raises
+        raise wrong from error
+
+
+def strings(name: str, given: Any) -> tuple[str, ...]:
+    """The value of an option that is a list of strings.
+
+    Raises:
+        OptionError: it is something else; a set has no order, and the same options make the same bytes.
+    """
+    if isinstance(given, Set):
+        raise OptionError(f"`{name}` is {described(given)}; it is a list of strings.")
+    found = items(name, given, "strings")
+    if not all(isinstance(item, str) for item in found):
+        raise OptionError(
+            f"`{name}` holds {described(next(i for i in found if not isinstance(i, str)))}; it is a list of strings."
+        )
+    return found
