@@ -77,9 +77,12 @@ void require_scratch(const Tensor& scratch, int64_t bytes, const char* name) {
   }
 }
 
-// Of arm_convolve_s8: two columns of int16.
-int64_t convolution_scratch(int64_t taps, int64_t channels) {
-  return 2 * 2 * taps * channels;
+// Of arm_convolve_s8: two columns of int16.  A kernel of one element has a function of its own, and so has one of a row
+// on cores with Helium, where arm_convolve_1_x_n_s8 keeps a column of int8.
+int64_t convolution_scratch(const Image& in, const Window& window, int64_t taps, int64_t channels) {
+  const bool row = in.height == 1 && window.kernel.vertical == 1 && window.dilation.horizontal == 1 &&
+      in.channels == channels && window.stride.horizontal * channels % 4 == 0;
+  return taps == 1 ? 0 : row ? taps * channels : 2 * 2 * taps * channels;
 }
 
 // Calls `place(index of the kernel position, input pixel or -1)` for every kernel position of one output pixel.
@@ -139,8 +142,7 @@ void Convolutions<layout>::plain(
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
   const int64_t length = taps * group_size;
-  // A kernel of one element has a function of its own.
-  require_scratch(scratch, taps == 1 ? 0 : convolution_scratch(taps, group_size), "scratch");
+  require_scratch(scratch, convolution_scratch(in, window, taps, group_size), "scratch");
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
   // The input numbers that one output pixel sees, ordered like the weights; those in the padding count as 0.
@@ -263,7 +265,7 @@ void Convolutions<layout>::transposed(
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
   // arm_transpose_conv_wrapper_s8 computes many channels as a convolution with the kernel reversed.
   if (in.channels > 16 && window.stride.vertical <= 2 && window.stride.horizontal <= 2) {
-    require_scratch(scratch, convolution_scratch(taps, in.channels), "scratch");
+    require_scratch(scratch, 2 * 2 * taps * in.channels, "scratch");  // two columns of int16, as arm_convolve_s8
     require_scratch(output_scratch, weight.numel(), "output_scratch");
   } else {
     const int64_t width =

@@ -68,8 +68,12 @@ class RandomNetwork(nn.Module):
             if step is None:
                 continue
             kept = [v.clone() for v in values]
-            with torch.no_grad():
-                made = step(step.module.eval() if step.module is not None else None, values)
+            try:
+                with torch.no_grad():
+                    made = step(step.module.eval() if step.module is not None else None, values)
+            except RuntimeError:  # a write into what `expand` gave, whose elements are one in memory
+                values = kept
+                continue
             if wide and not all(_fits(t) for t in (*made, *values)):
                 values = kept  # which the step may have written into
                 continue

@@ -44,6 +44,7 @@ import micronpu
 from micronpu.errors import InternalError, MicroNpuError, WrongResultError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
+from micronpu.ir.graph import Node
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import NeutronPartitioner
 from micronpu.quiet import quiet
@@ -66,6 +67,7 @@ FAMILIES: dict[str, tuple[int, tuple[str, ...]]] = {
 
 _BESIDE_A_CORE = ("imxrt700", "corstone300", "corstone320", "imx93-m33")
 _OTHER_ENTRY, _OTHER_PROCESS = 16, 25  # one of so many networks
+_OTHERWISE = 0.1  # part of the elements in which a program may differ that was written as TOSA with such operators
 _CHUNK = 50  # networks per process, which grows
 _SECONDS = 120  # of processor time for one network
 
@@ -207,7 +209,10 @@ def _against_interpreter(program: micronpu.CompiledProgram, counted: Counter[str
         integers.append(np.ascontiguousarray(made.numpy()).reshape(tensor.shape))
     wanted = interpret(part.graph, integers)
     given = tree_leaves(program.run(*(x.clone() for x in row)))
-    counted["interpreter"] += 1
+    may_round_otherwise = (
+        isinstance(part, EthosUPartition) and part.plan.format == "tosa" and any(map(_rounds, part.graph.nodes))
+    )
+    counted["interpreter, where TOSA rounds otherwise" if may_round_otherwise else "interpreter"] += 1
     place = {node: i for i, node in enumerate(view.graph.nodes)}
     order = sorted(range(len(results)), key=lambda i: place[results[i].args[0]])
     for i, integer, tensor in zip(order, wanted, part.graph.outputs, strict=True):
@@ -219,9 +224,14 @@ def _against_interpreter(program: micronpu.CompiledProgram, counted: Counter[str
         grid = edge.qparams
         real = torch.from_numpy(integer.reshape(y.shape).copy()).float().sub(grid.zero_point[0]).mul(grid.scale[0])
         wrong = int(((y - real).abs() > 0.01 * grid.scale[0]).sum())
-        if wrong:
+        if wrong > (_OTHERWISE * y.numel() if may_round_otherwise else 0):
             return f"{wrong} of {y.numel()} elements of {tensor} differ from the reference interpreter"
     return ""
+
+
+def _rounds(node: Node) -> bool:
+    """Whether the TOSA form of an operator may be a step off its reference, as its class says."""
+    return any(node.op.tosa_steps)
 
 
 def _other_entry(row: Row, program: micronpu.CompiledProgram, counted: Counter[str]) -> str:
@@ -309,7 +319,6 @@ def _failure(row: Row, wrong: str) -> dict[str, Any]:
 
 def _chunk(seeds: Sequence[int], state: Path, until: float) -> int:
     """Looks at networks in a process of their own, which grows and may die; how many it was done with."""
-    before = len(_lines(state))
     child = os.fork()
     if child == 0:
         code = 1
@@ -326,7 +335,8 @@ def _chunk(seeds: Sequence[int], state: Path, until: float) -> int:
         finally:
             os._exit(code)
     _, status, used = os.wait4(child, 0)  # Vela's process included
-    done = len(_lines(state)) - before
+    known = {line["seed"] for line in _lines(state) if "family" in line}
+    done = sum(seed in known for seed in seeds)
     with state.open("a") as file:
         file.write(json.dumps({"chunk": done, "cpu": round(used.ru_utime + used.ru_stime, 2)}) + "\n")
     if status:
