@@ -40,6 +40,8 @@ GOOD: dict[str, tuple[str, ...]] = {
     "check": ("m.py:net", "-t", "imxrt700-neutron"),
     "eval": ("m.py:net", "net.pte", "--data", "x.npy"),
     "blame": ("m.py:net", "--data", "x.npy", "-t", "imxrt700-neutron"),
+    "compare": ("m.py:net", "-t", "imxrt700-neutron", "-t", "mcxn94x"),
+    "diff": ("a.json", "b.json"),
     "run": ("net.pte", "-i", "x.npy"),
     "inspect": ("net.pte",),
     "deploy": ("net.pte", "-o", "deployed"),
@@ -165,6 +167,8 @@ def prepare(folder: Path) -> None:
     program().save(folder / "net.pte")
     (folder / "cut.pte").write_bytes(program().buffer[:-200])
     np.save(folder / "x.npy", X.numpy())
+    for name in ("a.json", "b.json"):
+        (folder / name).write_text(program().report.to_json())
 
 
 def main() -> int:

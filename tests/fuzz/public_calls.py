@@ -284,6 +284,7 @@ _COMPILE_WRONG: dict[str, Any] = {
         {"config": "imxrt700"},
     ],
     "held_out": [-1, 10**9, 0.5],
+    "quantization": ["no.toml", "a\0b", {"no such": 1}, {"global": 3}],
 }
 
 
@@ -296,15 +297,16 @@ def _check() -> dict[str, Any]:
 
 
 _FILES = ("cmd_data", "weight_data")
+_MAPPED = {"quantization": "str | Path | Mapping[str, Any] | None"}
 
 
 CALLS: tuple[Call, ...] = (
-    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train")),
+    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train"), further=_MAPPED),
     Call(
         "check",
         micronpu.check,
         _check,
-        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": ()},
+        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": (), "quantization": ()},
     ),
     Call(
         "evaluate",
@@ -326,6 +328,7 @@ CALLS: tuple[Call, ...] = (
         lambda: {"model": _net(), "data": [X], "target": "imxrt700-neutron"},
         {k: v for k, v in _COMPILE_WRONG.items() if k not in ("held_out", "io", "example_inputs")}
         | {"data": CALIBRATION, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "sort": ["no such"]},
+        further=_MAPPED,
         any=("listener",),
     ),
     Call(

@@ -117,7 +117,9 @@ class QuantizationConfig:
                 raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(get_args(kind))}.")
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
-            raise OptionError(f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99")
+            raise OptionError(
+                f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99"
+            )
         if self.freeze_batch_norm and not self.is_qat:
             raise OptionError(
                 "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
