@@ -83,6 +83,8 @@ def compare(
 
     if (data is None) != (labels is None):
         raise OptionError("--data and --labels go together.", hint="both, or none")
+    if metric is not None and labels is None:
+        raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     if jobs is not None and jobs < 1:
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
     if report_html is not None:

@@ -261,6 +261,8 @@ def compile_command(
     )
     if (min_accuracy is None) != (labels is None) or (min_accuracy is None) != (eval_data is None):
         raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
+    if metric is not None and min_accuracy is None:
+        raise OptionError("--metric is given, and no --min-accuracy to hold it against.", hint="both, or none")
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     if sparsity is None and (max_loss is not None or max_cycles is not None):

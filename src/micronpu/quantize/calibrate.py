@@ -366,7 +366,7 @@ def calibrate_and_quantize(
     from micronpu.quantize.sequences import calibration_sequences
 
     check_switch("is_qat", is_qat)
-    if not isinstance(quantizer, Quantizer):
+    if isinstance(quantizer, type) or not callable(getattr(quantizer, "annotate", None)):
         raise ModelError(f"The quantizer is {described(quantizer)}.", hint="NeutronQuantizer() or EthosUQuantizer(...)")
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
