@@ -213,10 +213,15 @@ void emit_errors(
     et_timestamp_t /*timestamp*/,
     et_pal_log_level_t level,
     const char* filename,
-    const char* /*function*/,
+    const char* function,
     size_t line,
     const char* message,
     size_t /*length*/) {
+  // ExecuTorch's Python interface, imported later, puts its own logging in place of this one. That is as it should be,
+  // and the runtime reports it as an error nevertheless.
+  if (function != nullptr && std::string_view(function) == "register_pal") {
+    return;
+  }
   if (level == et_pal_log_level_t::kError || level == et_pal_log_level_t::kFatal) {
     std::fprintf(stderr, "[%s:%zu] %s\n", filename, line, message);
     std::fflush(stderr);
@@ -226,7 +231,7 @@ void emit_errors(
 } // namespace
 
 // Keeps from the user what ExecuTorch's libraries tell of themselves; errors are printed. For processes without torch,
-// where nobody else has a say in it.
+// where nobody else has a say in it, until ExecuTorch's Python interface is imported.
 MICRONPU_EXPORT void micronpu_host_quiet() {
   executorch::runtime::runtime_init();
   executorch::runtime::register_pal(executorch::runtime::PalImpl::create(emit_errors, __FILE__));

@@ -30,3 +30,26 @@ def test_commands_on_finished_programs_import_no_torch(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "firmware" / "model_vectors.h").is_file()
+
+
+_BOTH_RUNTIMES = """
+import sys
+import numpy as np
+from micronpu.runtime import ArrayProgram, HostProgram
+path = sys.argv[1]
+with ArrayProgram(path) as program:
+    arrays = [np.zeros(x.shape, x.dtype) for x in program.inputs]
+    (first,) = program.run_arrays(*arrays)
+    assert program.is_native and "torch" not in sys.modules
+import torch
+with HostProgram(path) as program:
+    (second,) = program.run(*map(torch.from_numpy, arrays))
+assert np.array_equal(first, second.numpy())
+"""
+
+
+def test_the_runtime_with_torch_after_the_one_without_says_nothing() -> None:
+    command = [sys.executable, "-c", _BOTH_RUNTIMES, str(GOLDEN / "neutron.pte")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == done.stdout == ""
