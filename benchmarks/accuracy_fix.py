@@ -161,10 +161,10 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @torch.no_grad()
 def outputs(module: Any, x: Tensor) -> Tensor:
-    """What a quantized module gives for all rows: many at once where it gives the same as one by one."""
+    """What a quantized module gives for all rows: many at once where it gives the same but for single roundings."""
     single = torch.cat([module(row) for row in x[:2].split(1)])
     try:
-        if torch.allclose(module(x[:2]), single):
+        if (module(x[:2]) - single).abs().max() <= 0.02 * single.abs().max():
             return torch.cat([module(rows) for rows in x.split(64)])
     except RuntimeError:  # a shape that holds the batch size
         pass
