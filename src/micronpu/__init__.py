@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from micronpu.compiler.compile import check_model as check
     from micronpu.compiler.compile import compile_model as compile
     from micronpu.compiler.program import CompiledProgram
+    from micronpu.frontend.streaming import streaming
     from micronpu.recipes import (
         get_chip_recipe,
         get_corstone300_recipe,
@@ -50,6 +51,7 @@ __all__ = [
     "get_imx93_recipe",
     "get_imxrt700_recipe",
     "sparsify",
+    "streaming",
 ]
 
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
     "evaluate": "accuracy.evaluate",
     **{name: "sparsity" for name in ("Sparsified", "SparsityOptions", "sparsify")},
     "fix": "accuracy.fix",
+    "streaming": "frontend.streaming",
     **{name: "recipes" for name in __all__ if name.endswith("_recipe")},
 }
 
