@@ -91,6 +91,7 @@ def test_no_exception_is_left_over() -> None:
 
 BY_OTHERS = {
     "__dir__": "called by `dir(micronpu)`",
+    "ProgramAdapter": "registered with Model Explorer by its base class",
     "support_table": "made by `python -m tests.support_tables`, which compiles every row",
     "limits_table": "the same",
     "parse_graph": "reads what `print_graph` and the intermediates folder write; tests write graphs as text",

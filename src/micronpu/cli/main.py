@@ -19,6 +19,7 @@ from micronpu.cli.diff import diff
 from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
+from micronpu.cli.explore import explore
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import (
     AdaptiveRounding,
@@ -521,6 +522,7 @@ app.command()(diff)
 app.command()(deploy)
 app.command()(doctor)
 app.command()(disassemble)
+app.command()(explore)
 
 
 @app.command()

@@ -47,6 +47,7 @@ class Value:
         tensor: of a tensor.
         number: of an Int, Bool or Double.
         length: elements of a list, characters of a string.
+        items: of a list of tensors: the values in it, -1 for an absent one.
         external: a constant tensor whose data stands in a file of its own.
         planned: the memory (1 and up) that holds a tensor, 0 where none does.
         offset: its first byte there.
@@ -57,6 +58,7 @@ class Value:
     tensor: TensorValue | None = None
     number: float | int | None = None
     length: int = 0
+    items: tuple[int, ...] = ()
     external: bool = False
     planned: int = 0
     offset: int = 0
@@ -188,6 +190,7 @@ def _plan(plan: _flatbuffer.Table, payloads: list[bytes], variables: _Variables)
         memories=plan.vector(8).integers("<q")[1:],
     )
     named = [*found.inputs, *found.outputs, *(i for call in found.calls for i in call.arguments)]
+    named += [i for value in found.values for i in value.items if i != -1]
     if any(not 0 <= i < len(found.values) for i in named):
         raise _flatbuffer.CorruptFlatbufferError(f"a call names a value outside of the {len(found.values)} there are")
     return found
@@ -223,7 +226,8 @@ def _value(value: _flatbuffer.Table, variables: _Variables) -> Value:
     if kind == "Double":
         bits = body.integer(0, "<q")
         return Value(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
-    return Value(kind, length=body.vector(0).length)
+    items = body.vector(0).integers() if kind in ("TensorList", "OptionalTensorList") else ()
+    return Value(kind, length=body.vector(0).length, items=items)
 
 
 def _tensor(body: _flatbuffer.Table, variables: _Variables) -> Value:

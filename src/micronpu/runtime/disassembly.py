@@ -14,8 +14,9 @@ from typing import Any
 
 from micronpu.errors import MicroNpuError
 from micronpu.runtime.ethosu_sim import Bytes, EthosUSimulator, Operation
-from micronpu.runtime.memory_map import MemoryMap, Use, memory_map
+from micronpu.runtime.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.runtime.proof import random_integers
+from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream import accelerator_of, words_of
 from micronpu.targets.ethosu.trace import StreamTrace
@@ -61,6 +62,7 @@ class Step:
         moved: bytes that it reads and writes, by region.
         commands: those since the operation before it, its own the last.
         operator: of the user's model that it stems from, with its line, such as "Conv2d model.py:12", or "".
+        after: the operations whose results it reads; -1 - i stands for input i of the stream.
     """
 
     index: int
@@ -71,6 +73,7 @@ class Step:
     moved: dict[str, int]
     commands: tuple[Command, ...]
     operator: str = ""
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Disassembly:
         rest: commands behind the last operation.
         stopped: why the simulator did not finish, or "".
         memory: the scratch regions over time; those operations that the simulator did not reach are left out.
+        results: the operations that make each output, as in `Step.after`; empty where the simulator did not finish.
     """
 
     accelerator: str
@@ -90,6 +94,7 @@ class Disassembly:
     rest: tuple[Command, ...] = ()
     stopped: str = ""
     memory: tuple[MemoryMap, ...] = ()
+    results: tuple[tuple[int, ...], ...] = ()
 
     @property
     def moved(self) -> dict[str, int]:
@@ -170,12 +175,29 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
         else:
             registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
     uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
-    ends = [
-        Bytes(b.region, b.address, math.prod(b.shape) * b.element_size) for b in (() if stopped else content.outputs)
-    ]
+    ends = [_place(b) for b in (() if stopped else content.outputs)]
+    flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
+    steps = [replace(s, after=after) for s, after in zip(steps, flow, strict=False)] + steps[len(uses) :]
     used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
     memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
-    return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory)
+    return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
+
+
+def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use]:
+    """The same with what stays inside the NPU until the next operation, as a byte of a region that is none."""
+    inside, found, kept = (Bytes(-1, 0, 1),), [], False
+    for index, use in enumerate(uses):
+        if not seen[index].shape:  # a transfer
+            found.append(use)
+            continue
+        keeps = seen[index].region < 0
+        found.append(Use(use.reads + inside * kept, use.writes + inside * keeps))
+        kept = keeps
+    return found
+
+
+def _place(border: Border) -> Bytes:
+    return Bytes(border.region, border.address, math.prod(border.shape) * border.element_size)
 
 
 def _reader(index: int, seen: Mapping[int, Operation]) -> int:

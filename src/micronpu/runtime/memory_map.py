@@ -56,6 +56,34 @@ class MemoryMap:
         return self.live.index(self.peak) if self.live else 0
 
 
+def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> list[tuple[int, ...]]:
+    """Whose results each operation reads, and then each output: numbers of operations, and -1 - i for input i.
+
+    Args:
+        uses: of the operations in order.
+        inputs, outputs: where those of the stream lie.
+    """
+    owned: dict[int, list[tuple[int, int, int]]] = {}  # by region: first byte, end, who has written them
+
+    def write(what: Bytes, owner: int) -> None:
+        start, end = what.address, what.address + what.size
+        kept = [part for a, b, o in owned.get(what.region, []) for part in ((a, min(b, start), o), (max(a, end), b, o))]
+        owned[what.region] = [*(part for part in kept if part[0] < part[1]), (start, end, owner)]
+
+    def read(what: Bytes) -> list[int]:
+        start, end = what.address, what.address + what.size
+        return [owner for a, b, owner in owned.get(what.region, []) if a < end and start < b]
+
+    for number, own in enumerate(inputs):
+        write(own, -1 - number)
+    found = []
+    for number, use in enumerate(uses):
+        found.append(tuple(sorted({owner for what in use.reads for owner in read(what)})))
+        for what in use.writes:
+            write(what, number)
+    return [*found, *(tuple(sorted(set(read(own)))) for own in outputs)]
+
+
 def memory_map(uses: Sequence[Use], region: int, outputs: Sequence[Bytes], columns: int = 64) -> MemoryMap:
     """The map of a region.
 

@@ -1,0 +1,114 @@
+"""`micronpu explore`: a program in Google's Model Explorer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from micronpu.cli import console
+from micronpu.errors import OptionError, RuntimeUnavailableError
+from micronpu.files import read_file
+
+_EXTENSION = "micronpu.cli.explorer"
+_HOST = "localhost"
+_ANY_FREE = 8080
+"""The port for which Model Explorer takes another where it is in use."""
+
+
+@console.guarded
+def explore(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The program's report (`micronpu compile --report-json`): cycles, bytes, and the operators of the "
+            "model with what became of each.",
+            show_default=False,
+        ),
+    ] = None,
+    blame: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --report: the errors of layers (`micronpu blame --report-json`).",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Of the page; 8080 takes the next free one.")] = _ANY_FREE,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Open a program in Google's Model Explorer, the inside of its NPU partitions, too; ends with Ctrl+C.
+
+    Nodes can be coloured by where they run, and with --report by cycles, bytes and SQNR.
+    """
+    from micronpu.cli.explorer.graph import MODEL, program_graphs, report_graph
+    from micronpu.cli.explorer.node_data import check_same_program, node_data, read_blame
+    from micronpu.report.delegation import DelegationReport
+
+    if blame is not None and report is None:
+        raise OptionError("--blame is given without --report, which says what became of the layers.", hint="both")
+    if port != _ANY_FREE:
+        _check_free(port)
+    data = read_file(program)
+    graphs = program_graphs(data, str(program))
+    known = DelegationReport.load(report) if report is not None else None
+    if known is not None:
+        check_same_program(data, str(program), known, str(report))
+        graphs += (report_graph(known),)
+    sets = node_data(graphs, known, read_blame(str(blame)) if blame is not None else None)
+    explorer = load_explorer()
+    config = explorer.config().add_model_from_path(str(program), adapterId="micronpu")
+    if report is not None:
+        config.add_model_from_path(str(report), adapterId="micronpu")
+    for title, graphs_of in sets.items():
+        for path, own in (
+            (program, {k: v for k, v in graphs_of.items() if k != MODEL}),
+            (report, {k: v for k, v in graphs_of.items() if k == MODEL}),
+        ):
+            if path is not None and own:
+                config.add_node_data(title, json.dumps(own), model_name=path.name)
+    shown = browser and has_browser()
+    if browser and not shown:
+        console.errors().print("No browser was found here: open the address below in one, Ctrl+C ends it.")
+    explorer.visualize_from_config(config, host=_HOST, port=port, extensions=[_EXTENSION], no_open_in_browser=not shown)
+
+
+def load_explorer() -> Any:
+    """Google's package.
+
+    Raises:
+        RuntimeUnavailableError: it is not installed.
+    """
+    try:
+        return importlib.import_module("model_explorer")
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            f"Model Explorer cannot be imported: {error}.", hint='pip install "micronpu[explore]"'
+        ) from error
+
+
+def has_browser() -> bool:
+    """Whether Python knows a browser to open."""
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def _check_free(port: int) -> None:
+    """
+    Raises:
+        OptionError: something else answers there.
+    """
+    with socket.socket() as own:
+        if own.connect_ex((_HOST, port)) == 0:
+            raise OptionError(f"Port {port} is in use.", hint=f"another one, or {_ANY_FREE}, which takes a free one")

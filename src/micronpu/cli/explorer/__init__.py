@@ -1,0 +1,1 @@
+"""Model Explorer's view of programs and reports; `main` is what Model Explorer imports."""

@@ -1,0 +1,196 @@
+"""What Model Explorer draws of a program or a report, as plain values; `main` hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, text_of
+from micronpu.container.payload import parse
+from micronpu.deploy.plan import Call, Plan, Value, read_plan
+from micronpu.errors import PayloadError
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.verdict import Verdict
+from micronpu.runtime.pte import read_pte
+from micronpu.targets.ethosu.trace import StreamTrace, graph_key, trace_of
+
+MODEL = "operators"
+"""Identifier of the graph of a report."""
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """One graph.
+
+    Attributes:
+        id: the method of a program, "METHOD, partition 0: integer graph" for a graph that travels with a stream, or
+            `MODEL`.
+        nodes: in execution order.
+        traces: what names the operations of each partition's command stream.
+    """
+
+    id: str
+    nodes: tuple[GraphNode, ...]
+    traces: Mapping[int, StreamTrace] = field(default_factory=dict)
+
+
+def program_graphs(data: bytes, name: str = "The program") -> tuple[ProgramGraph, ...]:
+    """The graphs of a `.pte`: each method with the inside of its delegates, then the graphs that it carries.
+
+    Args:
+        data: the file's contents.
+        name: what to call it in messages, such as the path.
+
+    Raises:
+        PayloadError: no `.pte`, truncated, or damaged.
+    """
+    methods: list[ProgramGraph] = []
+    carried: list[ProgramGraph] = []
+    for method in read_pte(data, name=name).methods:
+        plan, summary = read_plan(data, name=name, method=method)
+        mine: dict[int, str] = {}
+        traces: dict[int, StreamTrace] = {}
+        for number, delegate in enumerate(plan.delegates):
+            blob = summary.named_data.get(graph_key(delegate.payload))
+            if blob is not None:
+                mine[number] = f"{method}, partition {number}: integer graph"
+                carried.append(ProgramGraph(mine[number], _carried(blob, number)))
+            trace = trace_of(delegate.payload, summary.named_data)
+            if trace is not None:
+                traces[number] = trace
+        methods.append(ProgramGraph(method, tuple(_Method(plan, summary.named_data, mine).nodes()), traces))
+    return (*methods, *carried)
+
+
+def _carried(blob: bytes, partition: int) -> tuple[GraphNode, ...]:
+    try:
+        layout = parse(blob).layout
+    except PayloadError as error:
+        return (GraphNode("damaged", "damaged", attributes=(("why", str(error)),)),)
+    inputs = [GraphNode(f"input {i}", f"input {i}") for i in range(layout.num_arguments)]
+    arguments = [(n.id, 0) for n in inputs]
+    nodes, made = delegate_nodes("", "", "NeutronBackend", blob, {}, arguments, partition=partition)
+    ends = [GraphNode(f"output {i}", f"output {i}", reads=own) for i, own in enumerate(made)]
+    return (*inputs, *nodes, *ends)
+
+
+class _Method:
+    """Walks the calls of a method; whoever has written a value last is where it comes from."""
+
+    def __init__(self, plan: Plan, named_data: Mapping[str, bytes], carried: Mapping[int, str]) -> None:
+        self._plan, self._named, self._carried = plan, named_data, carried
+        self._made: dict[int, tuple[Source, ...]] = {}
+        self._placed: dict[tuple[object, ...], tuple[Source, ...]] = {}
+        self._nodes: list[GraphNode] = []
+
+    def nodes(self) -> list[GraphNode]:
+        for number, index in enumerate(self._plan.inputs):
+            self._add(GraphNode(f"input {number}", f"input {number}", outputs=(self._described(index),)), [index])
+        for number, call in enumerate(self._plan.calls):
+            if call.kind == "KernelCall":
+                self._kernel(f"call {number}", call)
+            elif call.kind == "DelegateCall":
+                self._delegate(call)
+        for number, index in enumerate(self._plan.outputs):
+            self._nodes.append(GraphNode(f"output {number}", f"output {number}", reads=self._sources(index)))
+        return self._nodes
+
+    def _add(self, node: GraphNode, results: Sequence[int]) -> None:
+        self._nodes.append(node)
+        for output, index in enumerate(results):
+            self._write(index, ((node.id, output),))
+
+    def _write(self, index: int, source: tuple[Source, ...]) -> None:
+        self._made[index] = self._placed[self._place(index)] = source
+
+    def _sources(self, index: int) -> tuple[Source, ...]:
+        """Where a value comes from; nowhere for numbers and constants."""
+        value = self._plan.values[index]
+        if value.items:
+            return tuple(s for i in value.items if i >= 0 for s in self._sources(i))
+        # A view is a value of its own in the memory of another, which no call makes.
+        shared = self._placed.get(self._place(index), ()) if value.planned else ()
+        return self._made.get(index, shared)
+
+    def _place(self, index: int) -> tuple[object, ...]:
+        """Memory, offset, and what tells a view from scratch memory that happens to lie there."""
+        value = self._plan.values[index]
+        elements = (value.tensor.dtype, prod(value.tensor.shape)) if value.tensor is not None else ()
+        return (value.planned, value.offset, *elements)
+
+    def _kernel(self, node: str, call: Call) -> None:
+        values = self._plan.values
+        # The result of an out variant is its last argument, which ExecuTorch names a second time.
+        results = [i for i in call.arguments[-1:] if values[i].kind in ("Tensor", "TensorList")]
+        written = [i for r in results for i in (values[r].items or (r,)) if i >= 0]
+        reads = [i for i in dict.fromkeys(call.arguments) if i not in results]
+        numbers = [str(values[i].number) for i in reads if values[i].number is not None]
+        label = call.operator.rpartition("::")[2]
+        self._add(
+            GraphNode(
+                node,
+                label,
+                reads=tuple(s for i in reads for s in self._sources(i)),
+                attributes=(("operator", call.operator), *((("numbers", ", ".join(numbers)),) if numbers else ())),
+                outputs=tuple(self._described(i) for i in written),
+                place="core",
+            ),
+            written,
+        )
+
+    def _delegate(self, call: Call) -> None:
+        delegate = self._plan.delegates[call.delegate]
+        where = f"partition {call.delegate} ({delegate.backend})"
+        arguments = [(self._sources(i) or (None,))[0] for i in call.arguments]
+        nodes, made = delegate_nodes(
+            f"partition {call.delegate}: ", where, delegate.backend, delegate.payload, self._named, arguments,
+            self._carried.get(call.delegate, ""), call.delegate,
+        )  # fmt: skip
+        # Results come last, in order; of a payload that cannot be read, they are what nothing has written yet.
+        fresh = [i for i in call.arguments if i not in self._made]
+        results = call.arguments[len(call.arguments) - len(made) :] if made else fresh
+        if not made and len(nodes) == 1:
+            nodes = [replace(nodes[0], reads=tuple(s for i in call.arguments for s in self._made.get(i, ())))]
+        self._nodes += nodes
+        for number, index in enumerate(results):
+            self._write(index, made[number] if made else ((nodes[-1].id, number),))
+
+    def _described(self, index: int) -> tuple[tuple[str, str], ...]:
+        value: Value = self._plan.values[index]
+        if value.tensor is None:
+            return ()
+        place = f"memory {value.planned}, byte {value.offset:,}" if value.planned else "none"
+        return (("shape", text_of(value.tensor.dtype, value.tensor.shape)), ("planned memory", place))
+
+
+def report_graph(report: DelegationReport) -> ProgramGraph:
+    """The operators of the model as a report lists them, by module, with what became of each."""
+    known = {v.node for v in report.verdicts}
+    inputs = dict.fromkeys(r for v in report.verdicts for r in v.reads if r not in known)
+    nodes = [GraphNode(name, name, attributes=(("kind", "input"),)) for name in inputs]
+    for verdict in report.verdicts:
+        nodes.append(
+            GraphNode(
+                verdict.node,
+                verdict.operator.rpartition(".")[0] or verdict.operator,
+                namespace=verdict.origin.module.replace(".", "/"),
+                reads=tuple((name, 0) for name in verdict.reads),
+                attributes=tuple(_attributes(verdict)),
+                outputs=((("shape", text_of("", verdict.shape)),),) if verdict.shape else (),
+                place="NPU" if verdict.delegated else verdict.core or "core, float",
+            )
+        )
+    return ProgramGraph(MODEL, tuple(nodes))
+
+
+def _attributes(verdict: Verdict) -> list[tuple[str, str]]:
+    found = [("operator", verdict.operator)]
+    if verdict.origin.source:
+        found.append(("source", verdict.origin.source))
+    if verdict.partition is not None:
+        found.append(("partition", str(verdict.partition)))
+    if verdict.macs:
+        found.append(("MACs", f"{verdict.macs:,}"))
+    found += [("rewritten by", name) for name in verdict.rewrites]
+    return found + [(f"why not: {reason.rule}", str(reason)) for reason in verdict.reasons]
