@@ -153,6 +153,27 @@ def memory_plans(figures: Any) -> str:
     return table(head, map(row, figures))
 
 
+def sparsity(figures: Any) -> str:
+    """Points of networks on the way to sparse weights."""
+
+    def rows() -> Iterable[list[str]]:
+        for found in figures:
+            dense = found["points"][0]["cycles"]
+            name = found["network"] + (f" (float {found['float_accuracy']:.2f} %)" if "rows" in found else "")
+            for point in found["points"]:
+                score = f"{point['int8_accuracy']:.2f} %" if "int8_accuracy" in point else "untrained"
+                agreement = f"{point['agreement']:.1%}" if "agreement" in point else ""
+                cycles, layers = f"{point['cycles']:,}", str(point["sparse_layers"])
+                yield [name, layers, cycles, f"{point['cycles'] / dense:.2f}", f"{point['bytes']:,}", agreement, score]
+                name = ""
+            if "train" in found:
+                more = found["train"]
+                part, score = f"{more['cycles'] / dense:.2f}", f"{more['int8_accuracy']:.2f} %"
+                yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score]
+
+    return table(("network", "sparse layers", "cycles", "of dense", "bytes", "agreement", "int8"), rows())
+
+
 def _peer(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['delegated']}/{row['nodes']}", str(row["partitions"])
 
@@ -166,6 +187,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cortexm_latency": ("figures.md", "cortexm_latency", cortexm_latency),
     "memory_plans": ("figures.md", "memory_plans", memory_plans),
     "coverage": ("coverage.md", "coverage", coverage),
+    "sparsity": ("sparsity.md", "sparsity", sparsity),
 }
 """Name of a table: its page, the file that it is made of, and what makes it."""
 

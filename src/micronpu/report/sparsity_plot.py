@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.report.rows import NOTHING, shape_text, short_source
+from micronpu.report.rows import NOTHING, shape_text
 from micronpu.report.sparsity import SparsityReport
 
 _WIDTH, _HEIGHT, _MARGIN = 480, 320, 48
@@ -32,8 +32,9 @@ def view(report: SparsityReport) -> RenderableType:
             f"{point.loss:.4f}",
         )
     layers = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Layers", title_justify="left")
-    for name in ("layer", "weights", "", "dense cycles", "sparse cycles", "loss alone", "why", "source"):
-        layers.add_column(name, justify="right" if "cycles" in name or "loss" in name else "left")
+    for name in ("layer", "weights", "", "dense cycles", "sparse cycles", "loss alone", "why"):
+        right = "cycles" in name or "loss" in name
+        layers.add_column(name, justify="right" if right else "left", no_wrap=name == "layer")
     for layer in report.layers:
         layers.add_row(
             layer.name,
@@ -43,7 +44,6 @@ def view(report: SparsityReport) -> RenderableType:
             f"{layer.cycles_sparse:,}" if layer.cycles_sparse else NOTHING,
             f"{layer.sensitivity:.4f}" if layer.sensitivity else NOTHING,
             layer.why,
-            short_source(layer.source) or NOTHING,
         )
     notes = [Text.assemble(("Note: ", "bold"), note) for note in report.notes]
     return Group(Text(report.summary(), style="bold"), "", points, "", layers, *notes)

@@ -187,7 +187,7 @@ def _objection(node: Node, name: str, weights: Sequence[Node]) -> str:
     if name in CONVOLUTIONS and shape[1] == 1 and arguments(node)["groups"] > 1:
         return "a depthwise convolution has no sum over channels"
     if all(_tensor(w).shape[1] <= KEPT for w in weights):
-        return f"of {shape[1]} input channel{'' if shape[1] == 1 else 's'} none can be left out of four"
+        return f"{shape[1]} input channel{' fills' if shape[1] == 1 else 's fill'} no group of four"
     return ""
 
 
