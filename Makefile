@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all networks fuzz lint format tables docs bench pages clean
+.PHONY: help venv demo test test-all networks mutation fuzz lint format tables docs bench pages clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test-all: $(STAMP) ## run all tests
 
 networks: $(STAMP) ## ten minutes of random networks on every target (ARGS='--seconds 3600 --first 1000')
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.random_networks --seconds 600 --out benchmarks/results/random_networks.json $(ARGS)
+
+mutation: $(STAMP) ## break passes, rewrites and rules one at a time, and list what no test notices (ARGS='passes/windows.py')
+	OMP_NUM_THREADS=1 $(PY) -m tests.mutation.mutate --seconds 3600 --out benchmarks/results/mutation.json $(ARGS)
 
 fuzz: $(STAMP) ## an hour of mutated files against all that reads files, under sanitizers
 	$(PY) -m tests.fuzz $(ARGS)

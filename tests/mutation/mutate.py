@@ -1,6 +1,6 @@
 """Breaks passes, rewrites and rules one at a time, and lists what no test notices.
 
-    python -m tests.mutation.mutate --seconds 600 --out benchmarks/results/mutations.json [FILE ...]
+    python -m tests.mutation.mutate --seconds 600 --out benchmarks/results/mutation.json [FILE ...]
 
 A mutant is a file with one change: the body of a method that decides or computes skipped, a guard dropped (the
 condition of an ``if`` that leaves is never true), a comparison moved by one, or a number in it.  Each runs in a child
@@ -28,21 +28,29 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "micronpu"
 
+_PASSES = "tests/unit/passes/test_passes_"
+_PASS_ROWS = (f"{_PASSES}rows.py",)
+_REWRITE_ROWS = ("tests/unit/targets/test_rewrites_rows.py",)
+_PUBLISHED = ("tests/unit/targets/neutron/test_published_rules.py",)
+
 PLANS: dict[str, tuple[str, ...]] = {
-    "passes/cleanup.py": ("tests/unit/passes/test_passes_cleanup.py",),
-    "passes/fusion.py": ("tests/unit/passes/test_passes_fusion.py",),
-    "passes/layout.py": (
-        "tests/unit/passes/test_passes_layout.py",
-        "tests/unit/passes/test_passes_lift.py",
-    ),
-    "passes/legalize.py": ("tests/unit/passes/test_passes_legalize.py",),
-    "passes/reshapes.py": ("tests/unit/passes/test_passes_reshapes.py",),
-    "passes/windows.py": ("tests/unit/passes/test_passes_reshapes.py",),
-    "targets/neutron/rules/published.py": ("tests/unit/targets/neutron/test_published_rules.py",),
-    "targets/neutron/rules/spatial.py": ("tests/unit/targets/neutron/test_published_rules.py",),
+    **{
+        f"passes/{name}.py": (f"{_PASSES}{name}.py", *_PASS_ROWS)
+        for name in ("cleanup", "fusion", "legalize", "reshapes")
+    },
+    "passes/layout.py": (f"{_PASSES}layout.py", f"{_PASSES}lift.py", *_PASS_ROWS),
+    "passes/windows.py": (f"{_PASSES}reshapes.py", *_PASS_ROWS),
+    "passes/rewrites.py": _REWRITE_ROWS,
+    "passes/choose.py": _REWRITE_ROWS,
+    "targets/neutron/rules/published.py": _PUBLISHED,
+    "targets/neutron/rules/spatial.py": _PUBLISHED,
+    "targets/neutron/rules/elementwise.py": _PUBLISHED,
+    **{f"targets/neutron/rewrites_{name}.py": _REWRITE_ROWS for name in ("arithmetic", "channels", "views", "windows")},
+    **{f"targets/ethosu/rewrites_{name}.py": _REWRITE_ROWS for name in ("cheaper", "fit", "spare")},
     "targets/ethosu/rewrites_sound.py": ("tests/oracle/targets/ethosu/test_ethosu_streams.py",),
+    "targets/cortexm/rewrites.py": _REWRITE_ROWS,
 }
-"""A file of the package and the tests that have to notice what is done to it."""
+"""A file of the package and the tests that have to notice what is done to it, those that are quick first."""
 
 _SECONDS = 60  # for a mutant that never ends
 

@@ -43,7 +43,8 @@ REFERENCE_MAGIC = 0x52504E4D
 """First word of our reference container, the bytes `MNPR`; a device answers `InvalidProgram`."""
 
 _VERSIONS_MAGIC = b"MNPV"
-_MAXIMUM = 255
+MOST_TENSORS = 255
+"""Inputs, and outputs, of a program: the header counts them in one byte."""
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
@@ -60,7 +61,7 @@ class TensorSlot:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.index <= _MAXIMUM:
+        if not 0 <= self.index <= MOST_TENSORS:
             raise PayloadError(
                 f"A tensor of the Neutron payload has index {self.index}, but its header has one byte for it.",
                 hint="split the partition so that it has at most 255 inputs and outputs",
@@ -89,7 +90,7 @@ class PayloadLayout:
             (len(self.outputs), "outputs"),
             (self.num_arguments, "arguments"),
         ):
-            if not 0 <= count <= _MAXIMUM:
+            if not 0 <= count <= MOST_TENSORS:
                 raise PayloadError(
                     f"A Neutron payload cannot have {count} {what}, because its header counts them in one byte.",
                     hint="split the partition so that it has at most 255 inputs and outputs",

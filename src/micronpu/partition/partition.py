@@ -9,6 +9,7 @@ report says what the payload holds.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +41,7 @@ from micronpu.passes.cleanup import returned_operand
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason, Verdict
 
+BORDER = "border_fits"
 COMPUTES = "computes"
 COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
 
@@ -246,14 +248,25 @@ class Decisions:
         groups = group([v.sources for v in vertices], [v.decision is not None for v in vertices])
         order = ProgramOrder(chosen)
         made: list[Partition] = []
-        for members in groups:
-            joined = [d for v in members if (d := vertices[v].decision) is not None]
+        # What is left to be made is at the end.
+        waiting = [[d for v in members if (d := vertices[v].decision) is not None] for members in reversed(groups)]
+        is_cut = True
+        while waiting:
+            joined = waiting.pop()
             empty = not policy.allow_empty and not any(d.operations for d in joined)
             if empty or not (policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)):
                 continue
-            if made and not calls:
+            if not is_cut and not calls:
                 order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
-            made.append(_partition(joined, order, policy))
+            is_cut = True
+            partition = _partition(joined, order, policy)
+            if len(joined) > 1 and _most(partition.inputs, partition.outputs) > (policy.most_tensors or math.inf):
+                # No value comes back to a partition, so that what runs later in it waits for nothing behind it.
+                middle = len(joined) // 2
+                waiting += [joined[middle:], joined[:middle]]
+                continue
+            made.append(partition)
+            is_cut = False
         return made
 
     def _verdicts(
@@ -318,6 +331,13 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
     if isinstance(imported, Reason):
         decision.reasons.append(imported)
         return decision
+    most = _most(unit.reads, unit.quantizes)
+    if policy.most_tensors is not None and most > policy.most_tensors:
+        sentence = f"A call of the NPU has at most {policy.most_tensors} inputs and as many outputs."
+        decision.reasons.append(
+            reason_at(unit.anchor, BORDER, sentence, f"{most} of them", "parts of it, joined later")
+        )
+        return decision
     working = [n for n in imported.nodes if returned_operand(n) is None]
     decision.operations = sum(not isinstance(n.op, policy.free) for n in working)
     decision.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
@@ -342,6 +362,10 @@ def _worth_it(policy: Policy, decision: Decision) -> bool:
 def _host_operators(partition: Partition) -> str:
     count = sum(d.unit.head is not None for d in partition.decisions)
     return f"{count} operator{'s' * (count > 1)}"
+
+
+def _most(reads: Collection[FxNode], gives: Collection[FxNode]) -> int:
+    return max(len(reads), len(gives))
 
 
 def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:

@@ -36,6 +36,8 @@ class Policy:
         free: operators that leave nothing to run, such as a reshape where that moves no byte.
         finishing: names of the rewrites that `finish` applies where an operator would not fit without.
         notes: what the report says beside the verdicts.
+        most_tensors: how many inputs, and how many outputs, a partition may have; None for any number. One with more
+            is divided.
     """
 
     name: str
@@ -48,3 +50,4 @@ class Policy:
     free: tuple[type[Op], ...] = ()
     finishing: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    most_tensors: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch.fx import Node as FxNode
 
 from micronpu.chips.core import Core
+from micronpu.container.payload import MOST_TENSORS
 from micronpu.frontend.program import is_compute, written_names
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide, Policy
@@ -62,6 +63,7 @@ def neutron_policy(
         allow_moves=core is None,
         allow_no_op_partitions=(delegation or CustomDelegationOptions()).allow_no_op_partitions,
         notes=options.target.notes,
+        most_tensors=MOST_TENSORS,
     )
 
 
