@@ -155,7 +155,7 @@ def fashion(make: Callable[[], nn.Module], epochs: int, rate: float) -> Case:
 
 CASES: dict[str, Callable[[], Case]] = {
     "resnet20": lambda: trained("resnet20", 0.62, 3, 400),
-    "resnet8": lambda: trained("resnet8", 0.80, 2, 200),
+    "resnet8": lambda: trained("resnet8", 0.80, 1, 400),
     "mobilenet_v3": lambda: fashion(mobilenet_v3, 4, 8e-3),
     "vit": lambda: fashion(VisionTransformer, 5, 3e-3),
 }
