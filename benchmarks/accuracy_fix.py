@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy_fix [NAME ...]      # table, and benchmarks/results/accuracy_fix.json
     python -m benchmarks.accuracy_fix --folds         # the keyword spotter with BatchNorm, cross-validated
+    python -m benchmarks.accuracy_fix --compare "GRU spotter"
 
 Cures are searched with the calibration rows alone, which are split; the rows with labels, on which accuracy is counted,
 are seen by nothing but the last step.  Needs the data folder (`benchmarks/networks.py`).  The GRU, the small vision
@@ -27,6 +28,8 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.accuracy.statistics import mcnemar
+from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, calibrate_and_quantize
+from micronpu.quantize.settings_file import configure
 
 RESULTS = Path(__file__).parent / "results" / "accuracy_fix.json"
 TARGET = "ethos-u55-128"
@@ -172,17 +175,10 @@ def outputs(module: Any, x: Tensor) -> Tensor:
 
 
 def quantized(case: Case, quantization: Mapping[str, Any]) -> Any:
-    """The quantized model that the `.pte` is made of."""
-    program = micronpu.compile(
-        case.module,
-        case.rows[0],
-        TARGET,
-        calibration=case.rows,
-        quantization=dict(quantization),
-        held_out=0,
-        verify=False,
-    )
-    return program.quantized
+    """The quantized model that a `.pte` is made of, calibrated with all rows."""
+    quantizer = configure(EthosUQuantizer(EthosUCompileSpec(TARGET)), dict(quantization))
+    exported = torch.export.export(case.module, (case.rows[0],))
+    return calibrate_and_quantize(exported, case.rows, quantizer)
 
 
 def measure(name: str, budget: float) -> dict[str, Any]:
@@ -223,13 +219,24 @@ def measure(name: str, budget: float) -> dict[str, Any]:
 
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "default": {},
-    "adaptive rounding + bias correction": {"adaptive_rounding": True, "bias_correction": True},
-    "the same, stem in int16": {
-        "adaptive_rounding": True,
-        "bias_correction": True,
-        "modules": {"stem": {"activations": "int16"}},
-    },
+    "stem in int16": {"modules": {"stem": {"activations": "int16"}}},
+    "int16": {"default": {"activations": "int16"}},
 }
+
+
+def compare(name: str) -> dict[str, Any]:
+    """int8 and int16 without a search."""
+    case = CASES[name]()
+    with torch.no_grad():
+        exact = case.module(case.inputs)
+    found: dict[str, Any] = {"rows": len(case.inputs), "float": case.score(exact)}
+    for kind, settings in (("default", {}), ("int16", {"default": {"activations": "int16"}})):
+        y = outputs(quantized(case, settings), case.inputs)
+        noise = (y - exact).square().sum()
+        changed = int((y.argmax(1) != exact.argmax(1)).sum())
+        sqnr = float(10 * torch.log10(exact.square().sum() / noise))
+        found[kind] = {"sqnr": sqnr, "score": case.score(y), "answers that changed": changed}
+    return found
 
 
 def folds() -> dict[str, Any]:
@@ -267,9 +274,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
     parser.add_argument("--budget", type=float, default=BUDGET)
     parser.add_argument("--folds", action="store_true")
+    parser.add_argument("--compare", action="store_true", help="int8 and int16 of these networks, without a search")
     given = parser.parse_args()
     told: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    for name in [] if given.folds else given.names or CASES:
+    for name in given.names if given.compare else []:
+        told[f"{name}, int8 and int16"] = compare(name)
+        RESULTS.write_text(json.dumps(told, indent=2) + "\n")
+        print(json.dumps(told[f"{name}, int8 and int16"], indent=2))
+    for name in [] if given.folds or given.compare else given.names or CASES:
         told[name] = measure(name, given.budget)
         RESULTS.write_text(json.dumps(told, indent=2) + "\n")
         entry = told[name]
