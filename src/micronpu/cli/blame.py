@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from micronpu.cli import console
+from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
 from micronpu.cli.quantization import (
@@ -61,7 +62,10 @@ def blame(
         typer.Option(metavar="DATA", help="Inputs that choose the ranges.", show_default="those of --data"),
     ] = None,
     target: Annotated[
-        str, typer.Option("--target", "-t", help="What to quantize for; see `micronpu targets`.")
+        str,
+        typer.Option(
+            "--target", "-t", help="What to quantize for; see `micronpu targets`.", autocompletion=complete_target
+        ),
     ] = "imxrt700-neutron-cortexm",
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")

@@ -13,6 +13,7 @@ import typer
 
 from micronpu import __version__
 from micronpu.cli import console
+from micronpu.cli.completion import complete_target
 from micronpu.errors import FileError, OptionError
 from micronpu.files import check_folder, check_writable, write_file
 
@@ -37,7 +38,13 @@ def compare(
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", "-t", help="A target or chip; may be given several times.", show_default="every chip"),
+        typer.Option(
+            "--target",
+            "-t",
+            help="A target or chip; may be given several times.",
+            show_default="every chip",
+            autocompletion=complete_target,
+        ),
     ] = None,
     activations: Annotated[
         list[str] | None,

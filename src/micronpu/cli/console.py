@@ -40,32 +40,32 @@ _STEPS = {
 }
 
 
-def output() -> Console:
-    """Standard output, as it is at the time of the call."""
-    return _console(stderr=False)
+def output(*, quiet: bool = False) -> Console:
+    """Standard output, as it is at the time of the call; ``quiet`` prints nothing."""
+    return _console(stderr=False, quiet=quiet)
 
 
-def errors() -> Console:
-    """Standard error, as it is at the time of the call."""
-    return _console(stderr=True)
+def errors(*, quiet: bool = False) -> Console:
+    """Standard error, as it is at the time of the call; ``quiet`` prints nothing."""
+    return _console(stderr=True, quiet=quiet)
 
 
-def _console(*, stderr: bool) -> Console:
+def _console(*, stderr: bool, quiet: bool) -> Console:
     # The bytes of a file's name may be no UTF-8; Python has them as characters that no stream takes.
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, quiet=quiet)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PLAIN_WIDTH
     return console
 
 
 @contextmanager
-def progress() -> Iterator[Listener]:
-    """A listener that shows the steps on a terminal, and nothing where there is none."""
+def progress(*, quiet: bool = False) -> Iterator[Listener]:
+    """A listener that shows the steps on a terminal, and nothing where there is none, or with ``quiet``."""
     console = errors()
-    if not console.is_terminal:
+    if quiet or not console.is_terminal:
         yield lambda name, part: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from micronpu.cli import console
+from micronpu.cli.completion import complete_target
 from micronpu.files import read_file
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def deploy(
             metavar="TARGET",
             help="The board, see `micronpu targets`: its memories are held against the program's.",
             show_default="what the program was compiled for",
+            autocompletion=complete_target,
         ),
     ] = None,
     vectors: Annotated[
@@ -52,6 +54,7 @@ def deploy(
         bool, typer.Option("--force", help="Write into a folder that holds files; those of other names stay.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
@@ -76,7 +79,7 @@ def deploy(
 
         console.output().print_json(json_module.dumps(_told(done)))
         return
-    show_deployment(done, console.output())
+    show_deployment(done, console.output(quiet=quiet))
 
 
 def check_folder_free(folder: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json as json_module
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -19,6 +20,8 @@ from micronpu.errors import RuntimeUnavailableError
 
 _PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
+_TESTED = "Linux on x86-64, Python 3.11"
+"""Where the whole test suite has been run."""
 _VENDOR = "eiq_neutron_sdk"
 
 
@@ -41,19 +44,33 @@ class Finding:
     needed: bool = True
 
 
-def doctor(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
     """Say what is installed, what is missing and how to get it.
 
     Exit code 1 where something is missing that micronpu cannot do without.
     """
-    _doctor(debug=debug)
+    _doctor(json=json, debug=debug)
 
 
 @console.guarded
-def _doctor(debug: bool) -> None:
-    out = console.output()
-    out.print(f"Tested on Linux on x86-64; here: {platform.system()} on {platform.machine()}.")
+def _doctor(json: bool, debug: bool) -> None:
+    here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
     findings = list(examine())
+    if json:
+        told = {"tested": _TESTED, "here": here, "findings": [asdict(f) for f in findings]}
+        typer.echo(json_module.dumps(told, indent=1))
+    else:
+        _print(findings, here)
+    if any(f.needed and not f.good for f in findings):
+        raise typer.Exit(1)
+
+
+def _print(findings: Sequence[Finding], here: str) -> None:
+    out = console.output()
+    out.print(f"Tested on {_TESTED}; here: {here}.")
     width = max(len(f.name) for f in findings)
     for finding in findings:
         mark = "ok" if finding.good else "missing" if finding.needed else "absent"
@@ -61,8 +78,6 @@ def _doctor(debug: bool) -> None:
         if not finding.good:
             line += f"  Try: {finding.remedy}"
         out.print(Text(line, style="" if finding.good or not finding.needed else "red"), soft_wrap=True)
-    if any(f.needed and not f.good for f in findings):
-        raise typer.Exit(1)
 
 
 def examine() -> Iterator[Finding]:

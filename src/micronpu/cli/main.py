@@ -14,12 +14,15 @@ from micronpu import __version__
 from micronpu.cli import console
 from micronpu.cli.blame import blame
 from micronpu.cli.compare import compare
+from micronpu.cli.completion import complete_target
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.diff import diff
 from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
 from micronpu.cli.explore import explore
+from micronpu.cli.help import Command
+from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import (
     AdaptiveRounding,
@@ -56,7 +59,11 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
-Target = Annotated[str, typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.")]
+Target = Annotated[
+    str,
+    typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 HtmlReport = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
 ]
@@ -162,7 +169,7 @@ def main(
     """PyTorch models on the NPUs of microcontrollers."""
 
 
-@app.command(name="compile")
+@app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
 def compile_command(
@@ -239,6 +246,7 @@ def compile_command(
     compress: Compress = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
@@ -275,7 +283,7 @@ def compile_command(
             check_writable(path)
     if deploy_to is not None:
         check_folder_free(deploy_to)
-    with console.progress() as listener:
+    with console.progress(quiet=quiet) as listener:
         listener("load", 0.0)
         loaded = load_model(model)
         data = load_calibration(calibration, loaded)
@@ -319,14 +327,14 @@ def compile_command(
     if min_accuracy is not None and eval_data is not None and labels is not None:
         results += (accuracy_budget(min_accuracy, loaded, program, eval_data, labels, metric),)
     program.report = replace(program.report, budgets=results)
-    out = _words(report_json)
+    out = _words(report_json, quiet)
     out.print(program)
     if program.report.sparsity is not None:
         out.print(program.report.sparsity)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
-    _write_reports(program.report, report_html, report_json)
+    _write_reports(program.report, report_html, report_json, quiet)
     check_budgets(results)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
@@ -336,7 +344,7 @@ def compile_command(
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_npu_options("check")
 @console.guarded
 def check(
@@ -390,13 +398,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _words(report_json: Path | None) -> Console:
+def _words(report_json: Path | None, quiet: bool = False) -> Console:
     """Where a command says what it has done: not where a program reads JSON."""
-    return console.errors() if report_json == _STANDARD_OUTPUT else console.output()
+    return console.errors(quiet=quiet) if report_json == _STANDARD_OUTPUT else console.output(quiet=quiet)
 
 
-def _write_reports(report: DelegationReport, html: Path | None, json: Path | None) -> None:
-    out = _words(json)
+def _write_reports(report: DelegationReport, html: Path | None, json: Path | None, quiet: bool = False) -> None:
+    out = _words(json, quiet)
     if html is not None:
         report.to_html(html)
         out.print(Text(f"Wrote {html}."), soft_wrap=True)
@@ -407,7 +415,7 @@ def _write_reports(report: DelegationReport, html: Path | None, json: Path | Non
         out.print(Text(f"Wrote {json}."), soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Command)
 @console.guarded
 def run(
     program: Annotated[
@@ -472,12 +480,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import run_program
 
-    with console.progress() as listener:
+    with console.progress(quiet=quiet) as listener:
         results = run_program(
             program,
             inputs or [],
@@ -490,12 +499,12 @@ def run(
             profile=profile,
             listener=listener,
         )
-    out = console.output()
+    out = console.output(quiet=quiet)
     for line in results:
         out.print(Text(line), soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Command)
 @console.guarded
 def inspect(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
@@ -515,69 +524,13 @@ def inspect(
         out.print(found)
 
 
-app.command(name="eval")(evaluate)
-app.command()(takes_npu_options("blame")(blame))
-app.command()(compare)
-app.command()(diff)
-app.command()(deploy)
-app.command()(doctor)
-app.command()(disassemble)
-app.command()(explore)
-
-
-@app.command()
-@console.guarded
-def targets(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="CHIP.toml", help="Chip files of your own, to be listed too.", show_default=False),
-    ] = None,
-    debug: Debug = False,
-) -> None:
-    """List what can be compiled for."""
-    from rich import box
-    from rich.table import Table
-
-    from micronpu.chips import shipped_chips
-    from micronpu.targets.registry import FAMILIES, all_targets
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("target", style="cyan", no_wrap=True)
-    for column in ("also called", "chip", "core", "NPU"):
-        table.add_column(column)
-    known = shipped_chips().with_files(*(files or ()))
-    for name, target in sorted(all_targets(known).items()):
-        title = FAMILIES[target.family].title
-        if target.chip is None:
-            core, npu = ("any", title) if FAMILIES[target.family].backend else (name, "none")
-            table.add_row(name, "", "any", core, npu)
-        else:
-            npu = f"{title} {target.chip.npu.variant}" if target.chip.npu is not None else "none"
-            table.add_row(name, ", ".join(target.entry.aliases), target.chip.title, target.chip.core, npu)
-    chips = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("chip", "core", "NPU", "memories"):
-        chips.add_column(column)
-    for chip in known.values():
-        core = _clock(chip.core_clock_mhz)
-        npu = _clock(chip.npu.clock_mhz) if chip.npu is not None else "none"
-        chips.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
-    console.output().print(table, "", chips)
-
-
-def _clock(mhz: float | None) -> str:
-    return f"{mhz:g} MHz" if mhz is not None else "not known"
-
-
-@app.command()
-@console.guarded
-def passes(debug: Debug = False) -> None:
-    """List what changes a program on its way.
-
-    --disabled-passes leaves out any of them, but those that say otherwise."""
-    from micronpu.targets.catalogue import catalogue
-
-    out = console.output()
-    for kind, entries in catalogue().items():
-        out.print(Text(f"{kind}:", style="bold"))
-        for name, sentence in entries.items():
-            out.print(Text.assemble("  ", (name, "cyan"), "  ", sentence), soft_wrap=True)
+app.command(name="eval", cls=Command)(evaluate)
+app.command(cls=Command)(takes_npu_options("blame")(blame))
+app.command(cls=Command)(compare)
+app.command(cls=Command)(diff)
+app.command(cls=Command)(deploy)
+app.command(cls=Command)(doctor)
+app.command(cls=Command)(disassemble)
+app.command(cls=Command)(explore)
+app.command(cls=Command)(targets)
+app.command(cls=Command)(passes)

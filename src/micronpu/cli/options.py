@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from micronpu.cli.help import Command
 from micronpu.errors import InternalError, OptionError
 from micronpu.report.codec import attribute_texts
 
@@ -95,7 +96,7 @@ def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
         [*own, *(_parameter(entries) for entries in chosen.values())]
     )
     app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
-    app.command(name=name)(run)
+    app.command(name=name, cls=Command)(run)
     return typer.main.get_command(app)
 
 

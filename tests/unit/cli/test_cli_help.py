@@ -115,3 +115,31 @@ def test_unknown_command_and_option():
         assert done.returncode == 2
         assert "No such" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_no_option_is_cut_in_a_narrow_terminal():
+    """The longest is 38 characters wide."""
+    done = micronpu("compile", "--help", COLUMNS="80")
+    assert "…" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    options = (*dataclasses.fields(NeutronCompileOptions), *dataclasses.fields(EthosUCompileSpec))
+    names = {f.name.replace("_", "-") for f in options} - {"config", "target"} | {"no-verify", "allow-missing-kernels"}
+    missing = [n for n in names if f"-{n} " not in done.stdout]
+    assert not missing
+
+
+def completed(*words: str) -> list[str]:
+    """What bash is offered after the words, the last of which is not finished."""
+    line = {"COMP_WORDS": " ".join(("micronpu", *words)), "COMP_CWORD": str(len(words))}
+    done = micronpu(_MICRONPU_COMPLETE="complete_bash", **line)
+    assert done.returncode == 0
+    assert "torch" not in done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("command", [("compile", "model.py:f", "-t"), ("deploy", "model.pte", "--for")])
+def test_targets_and_chips_are_completed(command):
+    known = {n for t in all_targets().values() for n in (t.name, *t.entry.aliases)}
+    wanted = {n for n in known if n.startswith("imx")}
+    assert wanted
+    assert set(completed(*command, "imx")) == wanted

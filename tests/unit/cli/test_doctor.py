@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.test_cli_help import micronpu as command
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.chips import shipped_chips
 from micronpu.cli.doctor import examine, satisfies
 from micronpu.cli.main import app
+from micronpu.targets.catalogue import catalogue
+from micronpu.targets.registry import all_targets
 
 
 def test_all_is_there_and_nothing_is_imported() -> None:
@@ -38,6 +42,21 @@ def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch)
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
     assert "missing  torchao" in done.stdout and "pip install" in done.stdout
+
+
+def test_lists_are_data_for_programs() -> None:
+    def told(name: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, [name, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    findings = {f["name"]: f for f in told("doctor")["findings"]}
+    assert findings["executorch"]["good"] and findings["executorch"]["found"]
+    assert {row["name"] for row in told("targets")["targets"]} == set(all_targets())
+    assert {(chip["title"], m["bytes"]) for chip in told("targets")["chips"] for m in chip["memories"]} == {
+        (chip.title, m.bytes) for chip in shipped_chips().values() for m in chip.memories
+    }
+    assert told("passes") == catalogue()
 
 
 @pytest.mark.parametrize(
@@ -72,3 +91,13 @@ def test_the_report_on_standard_output_is_json_alone(tmp_path: Path, monkeypatch
     assert json.loads(done.stdout)
     assert "operator" in done.stderr
     assert not (tmp_path / "-").exists()
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[2] / "golden" / "neutron.pte"
+    command = ["deploy", str(golden), "-o", str(tmp_path / "firmware"), "--quiet"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and done.output == ""
+    assert (tmp_path / "firmware" / "model.h").is_file()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 1 and again.stderr.startswith("Error: ")

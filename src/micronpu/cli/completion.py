@@ -1,0 +1,20 @@
+"""What the shell completes: names of targets and chips. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from micronpu.errors import MicroNpuError
+
+
+def complete_target(incomplete: str) -> list[tuple[str, str]]:
+    """Targets and their other names that begin as the word on the command line does, each with the chip's title."""
+    from micronpu.targets.registry import FAMILIES, all_targets
+
+    try:
+        targets = sorted(all_targets().items())
+    except MicroNpuError:
+        return []  # there is no place for a sentence while the user types
+    found = []
+    for name, target in targets:
+        title = target.chip.title if target.chip is not None else FAMILIES[target.family].title
+        found += [(word, title) for word in (name, *target.entry.aliases) if word.startswith(incomplete)]
+    return found

@@ -1,0 +1,110 @@
+"""`micronpu targets` and `micronpu passes`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from micronpu.cli import console
+
+if TYPE_CHECKING:
+    from micronpu.chips import Chip
+    from micronpu.targets.family import Target
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@console.guarded
+def targets(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="CHIP.toml", help="Chip files of your own, to be listed too.", show_default=False),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what can be compiled for."""
+    from micronpu.chips import shipped_chips
+    from micronpu.targets.registry import all_targets
+
+    known = shipped_chips().with_files(*(files or ()))
+    rows = [_target(name, target) for name, target in sorted(all_targets(known).items())]
+    if json:
+        chips = [_chip(chip) for chip in known.values()]
+        typer.echo(json_module.dumps({"targets": rows, "chips": chips}, indent=1))
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("target", style="cyan", no_wrap=True)
+    for column in ("also called", "chip", "core", "NPU"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(
+            row["name"], ", ".join(row["aliases"]), row["chip"] or "any", row["core"] or "any", row["npu"] or "none"
+        )
+    chips_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("chip", "core", "NPU", "memories"):
+        chips_table.add_column(column)
+    for chip in known.values():
+        core = _clock(chip.core_clock_mhz)
+        npu = _clock(chip.npu.clock_mhz) if chip.npu is not None else "none"
+        chips_table.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
+    console.output().print(table, "", chips_table)
+
+
+def _target(name: str, target: Target) -> dict[str, Any]:
+    """A target as data; None for what any chip will do for, or what is not there."""
+    from micronpu.targets.registry import FAMILIES
+
+    family = FAMILIES[target.family]
+    chip = target.chip
+    if chip is None:
+        core, npu = (None, family.title) if family.backend else (name, None)
+    else:
+        core, npu = chip.core, f"{family.title} {chip.npu.variant}" if chip.npu is not None else None
+    return {
+        "name": name,
+        "aliases": list(target.entry.aliases) if chip is not None else [],
+        "chip": chip.title if chip is not None else None,
+        "core": core,
+        "npu": npu,
+    }
+
+
+def _chip(chip: Chip) -> dict[str, Any]:
+    return {
+        "title": chip.title,
+        "core": chip.core,
+        "core_clock_mhz": chip.core_clock_mhz,
+        "npu_clock_mhz": chip.npu.clock_mhz if chip.npu is not None else None,
+        "memories": [{"name": m.name, "bytes": m.bytes, "bandwidth": m.bandwidth} for m in chip.memories],
+    }
+
+
+def _clock(mhz: float | None) -> str:
+    return f"{mhz:g} MHz" if mhz is not None else "not known"
+
+
+@console.guarded
+def passes(json: Json = False, debug: Debug = False) -> None:
+    """List what changes a program on its way.
+
+    --disabled-passes leaves out any of them, but those that say otherwise."""
+    from micronpu.targets.catalogue import catalogue
+
+    found = catalogue()
+    if json:
+        typer.echo(json_module.dumps(found, indent=1))
+        return
+    out = console.output()
+    for kind, entries in found.items():
+        out.print(Text(f"{kind}:", style="bold"))
+        for name, sentence in entries.items():
+            out.print(Text.assemble("  ", (name, "cyan"), "  ", sentence), soft_wrap=True)
