@@ -22,6 +22,9 @@ _PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
 """Where the whole test suite has been run."""
+_EXTRA = re.compile(r"""extra == ["'](.+?)["']""")
+_HOST = "host"
+"""The extra whose packages some programs need."""
 _VENDOR = "eiq_neutron_sdk"
 
 
@@ -87,9 +90,10 @@ def examine() -> Iterator[Finding]:
     yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
     for text in importlib.metadata.requires(_PACKAGE) or ():
         match = _REQUIREMENT.match(text)
+        extra = _EXTRA.search(text)
         if (
             match is None
-            or "extra ==" in (match[3] or "")
+            or (extra is not None and (extra[1] != _HOST or match[1] == _PACKAGE))
             or ("python_version" in text and sys.version_info >= (3, 11))
         ):
             continue
@@ -99,7 +103,10 @@ def examine() -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             version = ""
         found = f"{version} ({limits})" if version else ""
-        yield Finding(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
+        remedy = f'pip install "{name}{limits}"'
+        if extra is not None:
+            remedy = f'pip install "{_PACKAGE}[{_HOST}]", for TOSA; LiteRT does without'
+        yield Finding(name, found, bool(version) and satisfies(version, limits), remedy, needed=extra is None)
     yield from _examine_plugin()
     there = importlib.util.find_spec(_VENDOR) is not None
     remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,15 @@ NUMPY: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 """How constants of TOSA's element types are held."""
+
+
+INSTALL = 'pip install "micronpu[host]"'
+"""What brings TOSA's serializer and its reference model along."""
+
+
+def can_be_written() -> bool:
+    """Whether TOSA's serializer is installed; it is not imported."""
+    return importlib.util.find_spec("tosa_serializer") is not None
 
 
 @dataclass(frozen=True)

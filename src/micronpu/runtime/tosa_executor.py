@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.emit.tosa_file import INSTALL
 from micronpu.errors import PayloadError, RuntimeUnavailableError
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
 
@@ -64,11 +65,12 @@ class TosaProgram:
 
     def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
         try:
+            import tosa_serializer  # noqa: F401  (and the package `tosa` with it)
             from tosa_reference_model import GraphStatus, run
         except ImportError as error:
             raise RuntimeUnavailableError(
-                f"TOSA's reference model, which simulates the NPU on the host, cannot be imported: {error}.",
-                hint="pip install tosa-tools",
+                f"The program's graph is in TOSA, whose reference model cannot be imported here: {error}.",
+                hint=INSTALL,
             ) from error
         self._run, self._valid = run, GraphStatus.TOSA_VALID
         try:

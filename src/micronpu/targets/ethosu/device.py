@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.chips.core import Core
+from micronpu.emit.tosa_file import INSTALL, can_be_written
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
@@ -125,6 +126,10 @@ class EthosUDevice(Device):
             if p.unproved
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
+        if self.spec.via == "auto" and not can_be_written():
+            notes.append(
+                f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {INSTALL}."
+            )
         notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
 

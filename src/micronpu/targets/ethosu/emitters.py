@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaModel
-from micronpu.errors import UnsupportedError
+from micronpu.emit.tosa_file import INSTALL, can_be_written
+from micronpu.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
@@ -38,8 +39,15 @@ _WRONG = "Vela's program of it computes another result"
 def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:
     """What writes a graph, per format; it raises UnsupportedError where the stream would be wrong.
 
-    The format that costs the fewest cycles for most programs comes first.
+    The format that costs the fewest cycles for most programs comes first; without TOSA's serializer it is the only one.
+
+    Raises:
+        RuntimeUnavailableError: ``via`` asks for TOSA, and its serializer is not installed.
     """
+    if spec.via == "tosa" and not can_be_written():
+        raise RuntimeUnavailableError(
+            "`via` is 'tosa', but TOSA's serializer is not installed.", hint=f"{INSTALL}, or via='litert'"
+        )
     family = spec.accelerator.family
 
     def litert(graph: Graph) -> LiteRtModel:
@@ -53,7 +61,7 @@ def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:
             raise UnsupportedError(f"`{name}`: {_WRONG} where several convolutions read slices of one value.")
         return to_tosa(graph)
 
-    return {"litert": litert, "tosa": tosa}
+    return {"litert": litert, "tosa": tosa} if can_be_written() else {"litert": litert}
 
 
 def _refuse(graph: Graph, via: str, family: str) -> None:

@@ -83,7 +83,7 @@ class EthosUCompileSpec(Switches, Options):
             target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
             config_ini is given.
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own, "Arm/vela.ini", unless given.
-        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
+        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both; TOSA takes `micronpu[host]`.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the device reads are the same.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.

@@ -37,8 +37,8 @@ class Judge:
 
     def __init__(self, spec: EthosUCompileSpec) -> None:
         self.spec = spec
-        self.formats = _FORMATS if spec.via == "auto" else (spec.via,)
         self._emitters = emitters_of(spec)
+        self.formats = tuple(f for f in _FORMATS if f in self._emitters) if spec.via == "auto" else (spec.via,)
         self._objections: dict[_Key, dict[str, str]] = {}
 
     def __call__(self, node: Node) -> list[Reason]:
