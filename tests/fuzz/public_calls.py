@@ -388,6 +388,12 @@ CALLS: tuple[Call, ...] = (
         {name: [-1, math.nan] for name in ("max_loss", "points", "steps", "rate", "batch", "held_back")},
         any=("dense",),
     ),
+    Call(
+        "streaming",
+        micronpu.streaming,
+        lambda: {"model": nn.Sequential(nn.Conv1d(2, 4, 3)).eval(), "example_inputs": torch.zeros(1, 2, 8)},
+        {"dim": [7, -7], "step": [0, -1]},
+    ),
     Call("VelaExternalBlockPlacements", ethosu.VelaExternalBlockPlacements, dict, {"cmd_data": ["", "ä"]}, any=_FILES),
     *(
         Call(f.__name__, f, dict, {"is_dynamic": [True], "weight_qmin": [-3], "weight_qmax": [10**9]})
