@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
 
 ROOMS = (
     ("errors",),
-    ("files", "arguments", "_flatbuffer", "_lazy", "quiet"),
+    ("files", "arguments", "_flatbuffer", "_lazy", "quiet", "progress"),
     ("ir",),
     ("emit",),
     ("container",),

@@ -16,28 +16,13 @@ from rich.console import Console
 from rich.text import Text
 
 from micronpu.errors import MicroNpuError
+from micronpu.progress import STEPS
 
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal, so that tables are whole in a file or a log."""
 
 Listener = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
-
-_STEPS = {
-    "load": "Loading torch and the model",
-    "export": "Exporting",
-    "sparsify": "Choosing weights and training without labels",
-    "quantize": "Calibrating and quantizing",
-    "partition": "Deciding what runs where",
-    "compile": "Compiling for the NPU",
-    "lower": "Lowering the host's part",
-    "run": "Running",
-    "blame": "Comparing layer by layer",
-    "fix": "Trying cures",
-    "float": "Running the float model",
-    "program": "Running the program",
-    "compare": "Compiling for the targets",
-}
 
 
 def output(*, quiet: bool = False) -> Console:
@@ -76,7 +61,7 @@ def progress(*, quiet: bool = False) -> Iterator[Listener]:
 
         def tell(name: str, part: float) -> None:
             if name not in tasks:
-                tasks[name] = bar.add_task(_STEPS.get(name, name), total=1.0)
+                tasks[name] = bar.add_task(STEPS.get(name, name), total=1.0)
             bar.update(tasks[name], completed=part)
 
         yield tell

@@ -40,6 +40,7 @@ from micronpu.partition.notes import coarse_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
+from micronpu.progress import notebook_listener
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
 from micronpu.quantize.config import Activations
@@ -80,7 +81,7 @@ _OF_THE_USER = ("export", "train")
 class _Clock:
     def __init__(self, listener: Listener | None) -> None:
         self.seconds: dict[str, float] = {}
-        self._listener = listener
+        self._listener = listener or notebook_listener()
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
@@ -159,7 +160,7 @@ def compile_model(
             ``report.sparsity`` and `micronpu.sparsify`.
         compress: gives weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs
             kept back gets another answer; 0.01 for one in a hundred.
-        listener: hears about progress.
+        listener: hears about progress; in a notebook a line under the cell says it unless given.
 
     Returns:
         The program with ``report``, ``save`` and ``run``.

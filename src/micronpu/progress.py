@@ -1,0 +1,39 @@
+"""What is being done, in words: for the command's terminal and for notebooks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+STEPS = {
+    "load": "Loading torch and the model",
+    "export": "Exporting",
+    "sparsify": "Choosing weights and training without labels",
+    "quantize": "Calibrating and quantizing",
+    "partition": "Deciding what runs where",
+    "compile": "Compiling for the NPU",
+    "lower": "Lowering the host's part",
+    "run": "Running",
+    "blame": "Comparing layer by layer",
+    "fix": "Trying cures",
+    "float": "Running the float model",
+    "program": "Running the program",
+    "compare": "Compiling for the targets",
+}
+"""Names of steps, as listeners hear them, and what a user reads."""
+
+
+def notebook_listener() -> Callable[[str, float], None] | None:
+    """In a notebook a listener that keeps one line under the cell, gone when all is done; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):  # a terminal's shell has none
+        return None
+    width = max(map(len, STEPS.values())) + len(" 100 %")
+
+    def tell(name: str, part: float) -> None:
+        text = f"{STEPS.get(name, name)} {part:.0%}" if part < 1 else ""
+        sys.stdout.write(f"\r{text:{width}}\r{text}")
+        sys.stdout.flush()
+
+    return tell
