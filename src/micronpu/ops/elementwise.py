@@ -383,7 +383,8 @@ def power(write: Writer, x: Float, exponent: float) -> Float:
     """x to a power, for x >= 0: exp(exponent * log(x)), whose relative error is the same at any magnitude."""
     if write.capabilities.computes("pow.Tensor_Scalar"):
         return write("pow.Tensor_Scalar", x, exponent)
-    logarithm = write("log.default", write("clamp.default", x, SMALLEST))
+    # What is infinite stays so, that calibration can say it; a root of zero is none of that.
+    logarithm = write("log.default", write("clamp.default", x, SMALLEST) if exponent > 0 else x)
     return write("exp.default", scaled(write, logarithm, exponent))
 
 

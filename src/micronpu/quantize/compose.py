@@ -173,6 +173,11 @@ class GraphWriter(NodeArguments):
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
+def _is_empty(node: Node) -> bool:
+    """Whether there are no elements in its result, of which nothing can be put together."""
+    return 0 in getattr(_first(node.meta.get("val")), "shape", ())
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
@@ -223,7 +228,7 @@ def _walk(
     while pending:
         node = pending.popleft()
         name = overload_name(node)
-        way = capabilities.composition(name)
+        way = capabilities.composition(name) if not _is_empty(node) else None
         if way is None or way.compose is None or way.early != early or way.name in disabled:
             if name not in clamps or not _is_float(node):
                 continue
