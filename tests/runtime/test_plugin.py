@@ -70,6 +70,20 @@ def test_a_changed_source_gives_another_library(monkeypatch, tmp_path):
     assert len(names) == len(compiled) == 3
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_is_told_of_the_first_build(terminal, monkeypatch, tmp_path, capsys):
+    def compile_(*arguments):
+        (library := arguments[-1] / "library.so").write_bytes(b"")
+        return library
+
+    monkeypatch.setattr(build, "_compile", compile_)
+    monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    build_plugin()
+    build_plugin()
+    assert capsys.readouterr().err.count("Compiling libmicronpu") == terminal
+
+
 def test_missing_compiler_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "/nowhere/g++ -m32")

@@ -214,6 +214,8 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
         compiler = find_compiler()
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(cache, cache)
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(f"Compiling {stem}, once on this machine: some seconds.", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as scratch:
             built = _compile(compiler, flags, link_flags, sources, Path(scratch))
             built.chmod(0o600)
