@@ -305,7 +305,7 @@ _MAPPED = {"quantization": "str | Path | Mapping[str, Any] | None"}
 
 
 CALLS: tuple[Call, ...] = (
-    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train"), further=_MAPPED),
+    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train", "etrecord"), further=_MAPPED),
     Call(
         "check",
         micronpu.check,

@@ -184,7 +184,8 @@ def main() -> None:
                 print(f"survives: {mutant}", flush=True)
             else:
                 killed += 1
-    result = {"killed": killed, "survivors": survivors, "not_run": skipped}
+    files = list(chosen.files or PLANS)
+    result = {"files": files, "killed": killed, "survivors": survivors, "not_run": skipped}
     print(f"{killed} mutants found out, {len(survivors)} survive, {skipped} not run")
     if chosen.out:
         chosen.out.write_text(json.dumps(result, indent=1) + "\n")

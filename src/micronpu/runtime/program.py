@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.arguments import check_text, check_type, described
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.files import check_name
+from micronpu.files import check_name, check_writable
 from micronpu.runtime.check import Reference, StreamCheck
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram
@@ -352,6 +352,8 @@ class HostProgram:
             )
         target = check_name(etdump)
         beside = None if debug_buffer is None else check_name(debug_buffer)
+        if beside is not None:
+            check_writable(beside)
         with self._lock:
             if self._isolated is not None:
                 files = [None if path is None else os.path.abspath(path) for path in (target, beside)]
