@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.accuracy.layers import Layer, SideBySide, step_of
-from micronpu.compiler.compile import DEFAULT_TARGET, exported_module, quantizer_for
+from micronpu.compiler.compile import DEFAULT_TARGET
+from micronpu.compiler.quantized import exported_module, quantizer_for
 from micronpu.errors import ModelError, first_line
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs

@@ -21,7 +21,8 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.blame import Row, examples_of, float_module, measure
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
-from micronpu.compiler.compile import DEFAULT_TARGET, compile_model, quantizer_for
+from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
+from micronpu.compiler.quantized import quantizer_for
 from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
 from micronpu.frontend.program import is_compute, origin_of, overload_name
 from micronpu.ops import ATEN_IMPORTS

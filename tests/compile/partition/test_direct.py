@@ -9,14 +9,15 @@ import torch
 from tests.compile.random_networks import RandomNetwork
 from torch import nn
 
-from micronpu.compiler.compile import _finish, _lowered, host_part, quantized_module
+from micronpu.compiler.compile import _finish, _lowered, host_part
+from micronpu.compiler.quantized import quantized_module
 from micronpu.errors import MicroNpuError
 from micronpu.partition.direct import program_of
 from micronpu.partition.lower import lower
 from micronpu.targets.registry import device_for
 
 
-class _Clock:
+class Clock:
     """Takes no time."""
 
     def step(self, name: str) -> Any:
@@ -29,7 +30,7 @@ def host_of(model: nn.Module, examples: tuple[torch.Tensor, ...], target: str, i
     """The host part, example inputs for it, and what its integers mean."""
     device = device_for(target)
     quantizer = device.quantizer(io=io)
-    clock: Any = _Clock()
+    clock: Any = Clock()
     made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
     return host_part(made.module, device, borders=made.borders), made.examples, made.borders
 

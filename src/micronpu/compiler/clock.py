@@ -1,0 +1,52 @@
+"""The steps of a compilation: who is told of them, how long they take, and whose errors are whose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from micronpu.errors import InternalError, MicroNpuError, first_line
+from micronpu.progress import notebook_listener
+
+Listener = Callable[[str, float], None]
+"""Called with the name of the step under way and the part of it that is done, 0 to 1."""
+
+
+_OF_THE_USER = ("export", "train")
+"""Steps that run code of the user, whose errors are not ours to explain."""
+
+
+class Clock:
+    """Tells of the steps of a compilation and takes their times.
+
+    Args:
+        listener: is told; without one a notebook shows the steps, and else nobody does.
+
+    Attributes:
+        seconds: wall time per step.
+    """
+
+    def __init__(self, listener: Listener | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._listener = listener or notebook_listener()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Callable[[float], None]]:
+        start = time.perf_counter()
+        tell = self._listener or (lambda name, part: None)
+        tell(name, 0.0)
+        try:
+            yield lambda part: tell(name, part)
+        except MicroNpuError:
+            raise
+        except Exception as error:
+            if name in _OF_THE_USER:
+                raise
+            raise InternalError(
+                f"The step `{name}` of the compilation failed: {type(error).__name__}: "
+                f"{first_line(error) or 'nothing more is said'}.",
+                hint="parts of the model alone, to find the operator that does it, and a report of this defect",
+            ) from error
+        tell(name, 1.0)
+        self.seconds[name] = time.perf_counter() - start
