@@ -63,8 +63,8 @@ def test_the_bytes_are_those_of_executorchs_compiler(target: str, io: Any, layou
     x = torch.randn(1, 3, 8, 8).to(memory_format=layout)
     host, examples, borders = host_of(Branches(), (x, torch.randn(1, 5)), target, io)
     assert program_of(host.module, examples) is not None
-    direct = _lowered(host, examples, borders, False).buffer
-    assert direct == lower(host.module, examples, _finish(host, borders)).buffer
+    direct = _lowered(host, examples, borders, (), False).buffer
+    assert direct == lower(host.module, examples, _finish(host, borders, ())).buffer
 
 
 def test_random_networks_come_out_the_same() -> None:
@@ -78,7 +78,7 @@ def test_random_networks_come_out_the_same() -> None:
         direct = program_of(host.module, examples)
         if direct is not None:
             compared += 1
-            assert direct == lower(host.module, examples, _finish(host, borders)).buffer, seed
+            assert direct == lower(host.module, examples, _finish(host, borders, ())).buffer, seed
     assert compared >= 3
 
 
