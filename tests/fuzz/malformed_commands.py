@@ -118,6 +118,8 @@ _FOLDERS = ("run", "deploy")
 
 _FINE = {
     ("deploy", "section", "x" * 5000),
+    ("deploy", "section", "imxrt700.toml"),
+    ("deploy", "section", "text.txt"),
     ("targets", "files", "--"),
     ("compile", "quantization", "/dev/null"),
     ("blame", "quantization", "/dev/null"),
@@ -141,8 +143,8 @@ def lines() -> Iterator[Line]:
             values = NUMBERS if kind in (int, float) else FILES if is_file else NAMES
             if command == "compare" and (is_file or name in ("activations", "folder")):
                 continue  # it starts processes, and what is wrong there is a row of its table
-            if name in ("output", "report_html", "report_json", "deploy_to"):
-                is_folder = name == "deploy_to" or command in _FOLDERS
+            if name in ("output", "report_html", "report_json", "deploy_to", "profile", "etrecord"):
+                is_folder = name == "deploy_to" or (name == "output" and command in _FOLDERS)
                 values = UNWRITABLE[1:2] + UNWRITABLE[4:5] + UNWRITABLE[6:] if is_folder else UNWRITABLE
             for value in values:
                 if (command, name, value) in _FINE:
