@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,6 +129,8 @@ def blame(
         bias_correction,
         adaptive_rounding,
     )
+    if not 0 < budget < math.inf:
+        raise OptionError(f"--budget is {budget}; it is a number of seconds.", hint="--budget 60")
     if fix and activations != "int8":
         raise OptionError("--fix tries int16 by itself, where the NPU has it.", hint="leave out --activations")
     with console.progress() as listener:
