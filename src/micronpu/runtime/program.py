@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.arguments import check_text, check_type, described
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.files import check_name, check_writable
+from micronpu.files import check_name, check_writable, write_file
 from micronpu.runtime.check import Reference, StreamCheck
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram
@@ -366,17 +365,16 @@ class HostProgram:
                     f"{self._name} has not run since it was loaded or its ETDump saved, so nothing is recorded.",
                     hint="run it first",
                 )
-            # Both files appear whole or not at all.
             try:
-                with tempfile.TemporaryDirectory(prefix=".micronpu-", dir=target.parent) as scratch:
+                with tempfile.TemporaryDirectory(prefix=".micronpu-") as scratch:
                     record, values = Path(scratch) / "etdump", Path(scratch) / "values"
                     with EXECUTORCH:
                         self._has_record, self._is_spent = False, True
                         self._program.write_etdump_result_to_file(str(record), str(values))
+                    # Never moved into place: the target may be a device, such as /dev/null, or another's link.
                     if beside is not None:
-                        # Not os.replace: the two paths may be on different file systems.
-                        shutil.move(values, beside)
-                    os.replace(record, target)
+                        write_file(beside, values.read_bytes())
+                    write_file(target, record.read_bytes())
             except (OSError, RuntimeError) as error:
                 raise PayloadError(
                     f"The ETDump cannot be written to {target}: {error}.",

@@ -147,7 +147,7 @@ def test_arguments_of_the_compile_spec(tmp_path):
         (lambda: EthosUCompileSpec("ethos-u55-128", extra_flags=["--output-format=tflite"]), "is 'tflite'"),
         (lambda: EthosUCompileSpec("ethos-u99"), "ethos-u99"),
         (lambda: get_symmetric_quantization_config(is_dynamic=True), "`is_dynamic` is True"),
-        (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "not a grid here"),
+        (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "have no grid here"),
         (lambda: QuantizationConfig(weight_bits=2), "`weight_bits` is 2"),
         (lambda: EthosUPartitioner(SPEC).register_custom_partition_op("relu"), "an overload of an operator"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+from micronpu.emit.tosa_file import can_be_written
 from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
@@ -115,11 +116,11 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
 
 def judge_of(spec: EthosUCompileSpec) -> Judge:
     """The judge of an accelerator and its options, who remembers what it was asked."""
-    return _judge(spec, spec.ini)
+    return _judge(spec, spec.ini, can_be_written())
 
 
 @functools.lru_cache(maxsize=8)
-def _judge(spec: EthosUCompileSpec, ini: str) -> Judge:
+def _judge(spec: EthosUCompileSpec, ini: str, in_tosa: bool) -> Judge:
     return Judge(spec)
 
 
