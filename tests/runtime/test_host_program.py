@@ -14,7 +14,7 @@ import torch
 from tests.runtime import neutron_programs as programs
 
 from micronpu.container.payload import TensorSlot as Slot
-from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram, RunOptions, read_pte
 from micronpu.runtime.plugin import load_plugin
 
@@ -264,7 +264,7 @@ def test_recording_mistakes_are_sentences(tmp_path):
     program.run(int8(1, 8), int8(1, 8))
     with pytest.raises(OptionError, match="debug_buffer_size=0"):
         program.save_etdump(tmp_path / "e", tmp_path / "b")
-    with pytest.raises(PayloadError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         program.save_etdump(tmp_path / "missing" / "e")
     program.save_etdump(tmp_path / "e")
     assert [p.name for p in tmp_path.iterdir()] == ["e"]

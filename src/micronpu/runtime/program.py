@@ -337,7 +337,8 @@ class HostProgram:
             OptionError: the program was loaded without `profile`, or without the recorded values asked for.
             ModelError: the program is closed, or has not run since.
             FileError: a path is none.
-            PayloadError: a file cannot be written.
+            FileError: a file cannot be written.
+            PayloadError: ExecuTorch cannot save its record.
         """
         if not self.options.profile:
             raise OptionError(
@@ -351,8 +352,8 @@ class HostProgram:
             )
         target = check_name(etdump)
         beside = None if debug_buffer is None else check_name(debug_buffer)
-        if beside is not None:
-            check_writable(beside)
+        for path in (target, *([beside] if beside is not None else [])):
+            check_writable(path)
         with self._lock:
             if self._isolated is not None:
                 files = [None if path is None else os.path.abspath(path) for path in (target, beside)]
