@@ -160,14 +160,14 @@ def _memory_tile(region: Region) -> tuple[str, str, str, str]:
 
 def _memory(report: DelegationReport) -> str:
     """Who lies where when; the script draws it, the sentences stand by themselves."""
-    arenas = [a for a in (report.memory.arenas if report.memory is not None else ()) if a.tensors]
-    if not arenas:
-        return ""
-    parts = "\n".join(
+    figures = [
         f'<figure class="arena" data-arena="{number}"><figcaption>{escape(str(arena))}.</figcaption></figure>'
         for number, arena in enumerate(report.memory.arenas if report.memory is not None else ())
         if arena.tensors
-    )
+    ]
+    if not figures:
+        return ""
+    parts = "\n".join(figures)
     return f"""<section class="card">
 <h2>Memory over time</h2> <span class="about">a column is a step, a row of it bytes of the arena</span>
 {parts}

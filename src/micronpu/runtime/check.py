@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.errors import PayloadError
+from micronpu.errors import OptionError, PayloadError
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.runtime.ethosu_sim import Operation
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, OperatorTrace
+from micronpu.runtime.pte import PteSummary
 from micronpu.runtime.tosa_executor import TosaProgram
-from micronpu.targets.ethosu.trace import StreamTrace
+from micronpu.targets.ethosu.trace import StreamTrace, graph_key, trace_of
 
 Array = np.ndarray[Any, Any]
 
@@ -144,6 +145,31 @@ class StreamCheck:
                     f"The command stream computes another result than its graph: {wrong} of output {number}{where}.",
                     hint="another version of Vela, or another Ethos-U; and please report it",
                 )
+
+
+def checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, StreamCheck]:
+    """A comparison for each payload that is a command stream.
+
+    Raises:
+        OptionError: there is none, or nothing to compare it with.
+    """
+    found: dict[bytes, StreamCheck] = {}
+    for delegate, payload in summary.payloads:
+        if delegate != "EthosUBackend":
+            continue
+        trace = trace_of(payload, summary.named_data)
+        if trace is None or not (payload in references or graph_key(payload) in summary.named_data):
+            raise OptionError(
+                f"{name} carries no integer graph, with which its command stream could be compared.",
+                hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
+            )
+        found[payload] = StreamCheck(trace, references.get(payload))
+    if not found:
+        raise OptionError(
+            f"{name} has no command stream of an Ethos-U, so that there is nothing to check.",
+            hint="run it without check=True: its integer graph is what the laptop computes",
+        )
+    return found
 
 
 def _candidates(parts: Sequence[Array], size: int) -> Iterator[Array]:

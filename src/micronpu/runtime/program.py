@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from micronpu.arguments import check_text, check_type, described
 from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.files import check_name, check_writable, write_file
-from micronpu.runtime.check import Reference, StreamCheck
+from micronpu.runtime.check import Reference, checks_of
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.plan import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
-from micronpu.runtime.pte import MethodSummary, PteSummary, TensorValue, read_pte
-from micronpu.targets.ethosu.trace import graph_key, trace_of
+from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +172,7 @@ class HostProgram:
         self._data, self._name = _read(source)
         self._name = name or self._name
         summary = read_pte(self._data, name=self._name)
-        self.checks = _checks_of(summary, self._name, references or {}) if self.options.check else {}
+        self.checks = checks_of(summary, self._name, references or {}) if self.options.check else {}
         if method not in summary.methods:
             raise OptionError(
                 f"{self._name} has no method {method!r}.",
@@ -555,31 +554,6 @@ class HostProgram:
                 if same_size
                 else "the shape of the example inputs that the program was compiled with",
             )
-
-
-def _checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, StreamCheck]:
-    """A comparison for each payload that is a command stream.
-
-    Raises:
-        OptionError: there is none, or nothing to compare it with.
-    """
-    found: dict[bytes, StreamCheck] = {}
-    for delegate, payload in summary.payloads:
-        if delegate != "EthosUBackend":
-            continue
-        trace = trace_of(payload, summary.named_data)
-        if trace is None or not (payload in references or graph_key(payload) in summary.named_data):
-            raise OptionError(
-                f"{name} carries no integer graph, with which its command stream could be compared.",
-                hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
-            )
-        found[payload] = StreamCheck(trace, references.get(payload))
-    if not found:
-        raise OptionError(
-            f"{name} has no command stream of an Ethos-U, so that there is nothing to check.",
-            hint="run it without check=True: its integer graph is what the laptop computes",
-        )
-    return found
 
 
 def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
