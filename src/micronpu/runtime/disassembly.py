@@ -159,7 +159,7 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
     given = [random_integers(b.shape, f"<i{b.element_size}", i) for i, b in enumerate(content.inputs)]
     stopped = ""
     try:
-        simulator.run(content, given, watch=watch)
+        simulator.run(content, given, watch=watch, accesses=True)
     except MicroNpuError as error:
         stopped = error.what
     steps: list[Step] = []

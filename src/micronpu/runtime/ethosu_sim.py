@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +119,7 @@ class Operation:
         address: of the output in its region.
         shape: height, width and depth of the output; empty for a transfer.
         value: the output as memory holds it now, of `shape`; None for a transfer or where it stays inside the NPU.
-        reads, writes: every byte that it has read and written, in order and without gaps or overlaps inside a range.
+        reads, writes: every byte that it has read and written, in order, where the run was asked for `accesses`.
     """
 
     index: int
@@ -235,13 +235,19 @@ class EthosUSimulator:
         self._library.ethosu_sim_reset(self._sim)
 
     def run(
-        self, payload: bytes | EthosUPayload, inputs: Sequence[Array], *, watch: Watcher | None = None
+        self,
+        payload: bytes | EthosUPayload,
+        inputs: Sequence[Array],
+        *,
+        watch: Watcher | None = None,
+        accesses: bool = False,
     ) -> list[Array]:
         """Runs a payload once.
 
         Args:
             inputs: one array per input of the payload, of its element size and count, in the order of its program.
             watch: called after every operation, with its output.
+            accesses: its operations also say which bytes they have read and written.
 
         Returns:
             One array per output, of the payload's shape (up to six sizes); integers, signed: the payload knows only
@@ -275,7 +281,7 @@ class EthosUSimulator:
             _Region(scratch.ctypes.data, scratch.size, _SCRATCH),
             _Region(fast.ctypes.data, fast.size, _SCRATCH),
         )
-        self._run(content.commands, regions, ranges, (constants, scratch, fast), watch)
+        self._run(content.commands, regions, ranges, (constants, scratch, fast), watch, accesses)
         for i, border in enumerate(content.outputs):
             size = _place(border, scratch, f"output {i}").size
             hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
@@ -290,7 +296,13 @@ class EthosUSimulator:
         ]
 
     def _run(
-        self, commands: bytes, regions: Any, ranges: Any, memories: Sequence[Array], watch: Watcher | None
+        self,
+        commands: bytes,
+        regions: Any,
+        ranges: Any,
+        memories: Sequence[Array],
+        watch: Watcher | None,
+        accesses: bool,
     ) -> None:
         failure: list[BaseException] = []
 
@@ -298,7 +310,7 @@ class EthosUSimulator:
             # An exception may not leave a callback: it stops the run and is raised here.
             try:
                 assert watch is not None
-                watch(_operation(operation.contents, memories))
+                watch(_operation(operation.contents, memories, accesses))
             except BaseException as error:
                 failure.append(error)
                 return 1
@@ -343,7 +355,7 @@ def _place(border: Border, scratch: npt.NDArray[np.uint8], name: str) -> npt.NDA
     return scratch[border.address : border.address + size]
 
 
-def _operation(o: Any, memories: Sequence[Array]) -> Operation:
+def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
     ofm = o.ofm
     value: Array | None = None
     shape = tuple(ofm.shape)
@@ -351,9 +363,12 @@ def _operation(o: Any, memories: Sequence[Array]) -> Operation:
         shape = ()
     elif 0 <= ofm.region < len(memories):
         value = _read(memories[ofm.region], ofm)
+    found = Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
+    if not accesses:  # profiles and checks have no use for thousands of ranges
+        return found
     reads = tuple(Bytes(r.region, r.offset, r.size) for r in o.reads[: o.num_reads])
     writes = tuple(Bytes(r.region, r.offset, r.size) for r in o.writes[: o.num_writes])
-    return Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value, reads, writes)
+    return replace(found, reads=reads, writes=writes)
 
 
 def _read(memory: Array, ofm: Any) -> Array | None:
