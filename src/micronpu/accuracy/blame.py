@@ -21,6 +21,8 @@ from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.frontend.states import states_of
+from micronpu.ir.types import DType
+from micronpu.ir.way import Capabilities
 from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, in_turn, one_thread
 from micronpu.quantize.config import Activations
 from micronpu.quantize.converted import is_float
@@ -87,7 +89,9 @@ def blame(
     tell("export", 1.0)
     found = measure(module, chosen, batches, rows, tell)
     names = {n.name for n in module.graph.nodes}
-    layers = tuple(_told(layer, found, names, _Choices(per_channel, chosen)) for layer in found.layers if layer.adds)
+    layers = tuple(
+        _told(layer, found, names, _Choices(per_channel, device.capabilities)) for layer in found.layers if layer.adds
+    )
     return Blame(
         target=target,
         rows=len(rows),
@@ -185,11 +189,11 @@ def measure(
 @dataclass(frozen=True)
 class _Choices:
     per_channel: bool
-    quantizer: StaticQuantizer
+    capabilities: Capabilities
 
     @property
     def has_int16(self) -> bool:
-        return "int16" in [dtype.value for dtype in self.quantizer.capabilities.activations]
+        return DType.INT16 in self.capabilities.activations
 
 
 def _told(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:

@@ -25,6 +25,7 @@ from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
 from micronpu.compiler.quantized import quantizer_for
 from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
 from micronpu.frontend.program import is_compute, origin_of, overload_name
+from micronpu.ir.types import DType
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.calibrate import calibration_batches
 from micronpu.quantize.settings_file import Quantization, read_quantization
@@ -134,8 +135,7 @@ class _Search:
                 hint=f"{needed} rows or more, better a hundred",
             )
         self.end = start + budget
-        able = [dtype.value for dtype in self.quantizer({}).capabilities.activations]
-        self.has_int16 = "int16" in able
+        self.has_int16 = DType.INT16 in self.device.capabilities.activations
         self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
         self.start, self.budget = start, budget
         self.slowest = self.pricing = 0.0

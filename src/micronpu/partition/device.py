@@ -11,6 +11,7 @@ from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph, Node
+from micronpu.ir.way import Capabilities
 from micronpu.ops.table import LookupTable
 from micronpu.partition.partition import Decisions, Partition, Partitioning
 from micronpu.partition.policy import Policy
@@ -170,9 +171,21 @@ class Device(ABC):
         """What zeros among the weights do where they save no cycles, as a sentence; "" where two in every four do."""
         return f"{self.target} gains no cycles from weights that are zero, as far as is published."
 
+    @property
     @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What it computes with, which chooses among the ways of an operator."""
+
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        """Names of rewrites of the float program that the user wants left out."""
+        return ()
+
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:
         """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
+        from micronpu.quantize.quantizer import StaticQuantizer
+
+        return StaticQuantizer(self.capabilities, disabled_rewrites=self.disabled_rewrites, **choices)
 
     def unverified(self) -> Device:
         """The device that hands out what its compiler makes without running it first."""

@@ -50,6 +50,7 @@ class StaticQuantizer:
         quantizer.set_module_name("head", None).set_operator("softmax", None)
 
     Args:
+        capabilities: what the device computes with; it decides what operators become.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         activations: "int8" or "int16", for all that no setting is for.
         io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
@@ -60,11 +61,9 @@ class StaticQuantizer:
         OptionError: an argument is of another type, or there is no such rewrite.
     """
 
-    capabilities: Capabilities = Capabilities()
-    """What the device computes with; it decides what operators become."""
-
     def __init__(
         self,
+        capabilities: Capabilities,
         *,
         per_channel: bool = True,
         is_qat: bool | None = False,
@@ -73,6 +72,7 @@ class StaticQuantizer:
         io: Activations | None = None,
     ) -> None:
         check_type("is_qat", is_qat, bool, type(None))
+        self.capabilities = capabilities
         self.is_qat = bool(is_qat)
         self._open = False
         self.disabled_rewrites = check_rewrites(disabled_rewrites)
@@ -177,7 +177,7 @@ class StaticQuantizer:
         able = [dtype.value for dtype in self.capabilities.activations]
         if config is not None and config.activations not in able:
             raise OptionError(
-                f"{type(self).__name__} quantizes activations to {' or '.join(able)}; the NPU does "
+                f"The quantizer quantizes activations to {' or '.join(able)}; the device does "
                 f"not compute with {config.activations}.",
                 hint="EthosUQuantizer has int16 activations" if config.activations == "int16" else "",
             )

@@ -21,7 +21,7 @@ from micronpu.ir import interpret
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.quiet import quiet
-from micronpu.targets.ethosu.rules import CAPABILITIES
+from micronpu.targets.cortexm.rules import CAPABILITIES
 
 aten = torch.ops.aten
 Size = tuple[int, ...]

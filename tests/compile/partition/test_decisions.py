@@ -134,8 +134,9 @@ class Refusing(Device):
         self.target, self.backend, self.beside = inner.target, inner.backend, inner.beside
         self.asked: list[Partition] = []
 
-    def quantizer(self, **options: Any) -> Any:
-        return self.inner.quantizer(**options)
+    @property
+    def capabilities(self) -> Any:
+        return self.inner.capabilities
 
     def policy(self) -> Any:
         return self.inner.policy()

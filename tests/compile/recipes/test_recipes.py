@@ -376,7 +376,7 @@ def sentence(error):
         (lambda: get(EthosURecipeType.INT8, target="ethos-u55-100"), "ethos-u55-100"),
         (lambda: get(CortexMRecipeType.INT8, core="cortex-a55"), "cortex-a55"),
         (lambda: micronpu.get_imxrt700_recipe("int4"), "`quantization` is 'int4'"),
-        (lambda: micronpu.get_imxrt700_recipe("int16"), "NeutronQuantizer quantizes activations to int8"),
+        (lambda: micronpu.get_imxrt700_recipe("int16"), "The quantizer quantizes activations to int8"),
         (lambda: micronpu.get_imxrt700_recipe(config="mcxn94x"), "the chip decides"),
         (lambda: micronpu.get_corstone300_recipe(system_conf="x"), "no option `system_conf`. Try: system_config"),
         (lambda: micronpu.get_chip_recipe("imxrt800"), "no target 'imxrt800'"),

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from micronpu.chips.core import Core, find_core
 from micronpu.errors import InternalError
 from micronpu.ir.graph import Graph
+from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.cortexm.part import CortexMPart
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from micronpu.quantize.config import QuantizerChoices
-    from micronpu.targets.cortexm.quantizer import CortexMQuantizer
+from micronpu.targets.cortexm.rules import CAPABILITIES
 
 
 class CortexMDevice(Device):
@@ -35,10 +30,13 @@ class CortexMDevice(Device):
         self.target = target or options.core
         self.beside = CortexMPart(core or find_core(options.core), options.disabled_passes)
 
-    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> CortexMQuantizer:
-        from micronpu.targets.cortexm.quantizer import CortexMQuantizer
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
 
-        return CortexMQuantizer(disabled_rewrites=self.options.disabled_rewrites, **choices)
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        return self.options.disabled_rewrites
 
     def policy(self) -> Policy | None:
         return None

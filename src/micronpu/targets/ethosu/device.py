@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.chips.core import Core
 from micronpu.emit.tosa_file import INSTALL, can_be_written
 from micronpu.ir.graph import Graph
+from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
@@ -28,13 +28,8 @@ from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.rules import capabilities_of
 from micronpu.targets.ethosu.vela import VelaProgram
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from micronpu.quantize.config import QuantizerChoices
-    from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
 
@@ -63,10 +58,13 @@ class EthosUDevice(Device):
         self.additional_checks = tuple(additional_checks)
         self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None
 
-    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> EthosUQuantizer:
-        from micronpu.targets.ethosu.quantizer import EthosUQuantizer
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self.spec)
 
-        return EthosUQuantizer(self.spec, **choices)
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        return self.spec.disabled_rewrites
 
     def policy(self) -> Policy:
         return ethosu_policy(self.spec, self.target, self.additional_checks)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from micronpu.arguments import check_switch
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.rules import CAPABILITIES
+from micronpu.targets.ethosu.rules import capabilities_of
 
 __all__ = ["EthosUQuantizer", "QuantizationConfig"]
 
@@ -31,8 +29,6 @@ class EthosUQuantizer(StaticQuantizer):
         OptionError: an argument is of another type.
     """
 
-    capabilities = CAPABILITIES
-
     def __init__(
         self,
         compile_spec: EthosUCompileSpec,
@@ -49,6 +45,7 @@ class EthosUQuantizer(StaticQuantizer):
             )
         check_switch("use_composable_quantizer", use_composable_quantizer)
         super().__init__(
+            capabilities_of(compile_spec),
             per_channel=per_channel,
             is_qat=is_qat,
             disabled_rewrites=compile_spec.disabled_rewrites,
@@ -56,5 +53,3 @@ class EthosUQuantizer(StaticQuantizer):
             io=io,
         )
         self.compile_spec = compile_spec
-        # U85 resizes to any size, the others by some factors.
-        self.capabilities = replace(CAPABILITIES, resizes=compile_spec.accelerator.family == "u85")

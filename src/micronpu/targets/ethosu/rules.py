@@ -21,8 +21,6 @@ from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
 
-CAPABILITIES = Capabilities(tables=True, activations=(DType.INT8, DType.INT16), index_types=(DType.INT32,))
-
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
 HINT = "another Ethos-U, or another form of the model"
@@ -31,6 +29,16 @@ _Key = tuple[object, ...]
 
 _FORMATS = ("tosa", "litert")
 """Vela takes most operators in the first."""
+
+
+def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
+    """What an accelerator computes with; U85 resizes to any size, the others by some factors."""
+    return Capabilities(
+        tables=True,
+        activations=(DType.INT8, DType.INT16),
+        index_types=(DType.INT32,),
+        resizes=spec.accelerator.family == "u85",
+    )
 
 
 class Judge:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
 from micronpu.chips.core import Core
 from micronpu.frontend.program import written_names
 from micronpu.ir.graph import Graph
+from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
@@ -26,13 +26,8 @@ from micronpu.targets.neutron.compile import (
 from micronpu.targets.neutron.costs import no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
+from micronpu.targets.neutron.rules.common import CAPABILITIES
 from micronpu.targets.neutron.sdk import select_converter
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from micronpu.quantize.config import QuantizerChoices
-    from micronpu.targets.neutron.quantizer import NeutronQuantizer
 
 REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
@@ -67,10 +62,13 @@ class NeutronDevice(Device):
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
 
-    def quantizer(self, **choices: Unpack[QuantizerChoices]) -> NeutronQuantizer:
-        from micronpu.targets.neutron.quantizer import NeutronQuantizer
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
 
-        return NeutronQuantizer(self.options.target, disabled_rewrites=self.options.disabled_rewrites, **choices)
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        return self.options.disabled_rewrites
 
     def policy(self) -> Policy:
         return neutron_policy(self.options, self.target, self.delegation, self.core, self.check)

@@ -8,6 +8,7 @@ from micronpu.arguments import check_switch
 from micronpu.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.targets.neutron.rules.common import CAPABILITIES
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 
@@ -43,6 +44,11 @@ class NeutronQuantizer(StaticQuantizer):
             )
         check_switch("is_qat", is_qat)
         super().__init__(
-            per_channel=per_channel, is_qat=is_qat, disabled_rewrites=disabled_rewrites, activations=activations, io=io
+            CAPABILITIES,
+            per_channel=per_channel,
+            is_qat=is_qat,
+            disabled_rewrites=disabled_rewrites,
+            activations=activations,
+            io=io,
         )
         self.target = neutron_target_spec or NeutronTargetSpec("imxrt700")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from micronpu.ir.op import Op
 from micronpu.ir.types import DType, TensorType
+from micronpu.ir.way import Capabilities
 from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.padding import ReflectPad
@@ -13,6 +14,9 @@ from micronpu.ops.slicing import Slice
 from micronpu.report.verdict import Finding, found
 from micronpu.targets.neutron.rules.registry import limits, supports
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
+
+CAPABILITIES = Capabilities()
+"""Every function is an operator, or written as operators."""
 
 MAX_RANK = 7
 
