@@ -168,10 +168,11 @@ def measure(
         follow: whether each layer's error is followed to the output, which takes most of the time.
     """
     listed = list(rows)
-    prepared = calibrated(
-        copy.deepcopy(module), [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1))
-    )
-    exact = copy.deepcopy(prepared)
+    with quiet():  # torch warns of its own copying
+        own = copy.deepcopy(module)
+    prepared = calibrated(own, [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1)))
+    with quiet():
+        exact = copy.deepcopy(prepared)
     for parameter in exact.parameters():
         parameter.requires_grad_(False)
     with quiet(), one_thread():

@@ -33,7 +33,7 @@ def readme(facts: Facts, kernels: tuple[Kernel, ...], files: list[str], data_fil
             "## On Arm's virtual platform",
             "Upstream's runner checks the bundled program by itself. In a checkout of ExecuTorch "
             "whose Arm tools are set up, "
-            "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(f"    {line}" for line in commands),
+            "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(["```sh", *commands, "```"]),
         ]
     parts += [part for firmware in facts.firmware if (part := firmware.section(board.on_device))]
     return "\n\n".join(parts) + "\n"

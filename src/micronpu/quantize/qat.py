@@ -159,8 +159,8 @@ def quantize_aware_training(
         )
     examples = as_inputs(example_inputs)
     exported = graph_module(export_for_training(model, examples))
-    float_program = copy.deepcopy(exported) if around is not None else exported
     with quiet():
+        float_program = copy.deepcopy(exported) if around is not None else exported
         prepared = prepare_qat_pt2e(exported, quantizer)
     with nullcontext() if around is None else around(float_program, prepared):
         train_prepared(prepared, examples, train)

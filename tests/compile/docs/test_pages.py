@@ -1,20 +1,21 @@
-"""Every Python block of README and docs runs as it stands, in the order of its page; links lead somewhere."""
+"""Every block of README, docs and examples runs as it stands, in the order of its page; links lead somewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import re
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.compile.docs.blocks import COMMAND, LANGUAGES, Block, blocks, commands, run_command, run_python
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES += sorted((ROOT / "examples").rglob("*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -23,25 +24,99 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))], ids=name)
-def test_python_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page begins with nothing but the example's folder `model.py`, `weights.npz` and `features.npz`."""
+NOT_RUN = {"a network": 10, "a board": 2, "a browser": 2, "minutes": 17}
+"""Why blocks and commands of pages are not run, and how many are not."""
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def runs(page: Path) -> list[Block]:
+    return [b for b in blocks(text_of(page)) if b.language in {"python", "sh", "console"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a page's blocks run: the example's files in it, and the example at its place in the repository."""
+    example = tmp_path / "examples" / "keyword_spotting"
+    example.mkdir(parents=True)
     for file in ("model.py", "weights.npz", "features.npz"):
-        shutil.copy(ROOT / "examples" / "keyword_spotting" / file, tmp_path)
+        for place in (tmp_path, example):
+            shutil.copy(ROOT / "examples" / "keyword_spotting" / file, place)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in ("model", "net"):  # of other tests
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    text = page.read_text(encoding="utf-8")
+    known = dict(sys.modules)
+    for module in ("model", "net", "tail"):  # of other tests
+        sys.modules.pop(module, None)
+    yield tmp_path
+    for module in set(sys.modules) - set(known):
+        if str(getattr(sys.modules[module], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[module]
+
+
+def run(page: Path, folder: Path, slow: bool) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for block in BLOCK.finditer(text):
-        line = text[: block.start()].count("\n") + 1
-        if named := re.search(r"`(\w+\.py)`:\n\n$", text[: block.start()]):
-            (tmp_path / named[1]).write_text(block[1], encoding="utf-8")
-            continue
-        code = compile("\n" * line + block[1], str(page), "exec")
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(code, namespace)
+    for block in blocks(text_of(page)):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python" and not block.skips("", slow):
+            run_python(block, page, namespace)
+        elif block.language in {"sh", "console"}:
+            for command, printed in commands(block):
+                if not block.skips(command, slow):
+                    run_command(command, printed)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if runs(p)], ids=name)
+def test_blocks_run_as_they_stand(page: Path, folder: Path) -> None:
+    """In the order of the page, in one folder with the example's `model.py`, `weights.npz` and `features.npz`."""
+    run(page, folder, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b.slow for b in runs(p))], ids=name)
+def test_slow_blocks_run_as_they_stand(page: Path, folder: Path) -> None:
+    run(page, folder, slow=True)
+
+
+def test_blocks_say_what_they_are_and_why_they_are_not_run() -> None:
+    """Nothing hides: no indented block, no command in a text, and every block that is not run is counted here."""
+    found = dict.fromkeys(NOT_RUN, 0)
+    for page in PAGES:
+        for block in blocks(text_of(page)):
+            where = f"{name(page)}, line {block.line}"
+            assert block.language in LANGUAGES, f"{where}: {block.language!r}"
+            if block.language == "text":
+                assert not any(COMMAND.match(line) for line in block.text.splitlines()), f"{where}: a command"
+            if block.reason:
+                lines = [command for command, _ in commands(block)] if block.language != "python" else [block.text]
+                left_out = [line for line in lines if block.skips(line, slow=True)]
+                assert block.reason in NOT_RUN and left_out, f"{where}: {block.reason}"
+                found[block.reason] += len(left_out)
+        prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"\n\n    \S", prose), f"{name(page)} has an indented block, which says no language"
+    assert found == NOT_RUN
+
+
+def test_c_compiles_as_it_stands(tmp_path: Path) -> None:
+    """In a function, behind the names that its page says are the reader's."""
+    (block,) = [b for p in PAGES for b in blocks(text_of(p)) if b.language == "c"]
+    include, _, body = block.text.partition("\n")
+    names = [f"{name}, size_t {name}_size" for name in ("weights", "scratch", "fast", "cmd_data")]
+    given = ", ".join(f"uint8_t* {n}" for n in names) + ", size_t input_offset, size_t input_size, size_t output_offset"
+    source = f"#include <stdio.h>\n{include}\nvoid f({given}, size_t output_size) {{\n{body}}}\n"
+    (tmp_path / "page.c").write_text(source, encoding="utf-8")
+    command = [
+        "cc",
+        "-fsyntax-only",
+        "-Wall",
+        "-Werror",
+        f"-I{ROOT / 'native' / 'ethosu_sim'}",
+        str(tmp_path / "page.c"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("module", ["micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime"])
