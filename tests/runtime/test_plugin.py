@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
+import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from micronpu.errors import RuntimeUnavailableError
-from micronpu.runtime import build
+from micronpu.runtime import build, plugin
 from micronpu.runtime.build import build_plugin, cache_directory, find_compiler, find_executorch, source_directory
 from micronpu.runtime.plugin import Plugin, load_plugin
 
@@ -217,6 +221,166 @@ def test_sources_of_an_installed_wheel_come_first(monkeypatch, tmp_path):
     (package / "_native/plugin.cpp").unlink()
     with pytest.raises(RuntimeUnavailableError, match="neither in"):
         source_directory()
+
+
+@pytest.fixture
+def with_libraries(monkeypatch, tmp_path):
+    """A package of two small sources with the libraries made of them, as in a wheel for this platform."""
+    for stem in ("plugin", "ethosu_sim/sim"):
+        (tmp_path / stem).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{stem}.cpp").write_text(
+            'extern "C" __attribute__((visibility("default"))) int micronpu_abi_version() { return 7; }\n'
+        )
+    monkeypatch.setattr(build, "source_directory", lambda: tmp_path)
+    monkeypatch.delenv("CXX", raising=False)
+    folder = tmp_path / build.PREBUILT
+    folder.mkdir()
+    build.make_prebuilt(folder)
+    monkeypatch.setattr(build, "_build", lambda stem, *_: Path("compiled here"))
+    return folder
+
+
+def test_libraries_of_the_package_are_taken_where_they_fit(with_libraries, monkeypatch):
+    found = build_plugin(), build.build_ethosu_simulator()
+    assert [path.parent for path in found] == [with_libraries] * 2
+    assert ctypes.CDLL(str(found[0])).micronpu_abi_version() == 7
+    assert build_plugin(prebuilt=False) == Path("compiled here")
+    monkeypatch.setenv("CXX", "clang++")
+    assert build_plugin() == Path("compiled here"), "somebody wants another compiler"
+
+
+def _other_executorch(folder):
+    told = json.loads((folder / "prebuilt.json").read_text())
+    assert told["libraries"]["libmicronpu"]["executorch"] == importlib.metadata.version("executorch")
+    told["libraries"]["libmicronpu"]["executorch"] = "1.5.0rc1"
+    (folder / "prebuilt.json").write_text(json.dumps(told))
+
+
+def _other_platform(folder):
+    told = json.loads((folder / "prebuilt.json").read_text())
+    (folder / "prebuilt.json").write_text(json.dumps(told | {"platform": "linux-riscv64"}))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _other_executorch,
+        _other_platform,
+        lambda folder: (folder / "prebuilt.json").write_text('{"libraries": []}'),
+        lambda folder: (folder / "prebuilt.json").unlink(),
+        lambda folder: (folder / "libmicronpu.so").write_bytes(b"\x7fELF"),
+        lambda folder: (folder.parent / "plugin.cpp").write_text("// another"),
+    ],
+    ids=["other ExecuTorch", "other platform", "no list", "no file", "damaged", "other sources"],
+)
+def test_libraries_of_the_package_that_do_not_fit_are_left(with_libraries, spoil):
+    spoil(with_libraries)
+    assert build_plugin() == Path("compiled here")
+
+
+def test_a_library_of_the_package_that_does_not_load_is_compiled_here(monkeypatch, tmp_path):
+    """One of a newer system asks for a C++ library that an older one does not have."""
+    opened = []
+
+    def open_(path):
+        opened.append(path)
+        if path == tmp_path:
+            raise RuntimeUnavailableError("version `GLIBCXX_3.4.99' not found")
+        return "plug-in"
+
+    monkeypatch.setattr(plugin, "Plugin", open_)
+    monkeypatch.setattr(plugin, "build_plugin", lambda prebuilt: Path("compiled here"))
+    assert plugin._plugin(tmp_path) == "plug-in"
+    assert opened == [tmp_path, Path("compiled here")]
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """The hook of the wheel, without the build system that calls it."""
+    interface = ModuleType("hatchling.builders.hooks.plugin.interface")
+    interface.BuildHookInterface = object
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    root = Path(__file__).parents[2]
+    spec = importlib.util.spec_from_file_location("hatch_build", root / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("MICRONPU_PREBUILT", "MICRONPU_EXECUTORCH", "PIP_BUILD_TRACKER", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    made = module.PrebuiltLibraries()
+    made.root = str(root)
+    made.warnings = []
+    made.app = SimpleNamespace(display_warning=made.warnings.append)
+    return made
+
+
+def test_the_wheel_is_for_a_platform_where_it_has_libraries(hook, monkeypatch):
+    builder = hook._library_builder()
+    monkeypatch.setattr(hook, "_library_builder", lambda: builder)
+    monkeypatch.setattr(builder, "make_prebuilt", lambda folder: [folder / "libmicronpu.so"])
+    data = {"force_include": {}, "pure_python": True}
+    hook.initialize("editable", data)
+    assert data["pure_python"], "an editable installation compiles on first use"
+    hook.initialize("standard", data)
+    assert not data["pure_python"] and data["tag"].startswith("py3-none-")
+    assert list(data["force_include"].values()) == ["micronpu/_native/prebuilt/libmicronpu.so"]
+    hook.finalize("standard", data, "")
+    assert not Path(*data["force_include"]).parent.exists()
+
+    def fail(folder):
+        raise builder.RuntimeUnavailableError("ExecuTorch is not installed.")
+
+    monkeypatch.setattr(builder, "make_prebuilt", fail)
+    data = {}
+    hook.initialize("standard", data)
+    assert data == {} and "on first use: ExecuTorch is not installed." in hook.warnings[0]
+    monkeypatch.setenv("MICRONPU_PREBUILT", "0")
+    hook.initialize("standard", data)
+    assert len(hook.warnings) == 1
+    monkeypatch.setenv("MICRONPU_PREBUILT", "1")
+    with pytest.raises(builder.RuntimeUnavailableError):
+        hook.initialize("standard", data)
+
+
+def test_a_build_gets_executorch_unless_pip_installs(hook, monkeypatch):
+    assert hook.dependencies() == ["executorch==1.5.*"]
+    monkeypatch.setenv("PIP_BUILD_TRACKER", "/tmp/x")
+    assert hook.dependencies() == []
+    monkeypatch.setenv("MICRONPU_PREBUILT", "1")
+    assert hook.dependencies() == ["executorch==1.5.*"]
+    monkeypatch.setenv("MICRONPU_EXECUTORCH", "/somewhere")
+    assert hook.dependencies() == []
+    monkeypatch.delenv("MICRONPU_EXECUTORCH")
+    monkeypatch.setenv("PATH", "")
+    assert hook.dependencies() == [], "no compiler"
+
+
+@pytest.mark.slow
+def test_a_wheel_with_libraries_runs_programs_without_a_compiler(tmp_path):
+    """Built by pip from the checkout, unpacked elsewhere, and run with nothing on the PATH and no cache."""
+    root = Path(__file__).parents[2]
+    place = find_executorch().root.parent
+    environment = os.environ | {"MICRONPU_PREBUILT": "1", "MICRONPU_EXECUTORCH": str(place)}
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(root)], check=True, env=environment)
+    (wheel,) = tmp_path.glob("micronpu-*-py3-none-linux_*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "there"), str(wheel)], check=True)
+    script = """
+import sys, numpy
+from micronpu.runtime import ArrayProgram, ethosu_sim, plugin
+for name in ("neutron", "ethosu-litert"):
+    with numpy.load(f"{sys.argv[1]}/{name}.npz") as arrays, ArrayProgram(f"{sys.argv[1]}/{name}.pte") as program:
+        found = program.run_arrays(*(arrays[n] for n in arrays.files if n.startswith("input")))
+        assert (found[0] == arrays["output_0"]).all()
+print(plugin._loaded.path, ethosu_sim._library._name)
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "there"), "PATH": ""}
+    environment |= {"MICRONPU_CACHE_DIR": str(tmp_path / "cache")}
+    environment.pop("CXX", None)
+    command = [sys.executable, "-c", script, str(root / "tests/golden")]
+    done = subprocess.run(command, check=True, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    folder = tmp_path / "there/micronpu/_native/prebuilt"
+    assert done.stdout.split() == [str(folder / "libmicronpu.so"), str(folder / "libethosu_sim.so")]
+    assert not (tmp_path / "cache").exists()
 
 
 def test_cache_directory_follows_the_platform(monkeypatch, tmp_path):

@@ -115,9 +115,12 @@ def examine() -> Iterator[Finding]:
 
 def _examine_plugin() -> Iterator[Finding]:
     try:
-        from micronpu.runtime.build import cache_directory, find_compiler
+        from micronpu.runtime.build import cache_directory, find_compiler, has_prebuilt
     except ImportError:
         return  # NumPy, which is missing above
+    if has_prebuilt():
+        yield Finding("plug-in", "compiled, in the package", True)
+        return
     checks: dict[str, Callable[[], str]] = {
         "C++ compiler": lambda: " ".join(find_compiler()),
         "plug-in's cache": lambda: str(cache_directory()),

@@ -1,9 +1,12 @@
 """Compiles the C++ plug-in on first use, with the installed compiler, against the installed ExecuTorch wheel.
 
-The library goes to a cache directory under a name of two parts.  The first is a hash of all that it is made from:
-sources, flags, `$CXX` and ExecuTorch's version, so that nothing is ever stale.  The second is the hash of the library
-itself, so that a damaged one is found and built again.  A finished library is moved into place in one step, so that
-parallel processes never see half of one.  Loading a library runs code in it: one that somebody else could have put
+A wheel of micronpu for one platform brings libraries along (`make_prebuilt`), which are taken where they were made of
+these sources and for the ExecuTorch that is installed; `$CXX` asks for one made here all the same.
+
+A compiled library goes to a cache directory under a name of two parts.  The first is a hash of all that it is made
+from: sources, flags, `$CXX` and ExecuTorch's version, so that nothing is ever stale.  The second is the hash of the
+library itself, so that a damaged one is found and built again.  A finished library is moved into place in one step, so
+that parallel processes never see half of one.  Loading a library runs code in it: one that somebody else could have put
 there is refused.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -19,6 +23,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -170,30 +175,114 @@ def source_directory() -> Path:
     )
 
 
-def build_plugin() -> Path:
-    """Path of the plug-in's shared library, compiled now (some seconds) unless the cache has it whole.
+def build_plugin(*, prebuilt: bool = True) -> Path:
+    """Path of the plug-in's shared library: that of the package, or compiled now (some seconds) unless it is cached.
+
+    Args:
+        prebuilt: whether the library that came with the package will do.
 
     Raises:
         RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, a cache that cannot be written, or one
             that other users can write to.
     """
     wheel = find_executorch()
-    link_flags = (
-        "-shared",
-        f"-L{wheel.library_directory}",
-        "-lexecutorch",
-        f"-Wl,-rpath,{wheel.library_directory}",
-    )
-    return _build("libmicronpu", source_directory(), _FLAGS + wheel.include_flags, link_flags, wheel.version)
+    directory = source_directory()
+    if prebuilt and (found := _prebuilt(_PLUGIN, directory, _FLAGS, wheel.version)) is not None:
+        return found
+    flags = _FLAGS + wheel.include_flags
+    return _build(_PLUGIN, directory, flags, _link_flags(wheel, wheel.library_directory), wheel.version)
 
 
-def build_ethosu_simulator() -> Path:
-    """Path of the shared library of the Ethos-U simulator, which needs no ExecuTorch; compiled now unless cached.
+def build_ethosu_simulator(*, prebuilt: bool = True) -> Path:
+    """Path of the shared library of the Ethos-U simulator, which needs no ExecuTorch; as `build_plugin`.
 
     Raises:
         RuntimeUnavailableError: as `build_plugin`.
     """
-    return _build("libethosu_sim", source_directory() / "ethosu_sim", _SIMULATOR_FLAGS, ("-shared",), "")
+    directory = source_directory() / _SIMULATOR_SOURCES
+    if prebuilt and (found := _prebuilt(_SIMULATOR, directory, _SIMULATOR_FLAGS, "")) is not None:
+        return found
+    return _build(_SIMULATOR, directory, _SIMULATOR_FLAGS, ("-shared",), "")
+
+
+def has_prebuilt() -> bool:
+    """Whether the package has brought libraries along that fit, so that no compiler is needed."""
+    try:
+        wheel, directory = find_executorch(), source_directory()
+    except RuntimeUnavailableError:
+        return False
+    simulator = _prebuilt(_SIMULATOR, directory / _SIMULATOR_SOURCES, _SIMULATOR_FLAGS, "")
+    return simulator is not None and _prebuilt(_PLUGIN, directory, _FLAGS, wheel.version) is not None
+
+
+def make_prebuilt(folder: Path) -> list[Path]:
+    """Compiles both libraries for a wheel of micronpu, which has them in `_native/prebuilt`.
+
+    Args:
+        folder: where they go, with a file that says what they are made of and for.
+
+    Returns:
+        The files.
+
+    Raises:
+        RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, or a compile error.
+    """
+    wheel, compiler, directory = find_executorch(), find_compiler(), source_directory()
+    # From site-packages/micronpu/_native/prebuilt. Where ExecuTorch is elsewhere, it is in the process before us.
+    neighbour = Path("$ORIGIN/../../../executorch/lib")
+    jobs = {
+        _PLUGIN: (directory, _FLAGS, wheel.include_flags, _link_flags(wheel, neighbour), wheel.version),
+        _SIMULATOR: (directory / _SIMULATOR_SOURCES, _SIMULATOR_FLAGS, (), ("-shared",), ""),
+    }
+    made: dict[str, dict[str, str]] = {}
+    for stem, (sources, flags, include, link_flags, version) in jobs.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            files = sorted(sources.glob("*.cpp"))
+            built = _compile(compiler, (*flags, *include), link_flags, files, Path(scratch))
+            library = folder / f"{stem}{_SUFFIX}"
+            shutil.copyfile(built, library)
+        made[stem] = {"executorch": version, "made_of": _made_of(sources, flags), "sha256": _digest(library)}
+    told = {"platform": sysconfig.get_platform(), "libraries": made}
+    (folder / _MANIFEST).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / _MANIFEST]
+
+
+_PLUGIN, _SIMULATOR = "libmicronpu", "libethosu_sim"
+_SIMULATOR_SOURCES = "ethosu_sim"
+PREBUILT = "prebuilt"
+"""The folder of libraries that a wheel brings along, inside that of the sources."""
+_MANIFEST = "prebuilt.json"
+
+
+def _link_flags(wheel: ExecuTorchWheel, found_in: Path) -> tuple[str, ...]:
+    """Of the plug-in, which finds ExecuTorch's library in the folder that is given when it is loaded."""
+    return ("-shared", f"-L{wheel.library_directory}", "-lexecutorch", f"-Wl,-rpath,{found_in}")
+
+
+def _made_of(directory: Path, flags: Sequence[str]) -> str:
+    """A digest of the sources and flags, wherever they are."""
+    digest = hashlib.sha256("\0".join(flags).encode())
+    _add_sources(digest, directory)
+    return digest.hexdigest()
+
+
+def _prebuilt(stem: str, directory: Path, flags: Sequence[str], version: str) -> Path | None:
+    """The library that came with the package, where it is whole, of these sources and for this ExecuTorch."""
+    if os.environ.get("CXX"):
+        return None
+    try:
+        folder = source_directory() / PREBUILT
+        told = json.loads((folder / _MANIFEST).read_bytes())
+        library, entry = folder / f"{stem}{_SUFFIX}", told["libraries"][stem]
+        fits = (
+            told["platform"] == sysconfig.get_platform()
+            and entry["executorch"] == version
+            and entry["made_of"] == _made_of(directory, flags)
+            and entry["sha256"] == _digest(library)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return library if fits else None
 
 
 def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequence[str], version: str) -> Path:
@@ -203,9 +292,7 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
     # Not the compiler's version: libraries of all compilers work alike, and a warm cache needs no compiler.
     parts = (os.environ.get("CXX", ""), version, *flags, *link_flags)
     digest.update("\0".join(parts).encode(errors="surrogateescape"))
-    for file in sorted((*sources, *directory.glob("*.h"))):
-        content = file.read_bytes()
-        digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)
+    _add_sources(digest, directory)
     cache = cache_directory()
     name = f"{stem}-{digest.hexdigest()[:20]}"
     try:
@@ -230,6 +317,12 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
 
 
 _SUFFIX = ".so"
+
+
+def _add_sources(digest: hashlib._Hash, directory: Path) -> None:
+    for file in sorted((*directory.glob("*.cpp"), *directory.glob("*.h"))):
+        content = file.read_bytes()
+        digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)
 
 
 def _cached(cache: Path, name: str) -> Path | None:

@@ -11,6 +11,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,19 +152,12 @@ def load_simulator() -> ctypes.CDLL:
         if _library is None:
             path = build_ethosu_simulator()
             try:
-                library = ctypes.CDLL(str(path))
-                library.ethosu_sim_version.restype = ctypes.c_int32
-                version = library.ethosu_sim_version()
-            except (OSError, AttributeError) as error:
-                raise RuntimeUnavailableError(
-                    f"The Ethos-U simulator {path} cannot be loaded: {error}.",
-                    hint="delete that file, so that it is built again",
-                ) from error
-            if version != _VERSION:
-                raise RuntimeUnavailableError(
-                    f"The Ethos-U simulator {path} has interface version {version}, but micronpu needs {_VERSION}.",
-                    hint="delete that file, so that it is built again",
-                )
+                library = _open(path)
+            except RuntimeUnavailableError:
+                # The one that came with the package may ask for a newer C++ library than there is.
+                if (compiled := build_ethosu_simulator(prebuilt=False)) == path:
+                    raise
+                library = _open(compiled)
             handle = ctypes.c_void_p
             library.ethosu_sim_create.restype = handle
             library.ethosu_sim_create.argtypes = (ctypes.c_int32, ctypes.c_int32)
@@ -192,6 +186,24 @@ def load_simulator() -> ctypes.CDLL:
                 getattr(library, name).restype = ctypes.c_uint64
             _library = library
         return _library
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        library.ethosu_sim_version.restype = ctypes.c_int32
+        version = library.ethosu_sim_version()
+    except (OSError, AttributeError) as error:
+        raise RuntimeUnavailableError(
+            f"The Ethos-U simulator {path} cannot be loaded: {error}.",
+            hint="delete that file, so that it is built again",
+        ) from error
+    if version != _VERSION:
+        raise RuntimeUnavailableError(
+            f"The Ethos-U simulator {path} has interface version {version}, but micronpu needs {_VERSION}.",
+            hint="delete that file, so that it is built again",
+        )
+    return library
 
 
 class EthosUSimulator:

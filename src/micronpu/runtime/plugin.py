@@ -283,6 +283,16 @@ _loaded: Plugin | None = None
 _with_torch = False
 
 
+def _plugin(path: Path) -> Plugin:
+    """The plug-in, compiled here where the one that came with the package does not load: its C++ library is newer."""
+    try:
+        return Plugin(path)
+    except RuntimeUnavailableError:
+        if (compiled := build_plugin(prebuilt=False)) == path:
+            raise
+        return Plugin(compiled)
+
+
 def load_plugin(*, torch: bool = True) -> Plugin:
     """Build the plug-in if need be, load it and register its delegates and kernels; the same object on every call.
 
@@ -312,7 +322,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
                 f"The ExecuTorch runtime cannot be imported: {error}.", hint='pip install "executorch==1.5.*" torch'
             ) from error
         if _loaded is None:
-            _loaded = Plugin(path)
+            _loaded = _plugin(path)
             if not _with_torch:
                 _loaded.host.quiet()
         return _loaded
