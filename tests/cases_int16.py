@@ -18,6 +18,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Abs, Exp, Log, Neg, Rsqrt
+from micronpu.targets.ethosu.byte_products import BytesBatchMatmul
 from tests.cases import b32, c16, case, i8, i16, q, w8
 
 FUSED = [a for a in Activation if a.can_fuse]
@@ -77,6 +78,10 @@ PRODUCTS = [
     *(
         case(BatchMatmul(), x=i16(b, m, k), z=i16(b, k, n, scale=0.0001), out=q(0.002))
         for b, m, k, n in [(1, 1, 1, 1), (2, 8, 16, 8), (3, 5, 7, 9)]
+    ),
+    *(
+        case(BytesBatchMatmul(), x=i16(2, 3, k), z=i16(2, k, 5), out=q(y), name=f"bytes {k} {y}")
+        for k, y in [(1, 1e-7), (16, 1e-3), (70, 0.5)]
     ),
 ]
 

@@ -82,10 +82,14 @@ def multiply_wide(x: IntArray, multiplier: IntArray | int, shift: IntArray | int
 
     The multiplier is cut to 15 bits, so that the product of an accumulator of up to 48 bits fits into 64.
     """
-    x, multiplier = np.asarray(x, np.int64), np.asarray(multiplier, np.int64)
-    short = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
     right = 15 - np.asarray(shift, np.int64)
-    return np.asarray((x * short + (np.int64(1) << (right - 1))) >> right)
+    return np.asarray((np.asarray(x, np.int64) * short_multiplier(multiplier) + (np.int64(1) << (right - 1))) >> right)
+
+
+def short_multiplier(multiplier: IntArray | int) -> IntArray:
+    """The upper 15 bits of a multiplier, rounded to nearest."""
+    multiplier = np.asarray(multiplier, np.int64)
+    return np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
 
 
 def requantize(x: IntArray, real_multiplier: float) -> IntArray:

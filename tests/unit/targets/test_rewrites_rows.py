@@ -30,13 +30,16 @@ FAMILIES: dict[str, Sequence[Rewrite]] = {
 PAIRS = [(family, rewrite) for family, rewrites in FAMILIES.items() for rewrite in rewrites]
 
 
-def int8_rows() -> list[Case]:
-    return [row for row in all_cases() if all(t.type.dtype is DType.INT8 for t in row.graph().inputs)]
+def rows() -> list[Case]:
+    """Of int8, and the int16 operators that a rewrite is for."""
+    every = [(row, {t.type.dtype for t in row.graph().inputs}) for row in all_cases()]
+    wide = {"batch_matmul"}
+    return [r for r, t in every if t == {DType.INT8} or (t == {DType.INT16} and r.op.name in wide)]
 
 
 def graphs() -> Iterator[Graph]:
     """Graphs whose last node is what a rewrite may work on."""
-    yield from (row.graph() for row in int8_rows())
+    yield from (row.graph() for row in rows())
     yield from (graph.clone() for made in NEUTRON_ROWS.values() for graph in made)
     yield from (make() for _, make, _ in OFFERS)
     yield convolution((16, 24, 3), (5, 4, 4), (4, 4))
@@ -51,7 +54,8 @@ def steps_apart(rewrite: Rewrite, graph: Graph) -> int | None:
     if not offers:
         return None
     rng, worst = np.random.default_rng(0), 0
-    inputs = [rng.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
+    drawn = [(t, *t.type.dtype.limits) for t in graph.inputs]
+    inputs = [rng.integers(low, high + 1, t.shape).astype(t.type.dtype.numpy) for t, low, high in drawn]
     expected = interpret(graph, inputs)
     for nodes in offers:
         changed = Graph(list(graph.inputs), list(graph.outputs), [*graph.nodes[:-1], *nodes])

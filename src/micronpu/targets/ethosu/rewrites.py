@@ -15,13 +15,13 @@ from micronpu.targets.ethosu.rewrites_cheaper import (
     TransposeAsMatrix,
     TransposeByConvolution,
 )
-from micronpu.targets.ethosu.rewrites_fit import MultiplyBilinear, PickFromDepthwise
+from micronpu.targets.ethosu.rewrites_fit import MultiplyBilinear, MultiplyBytes, PickFromDepthwise
 from micronpu.targets.ethosu.rewrites_sound import ExtremesAsPools, LinearAsConvolution
 from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE, FlattenSlices, StridesIntoChannels
 
 __all__ = ["DENSE_RANK", "LARGEST_STRIDE", "REWRITES", "TO_BE_SOUND", "TO_COST_LESS", "TO_FIT", "TO_SPARE"]
 
-TO_FIT: tuple[Rewrite, ...] = (MultiplyBilinear(), PickFromDepthwise())
+TO_FIT: tuple[Rewrite, ...] = (MultiplyBilinear(), MultiplyBytes(), PickFromDepthwise())
 """Of what Vela refuses."""
 TO_SPARE: tuple[Rewrite, ...] = (FlattenSlices(), StridesIntoChannels())
 """Of what Vela takes, and has trouble with."""

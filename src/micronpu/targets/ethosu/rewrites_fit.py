@@ -1,4 +1,4 @@
-"""Rewrites of an operator that Vela refuses for an Ethos-U.  All are exact on the int8 grid."""
+"""Rewrites of an operator that Vela refuses for an Ethos-U.  All are exact."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import replace
 from micronpu.ir.graph import Node
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.targets.ethosu.byte_products import LONGEST_SUM, BytesBatchMatmul
 from micronpu.targets.ethosu.resize_products import BilinearProducts
 
 
@@ -53,3 +55,24 @@ class PickFromDepthwise(Rewrite):
         if dense.shape[1:3] != tuple(size):
             dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
         return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)
+
+
+class MultiplyBytes(Rewrite):
+    """A product of two int16 matrices as four products of their bytes, put together in 32 bits.
+
+        x, z -> batch_matmul{int16} -> y        x, z -> batch_matmul_bytes -> y
+
+    Exact, saturated results included.  Costs four times the cycles of an int8 product and a few percent.
+    """
+
+    name = "multiply_bytes"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, y = node.op, node.output
+        if type(op) is not BatchMatmul or any(t.type.dtype is not DType.INT16 for t in (*node.inputs, y)):
+            return None
+        if node.inputs[0].shape[2] > LONGEST_SUM:
+            return None
+        chain = Chain(self.name, node)
+        chain.add(BytesBatchMatmul(), *node.inputs, qparams=y.type.qparams)
+        return chain.result(chain.nodes[-1].output, y)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cases import Case, all_cases, case, i8, q, w8
+from tests.cases import Case, all_cases, case, i8, i16, q, w8
 from tests.rewriting import rewrite_graph
 
 from micronpu.ir import Graph, GraphBuilder, Stage, interpret, verify
@@ -14,6 +15,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Reshape
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
@@ -29,6 +31,7 @@ from micronpu.targets.ethosu.rules import judge_of
 U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
 OPERATORS = {
     "multiply_bilinear": ResizeBilinear,
+    "multiply_bytes": BatchMatmul,
     "pick_from_depthwise": DepthwiseConv2d,
 }
 
@@ -43,7 +46,8 @@ def test_a_rewrite_computes_the_same(name: str):
     (rewrite,) = (r for r in TO_FIT if r.name == name)
     changed = 0
     for row in all_cases():
-        if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value != "int8":
+        wanted = "int16" if name == "multiply_bytes" else "int8"
+        if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value != wanted:
             continue
         before, graph = row.graph(), row.graph()
         nodes = rewrite.apply(graph.nodes[0])
@@ -72,9 +76,16 @@ def depthwise(stride: int) -> Case:
     return case(op, x=i8(1, 14, 15, 8), weight=w8(1, 3, 3, 8, axis=3), out=q(0.1), name="depthwise")
 
 
+def product(operand: Callable[..., TensorType]) -> Case:
+    return case(
+        BatchMatmul(), x=operand(2, 5, 8), z=operand(2, 8, 3), out=q(0.1 if operand is i8 else 1e-5), name="product"
+    )
+
+
 # What U55 takes as it is, and what lies just beyond.
 LIMITS = {
     "multiply_bilinear": (nearest(2), bilinear(4)),
+    "multiply_bytes": (product(i8), product(i16)),
     "pick_from_depthwise": (depthwise(3), depthwise(4)),
 }
 
