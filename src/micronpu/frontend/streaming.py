@@ -6,6 +6,7 @@ recurrent layer its states, and what looks at all frames at once, as a global av
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
-from micronpu.frontend.program import arguments, origin_of, overload_name
+from micronpu.frontend.program import arguments, is_dequantize, is_quantize, origin_of, overload_name
 from micronpu.quiet import quiet
 
 aten = torch.ops.aten
@@ -97,7 +98,8 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
     zeros as a rule.
 
     Args:
-        model: in evaluation mode, with one input; over time it must not look ahead.
+        model: in evaluation mode, with one input; over time it must not look ahead.  Of `CompiledProgram.quantized` the
+            stream is made of the same operators on the same grids: each call gives the integers of the whole program.
         example_inputs: a whole recording.
         dim: axis of time in it.
         step: frames in a call.
@@ -124,13 +126,24 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
             "shorter than one step.",
             hint="a longer example input, or a smaller step",
         )
-    program = export(model, examples)
+    program = export(_without_training(model), examples)
     with quiet():
         module = functional(program).module(check_guards=False)
     assert isinstance(module, GraphModule)
     check_static(module)
     rewriter = _Rewriter(module, axis, step)
     return Streaming(rewriter.run(), step, int(x.shape[axis]), rewriter.lag)
+
+
+def _without_training(model: nn.Module) -> nn.Module:
+    """A converted module with the parts that it keeps of the model in evaluation mode, which torch forgets there."""
+    if not isinstance(model, GraphModule) or not any(map(is_dequantize, model.graph.nodes)):
+        return model
+    with quiet():
+        own = copy.deepcopy(model)
+    for part in own.modules():
+        part.training = False
+    return own
 
 
 class _Rewriter:
@@ -203,6 +216,8 @@ class _Rewriter:
             "squeeze.dim": self._squeeze,
             "squeeze.dims": self._squeeze,
             "linear.default": self._by_frame,
+            "quantize_per_tensor.default": self._on_grid,
+            "dequantize_per_tensor.default": self._on_grid,
             "softmax.int": self._by_frame,
             "_softmax.default": self._by_frame,
             "layer_norm.default": self._by_frame,
@@ -271,9 +286,20 @@ class _Rewriter:
         shape = list(source.meta["val"].shape)
         shape[flow.axis] = length
         past = self._past(shape, flow.value)
-        whole = self._call(aten.cat.default, [past, flow.node], flow.axis)
-        self._writes.append((past, self._call(aten.slice.Tensor, whole, flow.axis, flow.frames, flow.frames + length)))
+        whole = self._requantized(
+            source, self._call(aten.cat.default, [self._requantized(source, past), flow.node], flow.axis)
+        )
+        kept = self._call(aten.slice.Tensor, whole, flow.axis, flow.frames, flow.frames + length)
+        self._writes.append((past, self._requantized(source, kept)))
         return whole
+
+    def _requantized(self, source: Node, x: Node) -> Node:
+        """x on the grid that a value has in a quantized model; x itself in a float one."""
+        if not is_dequantize(source):
+            return x
+        grid = source.args[1:]
+        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        return self._call(source.target, self._call(quantize, x, *grid), *grid)
 
     def _window(self, node: Node, source: Node) -> Node:
         """The last frames, as many as the whole program has."""
@@ -334,6 +360,14 @@ class _Rewriter:
         else:
             apart = flow.axis != (rank - 1 if name.startswith("linear") else given["dim"] % rank)
         return replace(flow, node=self._copy(node)) if apart else self._whole(node)
+
+    def _on_grid(self, node: Node) -> _Flow:
+        """Quantizes or dequantizes each element; padding in front has been rounded to the grid, zeros stay zeros."""
+        flow, value = self._flows[node.all_input_nodes[0]], 0.0
+        if flow.value and is_quantize(node):
+            scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
+            value = (min(max(round(flow.value / scale) + zero, low), high) - zero) * scale
+        return replace(flow, node=self._copy(node), value=value if is_quantize(node) else flow.value)
 
     def _convolution(self, node: Node) -> _Flow:
         given = arguments(node)
@@ -497,6 +531,13 @@ class _Rewriter:
         self._flow(node, source)
         if given["index"] in (-1, value.shape[dim] - 1):
             return self._call(node.target, flow.node, dim, -1)
+        if is_dequantize(source):
+            raise self._refuse(
+                node,
+                "takes out one frame of a quantized model, in which a recurrent layer is written step by step, each "
+                "step on grids of its own",
+                "the float model, and sequences of frames as calibration data",
+            )
         return self._whole(node)
 
     def _cat(self, node: Node) -> Any:
