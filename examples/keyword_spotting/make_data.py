@@ -1,15 +1,16 @@
-"""Makes `weights.npz` and `features.npz` of this example from the project's data folder.
+"""Makes `weights.npz`, `features.npz` and `words.wav` of this example from the project's data folder.
 
     python examples/keyword_spotting/make_data.py --data FOLDER
 
-FOLDER (or the environment variable MICRONPU_DATA) holds `kws_dscnn_folded.npz` and `kws_mfcc.npz`. The same input
-gives the same bytes. Only needed to make the two files again: they are kept beside this script.
+FOLDER (or the environment variable MICRONPU_DATA) holds `kws_dscnn_folded.npz`, `kws_mfcc.npz` and `kws_audio.npz`. The
+same input gives the same bytes. Only needed to make the files again: they are kept beside this script.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,16 @@ def write_features(data: Path) -> None:
     )
 
 
+def write_sound(data: Path) -> None:
+    """Four words, a second each, and the last quarter of the last one twice more."""
+    with np.load(data / "kws_audio.npz") as source:
+        clips = source["pcm"][[24, 29, 12, 1]]
+    samples = np.concatenate([*clips, clips[-1][-4000:], clips[-1][-4000:]]).astype("<i2")
+    with wave.open(str(HERE / "words.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, len(samples), "NONE", "not compressed"))
+        file.writeframes(samples.tobytes())
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -50,10 +61,12 @@ def main() -> None:
     data: Path | None = parser.parse_args().data
     if data is None:
         parser.error("no data folder. Try: --data FOLDER, or set MICRONPU_DATA")
-    if missing := [name for name in ("kws_dscnn_folded.npz", "kws_mfcc.npz") if not (data / name).is_file()]:
+    needed = ("kws_dscnn_folded.npz", "kws_mfcc.npz", "kws_audio.npz")
+    if missing := [name for name in needed if not (data / name).is_file()]:
         parser.error(f"{data} does not hold {' and '.join(missing)}. Try: another --data FOLDER")
     write_weights(data)
     write_features(data)
+    write_sound(data)
 
 
 if __name__ == "__main__":

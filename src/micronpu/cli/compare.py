@@ -83,7 +83,6 @@ def compare(
 
     A target that fails is a row that says why; the exit code is 1 where all of them do.
     """
-    from micronpu.chips import shipped_chips
     from micronpu.cli.workers import Task, in_processes, on_ray
     from micronpu.report.candidates import Candidates
     from micronpu.targets.registry import find_target
@@ -97,7 +96,7 @@ def compare(
     if report_html is not None:
         check_writable(report_html)
     # A target keeps the name that it was given; under two of them it is one.
-    targets = {find_target(name).name: name for name in reversed(target or [*shipped_chips()])}
+    targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]
     task = Task(model, calibration, data, labels, metric)
     key = _key(task)
@@ -124,6 +123,14 @@ def compare(
         console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
+
+
+def every_chip() -> list[str]:
+    """A target for each chip that comes along, the first of its targets, by the name that people call it."""
+    from micronpu.chips import shipped_chips
+
+    entries = [(chip.name, chip.targets[0]) for chip in shipped_chips().values()]
+    return [name if name in entry.aliases else [*entry.aliases, entry.name][0] for name, entry in entries]
 
 
 def _key(task: Task) -> str:

@@ -9,7 +9,9 @@ import pytest
 from tests.deploy.programs import program
 from typer.testing import CliRunner
 
+from micronpu.chips import shipped_chips
 from micronpu.cli.main import app
+from micronpu.targets.registry import find_target
 
 MODEL = """
 import torch
@@ -56,6 +58,16 @@ def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.
     (folder / "comparison.json").write_text("{}")
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1 and "holds no rows of a comparison" in " ".join(refused.output.split())
+
+
+def test_without_targets_it_is_one_of_every_chip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "micronpu.cli.workers.in_processes", lambda task, jobs, count: asked.extend(t for t, _ in jobs) or ()
+    )
+    (tmp_path / "net.py").write_text(MODEL)
+    CliRunner().invoke(app, ["compare", f"{tmp_path / 'net.py'}:net"])
+    assert sorted(find_target(name).chip.name for name in asked) == list(shipped_chips())
 
 
 def test_programs_of_one_model_differ_by_their_bytes(tmp_path: Path) -> None:

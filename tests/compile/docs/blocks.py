@@ -114,14 +114,14 @@ def run_command(command: str, printed: list[str]) -> None:
     fails = any(line.startswith("Error: ") for line in printed)
     allowed = {1} if fails else {0, 1} if command.startswith("micronpu diff ") else {0}
     assert code in allowed, f"`{command}` ended with {code} and said:\n{said}"
-    rest = [_form(line) for line in said.splitlines()]
+    rest = [form(line) for line in said.splitlines()]
     for line in printed:
         if line.strip() in ("", "..."):
             continue
-        assert _form(line) in rest, f"`{command}` does not print, or not here:\n{line}\nbut\n{said}"
-        del rest[: rest.index(_form(line)) + 1]
+        assert form(line) in rest, f"`{command}` does not print, or not here:\n{line}\nbut\n{said}"
+        del rest[: rest.index(form(line)) + 1]
 
 
-def _form(line: str) -> str:
+def form(line: str) -> str:
     """A line without its numbers, which are another machine's, and without the widths of columns, which follow them."""
     return re.sub(r"[─\s]+", " ", re.sub(r"[-+]?\d[\d,.]*", "0", line)).strip()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
 import re
+import sys
+import wave
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+import torch
+from tests.compile.docs.blocks import form
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SCHEMAS = torch.library.Library("torchvision", "FRAGMENT")
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), EXAMPLES / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -22,10 +31,11 @@ def example(name: str) -> ModuleType:
 
 def test_the_list_names_every_example_and_no_other() -> None:
     listed = re.findall(r"^\| \[([\w.]+)\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert "keyword_spotting/demo.ipynb" in (EXAMPLES / "README.md").read_text()
     there = {p.name for p in EXAMPLES.iterdir() if p.suffix == ".py" or any(p.glob("*.py"))}
     assert {name for name, _ in listed} == {link for _, link in listed} == there
-    for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) < 80, path
+    for path in [*EXAMPLES.glob("*.py"), EXAMPLES / "visual_wake_word" / "demo.py"]:
+        assert len(path.read_text().splitlines()) <= 80, path
 
 
 @pytest.mark.slow
@@ -50,3 +60,76 @@ def test_choose_a_chip(capsys: pytest.CaptureFixture[str]) -> None:
     module = example("choose_a_chip")
     assert module.main(["imxrt700", "himax-we2"]) == "imxrt700", "less SRAM"
     assert "himax-we2" in capsys.readouterr().out
+
+
+def test_words_in_a_wav(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    module = example("words_in_a_wav")
+    assert module.main(["--target", "imxrt700-neutron"]) == ["Stop", "Yes", "Go", "Left"]
+    assert "1.20 s  Stop" in capsys.readouterr().out
+    with wave.open(str(tmp_path / "fast.wav"), "wb") as file:
+        file.setparams((2, 2, 44_100, 0, "NONE", ""))
+    with pytest.raises(SystemExit, match="not 16 kHz, mono"):
+        module.main([str(tmp_path / "fast.wav")])
+    sys.modules.pop("model", None)
+
+
+def test_the_features_of_a_wav_are_those_of_the_network() -> None:
+    """A recording of the file and its row among those that calibrate: what the network was trained with."""
+    module, folder = example("words_in_a_wav"), EXAMPLES / "keyword_spotting"
+    with wave.open(str(folder / "words.wav")) as file:
+        sound = np.frombuffer(file.readframes(16_000), "<i2") / 32768
+    ear = module.Ear()
+    ear.sound[320:] = sound[:160]
+    for at in range(160, 160 + 49 * 320, 320):
+        ear.hear(sound[at : at + 320])
+    ear.loudest.append(sound.max())
+    row = np.load(folder / "features.npz")["calibration_x"][24]
+    assert np.abs(ear.features()[0, 0].numpy() - row).max() < 1e-4
+
+
+def test_visual_wake_word(capsys: pytest.CaptureFixture[str]) -> None:
+    found = example("visual_wake_word/demo").main(["--target", "himax-we2"])
+    for name, (in_float, on_the_chip) in found.items():
+        assert (on_the_chip > 0.5) == (in_float > 0.5) == (name == "astronaut")
+        assert abs(on_the_chip - in_float) < 0.1
+    assert "62 of 62 operators on the NPU" in capsys.readouterr().out
+
+
+def library(name: str) -> None:
+    """Skips without the library. Wheels of torchvision for CUDA import beside CPU torch once two schemas are there."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        SCHEMAS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        SCHEMAS.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    pytest.importorskip(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "network", "target", "operators"),
+    [("torchvision", "mobilenet_v2", "alif-e7", 101), ("timm", "lcnet_050.ra2_in1k", "corstone320", 71)],
+)
+def test_networks_of_libraries(
+    name: str, network: str, target: str, operators: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library(name)
+    program = example(f"{name}_network").main(["--network", network, "--target", target])
+    assert program.report.delegated == len(program.report.verdicts) == operators
+    assert "sram: " in capsys.readouterr().out
+
+
+def test_the_notebook_runs_and_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells one after the other, in its folder; numbers may be another machine's."""
+    folder = EXAMPLES / "keyword_spotting"
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for cell in json.loads((folder / "demo.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                exec("".join(cell["source"]), namespace)
+            shown = "".join(line for output in cell["outputs"] for line in output["text"])
+            assert form(said.getvalue()) == form(shown)
+    sys.modules.pop("model", None)
