@@ -404,6 +404,7 @@ def check_model(
     activations: Activations = "int8",
     io: Activations | None = None,
     quantizer: StaticQuantizer | None = None,
+    quantization: Quantization | None = None,
     options: Options | None = None,
 ) -> Partitioning:
     """What would be delegated, without compiling.
@@ -414,7 +415,7 @@ def check_model(
     clock = Clock(None)
     examples = as_inputs(example_inputs)
     device = device_for(target, options)
-    quantizer = quantizer_for(device, quantizer, False, per_channel, activations, io)
+    quantizer = quantizer_for(device, quantizer, False, per_channel, activations, io, quantization)
     quantized, *_ = quantized_module(
         model,
         examples,

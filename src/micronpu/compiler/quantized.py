@@ -30,7 +30,7 @@ from micronpu.quantize.states import check_stateless
 from micronpu.quantize.training import Train
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
-from micronpu.sparsity.entry import exported_for_any_batch, keep_what_is_sparse
+from micronpu.sparsity.entry import exported_for_any_batch, keep_what_is_sparse, seen_calls
 from micronpu.sparsity.options import SparsityOptions
 from micronpu.sparsity.search import Sparsified, listening, sparsified
 
@@ -181,15 +181,16 @@ def quantized_module(
         with clock.step("sparsify") as progress:
             program = exported_for_any_batch(model, examples)
             own = sparsity.device.quantizer() if quantizer.is_qat else quantizer
-            data = [row for sequence in sequences for row in sequence]
+            every = (*examples, *states.initial)
+            data = seen_calls(program, sequences) if states else [row for sequence in sequences for row in sequence]
             if sparsity.options is not None:
                 told = listening(progress)
-                found = sparsified(program, examples, data, sparsity.device, own, sparsity.options, listener=told)
+                found = sparsified(program, every, data, sparsity.device, own, sparsity.options, listener=told)
             if sparsity.compress is not None:
-                less = compressed(program, examples, data, sparsity.device, own, sparsity.compress, progress)
+                less = compressed(program, every, data, sparsity.device, own, sparsity.compress, progress)
                 smaller = less.note
                 quantizer = with_bits(quantizer, less.bits)
-        model, module = program, finished(program, examples)
+        model, module = program, finished(program, every)
     if train is not None:
         if calibration is not None and sparsity is None:
             raise ModelError(

@@ -21,7 +21,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quiet import quiet
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import Moments, Row, batches
+from micronpu.sparsity.network import Moments, Row, batches, stateless
 from micronpu.sparsity.price import Price, price
 from micronpu.sparsity.second_order import pruned
 
@@ -111,8 +111,8 @@ def compressed(
     def priced(quantizer: StaticQuantizer) -> Price:
         return price(model, examples, seen, layers, device, quantizer)
 
-    with quiet():
-        judge = Judge(model, kept)
+    with quiet(), stateless(model) as states:
+        judge = Judge(model, kept, None, states)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         first = priced(quantizer)
         grids = [Grid(8, first.bytes, first.cycles, judge.agreement(first.quantized))]

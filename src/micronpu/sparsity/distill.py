@@ -1,17 +1,20 @@
 """Training without labels: the sparse network learns to answer as the dense one does, on the calibration inputs.
 
 The inputs are varied, since there are few of them: pictures are shifted and mirrored, and pairs are mixed.  What the
-dense network makes of the varied input is right by definition.
+dense network makes of the varied input is right by definition, and so is what its layers give on the way: a few inputs
+say more about a network by all its layers than by its answers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.fx.graph import CodeGen
 
 from micronpu.errors import ModelError
 from micronpu.sparsity.network import Row, floats, joined, takes_any_batch
@@ -21,6 +24,8 @@ _LEAST_PICTURE = 12
 """Pixels of height and width from which on an input is a picture that can be shifted."""
 _MIXED = 0.5
 """Part of the inputs that are mixed with another one."""
+_BETWEEN = 2.0
+"""Weight of what layers give, as a part of their variance, beside that of the results."""
 _SHIFT = 8
 """Part of the height and width that a picture is shifted by at most."""
 
@@ -30,6 +35,8 @@ def distill(
     teacher: GraphModule,
     rows: Sequence[Row],
     masks: Mapping[str, Tensor],
+    layers: Collection[str] = (),
+    states: int = 0,
     *,
     steps: int,
     rate: float,
@@ -41,6 +48,8 @@ def distill(
 
     Args:
         masks: which weights stay, by the tensor's name.
+        layers: names of nodes whose results are learnt as well.
+        states: how many of the last results are states.
         rate: of learning, as a part of the mean size of a tensor's values.
         batch: rows of a step.
     """
@@ -50,14 +59,18 @@ def distill(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(seed)
     together = takes_any_batch(student)
+    learning, teaching = telling(student, layers), telling(teacher, layers)
     for step in range(steps):
         chosen = [rows[i] for i in torch.randint(0, len(rows), (batch,), generator=generator)]
         inputs = [varied(joined(chosen), generator)] if together else chosen
         optimizer.zero_grad()
         for x in inputs:
             with torch.no_grad():
-                wanted = floats(teacher(*x))
-            loss = difference(floats(student(*x)), wanted)
+                wanted, wanted_between = teaching(*x)
+            found, between = learning(*x)
+            loss = difference(floats(found), floats(wanted), states)
+            for y, target in zip(between, wanted_between, strict=True):
+                loss = loss + _BETWEEN * relative_error(y, target)
             if not torch.isfinite(loss):
                 raise ModelError(
                     f"In step {step + 1} of the training without labels the network computes NaN or infinity.",
@@ -73,11 +86,24 @@ def distill(
         progress((step + 1) / steps)
 
 
-def difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """How far results are from those that are wanted; of scores of classes, in what they say about the classes."""
+def telling(model: GraphModule, nodes: Collection[str]) -> GraphModule:
+    """The same network, its weights among it, whose result is a pair: the result, and what some nodes give."""
+    graph = copy.deepcopy(model.graph)
+    graph.set_codegen(CodeGen())  # inputs one by one, and no tree of results
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    output.args = ((output.args[0], tuple(n for n in graph.nodes if n.name in nodes)),)
+    return GraphModule(model, graph)
+
+
+def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], states: int = 0) -> Tensor:
+    """How far results are from those that are wanted; of scores of classes, in what they say about the classes.
+
+    Args:
+        states: how many of the last results are states, which are no scores whatever their shape.
+    """
     total = torch.zeros(())
-    for y, target in zip(found, wanted, strict=True):
-        if is_scores(target):
+    for number, (y, target) in enumerate(zip(found, wanted, strict=True)):
+        if is_scores(target) and number < len(wanted) - states:
             total = total + _TEMPERATURE**2 * F.kl_div(
                 F.log_softmax(y / _TEMPERATURE, 1), F.softmax(target / _TEMPERATURE, 1), reduction="batchmean"
             )

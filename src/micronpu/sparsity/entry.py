@@ -16,10 +16,11 @@ from torch.fx import GraphModule
 from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.export import as_inputs, export
-from micronpu.frontend.states import lift, states_of
+from micronpu.frontend.states import lift, rows_with_states, states_of
 from micronpu.quantize.calibrate import calibration_batches, graph_module
-from micronpu.quantize.converted import EXPORTED, export_for_training, is_float
+from micronpu.quantize.converted import EXPORTED, export_for_training, finished, is_float
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.sequences import calibration_sequences
 from micronpu.quantize.transforms import fold_batch_norms
 from micronpu.quiet import quiet
 from micronpu.sparsity.judge import Score
@@ -52,7 +53,8 @@ def sparsify(
 
     Args:
         model: a trained float module in evaluation mode, or an exported program of one.
-        calibration: some hundred typical inputs without labels, as for `micronpu.compile`.
+        calibration: some hundred typical inputs without labels, as for `micronpu.compile`; of a model that keeps a
+            state from call to call, sequences of them.
         example_inputs: fix shapes and dtypes; the first calibration input unless given.
         target: see ``micronpu targets``.
         max_loss, max_cycles: those of `SparsityOptions`, in short.
@@ -82,8 +84,12 @@ def sparsify(
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
         check_evaluation_mode(model)
     module = exported_for_any_batch(model, examples)
-    rows = calibration_batches(calibration, examples)
-    return sparsified(module, examples, rows, device, quantizer or device.quantizer(), chosen, score, listener)
+    states = states_of(module)
+    sequences = calibration_sequences(calibration, examples) if states else []
+    rows = seen_calls(module, sequences) if states else calibration_batches(calibration, examples)
+    return sparsified(
+        module, (*examples, *states.initial), rows, device, quantizer or device.quantizer(), chosen, score, listener
+    )
 
 
 def _first(calibration: Any) -> Any:
@@ -101,6 +107,8 @@ def _first(calibration: Any) -> Any:
 def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) -> GraphModule:
     """The float program, for any number of rows where the model takes any, with its batch norms folded.
 
+    States are its last inputs and its last outputs, see `frontend.states`.
+
     Raises:
         ModelError: it cannot be exported, or is quantized already.
     """
@@ -112,13 +120,10 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) ->
     with quiet():
         module = copy.deepcopy(graph_module(export_for_training(model, examples)))
     check_parameters(module)
-    states = states_of(lift(module)).values
+    module = lift(module)
+    states = states_of(module)
     if states:
-        raise ModelError(
-            f"The model keeps a state, `{states[0].name}`, from one call to the next, and the choice of weights "
-            "shows it single inputs.",
-            hint="a model that takes its states and returns them, made sparse before its states become buffers",
-        )
+        module = finished(module, (*examples, *states.initial))
     with torch.no_grad():
         fold_batch_norms(module)
     module.graph.eliminate_dead_code()
@@ -134,6 +139,13 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) ->
     module.recompile()
     module.meta[EXPORTED] = True
     return module
+
+
+def seen_calls(program: GraphModule, sequences: Sequence[Sequence[Row]]) -> list[Row]:
+    """All calls of sequences, each with the values that the states have by then."""
+    states = states_of(program)
+    with torch.no_grad():
+        return [row for sequence in sequences for row in rows_with_states(program, sequence, states)]
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:

@@ -24,10 +24,11 @@ class Judge:
         model: the float network.
         rows: inputs kept back.
         score: in the place of agreement.
+        states: how many of the last results are states, which are no scores whatever their shape.
     """
 
-    def __init__(self, model: GraphModule, rows: Sequence[Row], score: Score | None = None) -> None:
-        self.rows = list(rows)
+    def __init__(self, model: GraphModule, rows: Sequence[Row], score: Score | None = None, states: int = 0) -> None:
+        self.rows, self._states = list(rows), states
         self._wanted = self._results(model)
         if not self._wanted:
             raise ModelError("The model returns no float tensor, so that nothing says how good a sparse one is.")
@@ -47,8 +48,8 @@ class Judge:
     def agreement(self, model: GraphModule) -> float:
         """Share of the rows with the same answer; of results that are no scores, 1 less the variance that is lost."""
         shares = []
-        for y, wanted in zip(self._results(model), self._wanted, strict=True):
-            if is_scores(wanted):
+        for number, (y, wanted) in enumerate(zip(self._results(model), self._wanted, strict=True)):
+            if is_scores(wanted) and number < len(self._wanted) - self._states:
                 shares.append(float((y.argmax(1) == wanted.argmax(1)).double().mean()))
             else:
                 shares.append(max(0.0, 1.0 - float(relative_error(y, wanted))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.states import KEY, states_of
 from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer
 
 Row = tuple[Tensor, ...]
 
 _ROWS = 50
 """Rows that are run at once where nothing is trained."""
-_SAMPLES_PER_COLUMN = 64
+SAMPLES_PER_COLUMN = 64
 """Inputs of a layer that the moments are taken of, as a multiple of its columns: more change little."""
 
 
@@ -37,6 +39,22 @@ def batches(model: GraphModule, rows: Sequence[Row], size: int = _ROWS) -> Itera
 def joined(rows: Sequence[Row]) -> Row:
     """Rows one below the other."""
     return rows[0] if len(rows) == 1 else tuple(torch.cat(parts) for parts in zip(*rows, strict=True))
+
+
+@contextmanager
+def stateless(model: GraphModule) -> Iterator[int]:
+    """Makes the states of a program inputs and outputs like any other inside of a ``with``.
+
+    Yields:
+        How many of its last results are states and float.
+    """
+    states = states_of(model)
+    model.meta.pop(KEY, None)
+    try:
+        yield sum(state.initial.is_floating_point() for state in states.values)
+    finally:
+        if states:
+            model.meta[KEY] = states
 
 
 def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
@@ -91,8 +109,8 @@ class Moments(Interpreter):
         else:
             (matrix,) = layer.matrices
             if overload_name(n) in CONVOLUTIONS:
-                most = max(_SAMPLES_PER_COLUMN * matrix.columns // self._rows, 1)
-                x = _read_by_kernel(given, most, self._generator)
+                most = max(SAMPLES_PER_COLUMN * matrix.columns // self._rows, 1)
+                x, _ = read_by_kernel(given, most, self._generator)
             else:
                 x = given["input"].flatten(0, -2)
             self._add(matrix.attribute, x if matrix.order is None else x[:, matrix.order], len(given["input"]))
@@ -100,7 +118,7 @@ class Moments(Interpreter):
 
     def _add(self, attribute: str, x: Tensor, rows: int) -> None:
         """Adds inputs [samples, columns], of which there may be more than are needed."""
-        wanted = max(_SAMPLES_PER_COLUMN * x.shape[1] * rows // self._rows, rows)
+        wanted = max(SAMPLES_PER_COLUMN * x.shape[1] * rows // self._rows, rows)
         if wanted < len(x):
             x = x[torch.randperm(len(x), generator=self._generator)[:wanted]]
         self.samples[attribute] = self.samples.get(attribute, 0) + len(x)
@@ -108,11 +126,17 @@ class Moments(Interpreter):
         self.moments[attribute] = self.moments[attribute] + moment if attribute in self.moments else moment
 
 
-def _read_by_kernel(given: dict[str, Any], most: int, generator: torch.Generator) -> Tensor:
+def read_by_kernel(
+    given: dict[str, Any], most: int, generator: torch.Generator, result: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """[samples, KH * KW * C] of a convolution's input; with groups those of all groups, whose moments are one mean.
 
     Args:
         most: pixels of each row's result that are looked at; where there are more, a random choice.
+        result: of a convolution without groups.
+
+    Returns:
+        What was read, and [samples, O] of the result at the same pixels.
     """
     x, weight = given["input"], given["weight"]
     inner = weight.dim() - 2
@@ -124,11 +148,15 @@ def _read_by_kernel(given: dict[str, Any], most: int, generator: torch.Generator
     columns = F.unfold(
         x, tuple(kernel), dilation=tuple(dilation), stride=tuple(stride)
     )  # [N, C * KH * KW, L], channels first
+    result = None if result is None else result.flatten(2)
     if most < columns.shape[-1]:
-        columns = columns[:, :, torch.randperm(columns.shape[-1], generator=generator)[:most]]
+        pixels = torch.randperm(columns.shape[-1], generator=generator)[:most]
+        columns = columns[:, :, pixels]
+        result = None if result is None else result[:, :, pixels]
     batch, places = len(x), kernel[0] * kernel[1]
     columns = columns.reshape(batch, -1, channels, places, columns.shape[-1])
-    return columns.permute(0, 1, 4, 3, 2).reshape(-1, places * channels)
+    result = None if result is None else result.movedim(1, 2).flatten(0, 1)
+    return columns.permute(0, 1, 4, 3, 2).reshape(-1, places * channels), result
 
 
 def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:

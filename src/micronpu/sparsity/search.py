@@ -2,7 +2,7 @@
 
 Layers are chosen by what they gain and what they cost.  The network goes from dense to sparse in some steps, the layers
 that gain most for the least harm first; at each step the weights that go are made up for by those that stay
-(`second_order`), and then the network learns to answer as it did (`distill`).
+(`second_order`) and by the layers behind (`refit`), and then the network learns to answer as it did (`distill`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import Moments, Row, batches
+from micronpu.sparsity.network import Moments, Row, batches, stateless
 from micronpu.sparsity.options import SparsityOptions
 from micronpu.sparsity.price import Price, price
+from micronpu.sparsity.refit import can_be_fitted, refit
 from micronpu.sparsity.second_order import pruned
 
 Listener = Callable[[str, float], None]
@@ -48,7 +49,7 @@ class Sparsified:
 
     Attributes:
         model: the float network with sparse weights, batch norms folded, for any number of rows where the model takes
-            any; `micronpu.compile` takes it as it takes the model.
+            any; `micronpu.compile` takes it as it takes the model.  States are its last inputs and its last outputs.
         report: what became of every layer, and the points on the way.
         masks: which weights stay, by the name of the model's tensor.
     """
@@ -98,9 +99,9 @@ def sparsified(
     listener: Listener | None = None,
 ) -> Sparsified:
     """`sparsify` for a program of `exported_for_any_batch`, which is changed in place."""
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), quiet(), stateless(model) as states:
         torch.manual_seed(options.seed)
-        return _Work(model, examples, rows, device, quantizer, options, score, listener).done()
+        return _Work(model, examples, rows, device, quantizer, options, score, listener, states).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:
@@ -121,6 +122,7 @@ class _Work:
         options: SparsityOptions,
         score: Score | None,
         listener: Listener | None,
+        states: int = 0,
     ) -> None:
         if len(rows) < _LEAST_ROWS and not device.dense_only:
             raise ModelError(
@@ -135,11 +137,16 @@ class _Work:
         self.kept = list(rows[::every]) if every else list(rows)
         self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)
         self.teacher = copy.deepcopy(model)
-        self.judge = Judge(self.teacher, self.kept, score)
+        self.judge, self.states = Judge(self.teacher, self.kept, score, states), states
         self.tell = listener or (lambda name, part: None)
         self.layers, self.left = find_layers(model)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
+        if states:
+            self.notes.append(
+                "The model keeps a state from call to call: every call was compared by itself, with the state that the "
+                "float network has then."
+            )
         self._check_names()
         self.given = [layer for layer in self.layers if layer.is_sparse(model)]
         if self.given:
@@ -211,7 +218,10 @@ class _Work:
         chosen = list(self.given)
         stages = self._stages(gaining, errors, dense, sparse)
         for number, stage in enumerate(stages):
-            self.prune(stage, moments if number == 0 else self.moments(stage))
+            alone = [layer for layer in stage if not can_be_fitted(self.model, layer)]
+            if alone:
+                self.prune(alone, moments if number == 0 else self.moments(alone))
+            refit(self.model, self.teacher, self.layers, chosen, stage, self.rows, damping=self.options.damping)
             chosen += stage
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
@@ -282,7 +292,9 @@ class _Work:
                 if not before:
                     self.why[layer.name] = "it does not run on the NPU"
             elif before - after < max(self.options.least_gain * before, 1):
-                self.why[layer.name] = f"sparse it takes {after:,} cycles: it waits for its inputs, not for arithmetic"
+                self.why[layer.name] = (
+                    f"sparse it takes {after:,} cycles: it waits for its inputs or its results, not for products"
+                )
             else:
                 found.append(layer)
         if not found:
@@ -291,7 +303,7 @@ class _Work:
 
     def _sensitivities(self, layers: Sequence[Layer], moments: Moments) -> dict[str, float]:
         """Part of the results' variance that is lost where one layer alone is sparse."""
-        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE])
+        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE], None, self.states)
         found = {}
         for number, layer in enumerate(layers):
             before = {m.attribute: tensor_of(self.model, m.attribute).detach().clone() for m in layer.matrices}
@@ -335,6 +347,8 @@ class _Work:
             self.teacher,
             self.rows,
             masks,
+            _told(self.model),
+            self.states,
             steps=steps,
             rate=self.options.rate,
             batch=self.options.batch,
@@ -428,6 +442,13 @@ class _Work:
             tuple(self.notes),
         )
         return Sparsified(self.model, report, masks_of(self.model, own), states, self.layers)
+
+
+def _told(model: GraphModule) -> list[str]:
+    """Nodes whose results the dense network teaches: the products of weights."""
+    layers, left = find_layers(model)
+    names = {name for layer in layers for name in layer.nodes} | {layer.name for layer in left}
+    return [n.name for n in model.graph.nodes if n.name in names and isinstance(n.meta.get("val"), Tensor)]
 
 
 def _most_columns(model: GraphModule) -> int:

@@ -241,25 +241,27 @@ VALUES = {
 
 @pytest.mark.parametrize("command", ["compile", "check"])
 def test_options_arrive(command, monkeypatch):
-    """Every field of the options, set to something that is not its default."""
+    """Every field of the options, set to something that is not its default, and what is said of quantization."""
     fields = {f.name for f in dataclasses.fields(NeutronCompileOptions)} - {"config"}
     assert set(VALUES) == fields, "a row for each field"
-    given = []
+    given, said = [], []
 
     class ReachedError(Exception):
         pass
 
-    def spy(*arguments, options, **others):
+    def spy(*arguments, options, quantization, **others):
         given.append(options)
+        said.append(quantization)
         raise ReachedError
 
     monkeypatch.setattr(f"micronpu.compiler.compile.{command}_model", spy)
-    arguments = [a for values, _ in VALUES.values() for a in values]
+    arguments = [a for values, _ in VALUES.values() for a in values] + ["--weight-observer", "mse", "--equalize"]
     for chosen in (["--target", "imx95", *arguments], []):
         result = CliRunner().invoke(app, [command, "nets.py:net", *chosen])
         assert "ReachedError" in result.stderr
     expected = NeutronCompileOptions(config="imx95", **{name: value for name, (_, value) in VALUES.items()})
     assert given == [expected, NeutronCompileOptions()]
+    assert said == [{"default": {"weight_observer": "mse"}, "equalize": True}, None]
     assert all(getattr(expected, name) != getattr(given[1], name) for name in fields)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from tests.compile.small import Small, conv, linear
+from tests.compile.state_rows import Keeps
 from torch import Tensor, nn
 
 import micronpu
 from micronpu import MicroNpuError, Sparsified, SparsityOptions
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.sparsity import pattern_kept
+from micronpu.sparsity.entry import seen_calls
 
 U85 = "ethos-u85-256"
 QUICK = SparsityOptions(steps=4, points=2, batch=8)
@@ -200,6 +202,33 @@ def test_attention_and_recurrent_layers() -> None:
     for name in found.masks:
         weight = dict(found.model.named_parameters())[name].detach().numpy()
         assert is_made_two_in_four(weight), name
+
+
+def test_a_model_that_keeps_a_state() -> None:
+    """By itself and inside of `compile`: its calls are seen with the states that they meet."""
+    torch.manual_seed(0)
+
+    def step(m: Any, x: Tensor) -> Any:
+        m.h.copy_(torch.tanh(m.mixes(torch.cat([x, m.h], 1))))
+        return m.fc(m.h)
+
+    model = Keeps(step, {"h": torch.zeros(1, 64)}, mixes=linear(128, 64), fc=linear(64, 32)).eval()
+    sequences = [list(torch.randn(20, 64).split(1)) for _ in range(3)]
+    options = SparsityOptions(steps=2, points=1, batch=4, least_gain=0.0)
+    found = micronpu.sparsify(model, sequences, sequences[0][0], U85, sparsity=options)
+    layers = {layer.name: layer for layer in found.report.layers}
+    assert layers["mixes"].sparse and layers["mixes"].cycles_sparse < layers["mixes"].cycles_dense
+    assert found.report.rows == 12 and "keeps a state" in found.report.notes[0]
+    first, second = seen_calls(found.at(0).model, [[(x,) for x in sequences[0][:2]]])
+    assert torch.equal(second[0], sequences[0][1]) and not first[1].any()
+    assert torch.allclose(second[1], torch.tanh(model.mixes(torch.cat(first, 1))), atol=1e-5)
+    program = micronpu.compile(found.model, sequences[0][0], U85, calibration=sequences)
+    assert next(o.origin.module for o in program.report.operations if o.sparse) == "mixes"
+    both = micronpu.compile(model, sequences[0][0], U85, calibration=sequences, sparsity=options)
+    assert both.report.sparsity is not None and both.report.sparsity.point.layers == found.report.point.layers
+    assert both.report.agreement is not None and not both.report.agreement.reason
+    answers = [torch.as_tensor(both.run(sequences[0][0])) for _ in range(2)]
+    assert not torch.equal(*answers), "the state lives on"
 
 
 def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
