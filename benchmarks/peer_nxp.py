@@ -66,17 +66,12 @@ def main() -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--time-limit", type=float, default=900.0, metavar="SECONDS")
     options = parser.parse_args()
-    for model in options.models:
-        try:
-            row = measure(
-                model,
-                samples=options.samples,
-                channels_last=options.channels_last,
-                time_limit=options.time_limit,
-            )
-        except ChildError as error:
-            sys.exit(str(error))
-        print(json.dumps(row), flush=True)
+    given = {"samples": options.samples, "channels_last": options.channels_last, "time_limit": options.time_limit}
+    try:
+        for model in options.models:
+            print(json.dumps(measure(model, **given)), flush=True)
+    except ChildError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ Finish finish_of(
       bounds_of(activation_min, activation_max)};
 }
 
+int32_t offset_of(int64_t input_offset) {
+  require_range(input_offset, -127, 128, "input_offset");
+  return static_cast<int32_t>(input_offset);
+}
+
 struct Window {
   Pair kernel, stride, padding, dilation;
 };
@@ -54,8 +59,9 @@ int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t paddin
   return room / stride + 1;
 }
 
-Image output_image(const Image& in, const Window& window, int64_t channels) {
-  return {
+// The image that a convolution gives; `out` is made ready for it.
+Image prepared(const Image& in, const Window& window, int64_t channels, Layout layout, Tensor& out) {
+  const Image result{
       in.batch,
       output_size(
           in.height, window.kernel.vertical, window.stride.vertical, window.padding.vertical, window.dilation.vertical),
@@ -63,6 +69,8 @@ Image output_image(const Image& in, const Window& window, int64_t channels) {
           in.width, window.kernel.horizontal, window.stride.horizontal, window.padding.horizontal,
           window.dilation.horizontal),
       channels};
+  prepare_image(out, layout, result);
+  return result;
 }
 
 // Refuses less scratch memory than CMSIS-NN's kernel writes to on any core: what a core needs depends on its instruction
@@ -132,13 +140,11 @@ void Convolutions<layout>::plain(
         "the weight " + describe(weight) + " does not go with an input of " + std::to_string(in.channels) +
         " channels.");
   }
-  require_range(input_offset, -127, 128, "input_offset");
-  const int32_t offset = static_cast<int32_t>(input_offset);
+  const int32_t offset = offset_of(input_offset);
   const Finish finish =
       finish_of(bias, multipliers, shifts, outputs, output_offset, activation_min, activation_max);
   const Window window = window_of(weight, stride, padding, dilation);
-  const Image result = output_image(in, window, outputs);
-  prepare_image(out, layout, result);
+  const Image result = prepared(in, window, outputs, layout, out);
 
   const int64_t taps = window.kernel.vertical * window.kernel.horizontal;
   const int64_t length = taps * group_size;
@@ -185,13 +191,11 @@ void Convolutions<layout>::depthwise(
         "the weight " + describe(weight) + " does not go with an input of " + std::to_string(in.channels) +
         " channels and the depth multiplier " + std::to_string(depth_multiplier) + ".");
   }
-  require_range(input_offset, -127, 128, "input_offset");
-  const int32_t offset = static_cast<int32_t>(input_offset);
+  const int32_t offset = offset_of(input_offset);
   const Finish finish =
       finish_of(bias, multipliers, shifts, outputs, output_offset, activation_min, activation_max);
   const Window window = window_of(weight, stride, padding, dilation);
-  const Image result = output_image(in, window, outputs);
-  prepare_image(out, layout, result);
+  const Image result = prepared(in, window, outputs, layout, out);
 
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
@@ -239,7 +243,7 @@ void Convolutions<layout>::transposed(
         "the weight " + describe(weight) + " does not go with an input of " + std::to_string(in.channels) +
         " channels; groups are not possible.");
   }
-  require_range(input_offset, -127, 128, "input_offset");
+  const int32_t offset = offset_of(input_offset);
   const Window window = window_of(weight, stride, padding, dilation);
   if (window.dilation.vertical != 1 || window.dilation.horizontal != 1) {
     refuse("the dilation is not 1, but CMSIS-NN's transposed convolution ignores it.");
@@ -286,7 +290,7 @@ void Convolutions<layout>::transposed(
     }
     for (int64_t row = 0; row < in.height; ++row) {
       for (int64_t column = 0; column < in.width; ++column) {
-        widen(from, in.channels, static_cast<int32_t>(input_offset), numbers.data());
+        widen(from, in.channels, offset, numbers.data());
         from += in.channels;
         for (int64_t tap = 0; tap < taps; ++tap) {
           const int64_t y = row * window.stride.vertical - window.padding.vertical + tap / window.kernel.horizontal;

@@ -82,10 +82,7 @@ void Pools<layout>::average(
   const Pool pool = pool_of(input, kernel_size, stride, padding, ceil_mode, layout, out);
   std::vector<int32_t> sums(pool.in.channels);
   for_each_window(
-      pool,
-      input,
-      out,
-      [&] { std::fill(sums.begin(), sums.end(), 0); },
+      pool, input, out, [&] { std::fill(sums.begin(), sums.end(), 0); },
       [&](const int8_t* elements) {
         for (size_t i = 0; i < sums.size(); ++i) {
           sums[i] += elements[i];
@@ -122,10 +119,7 @@ void Pools<layout>::largest(
   const Pool pool = pool_of(input, kernel_size, stride, padding, ceil_mode, layout, out);
   std::vector<int8_t> largest(pool.in.channels);
   for_each_window(
-      pool,
-      input,
-      out,
-      [&] { std::fill(largest.begin(), largest.end(), INT8_MIN); },
+      pool, input, out, [&] { std::fill(largest.begin(), largest.end(), INT8_MIN); },
       [&](const int8_t* elements) {
         for (size_t i = 0; i < largest.size(); ++i) {
           largest[i] = std::max(largest[i], elements[i]);

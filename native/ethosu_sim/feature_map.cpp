@@ -88,6 +88,18 @@ void store(const T* values, int64_t elements, int64_t step, int64_t pitch, uint8
   }
 }
 
+// Calls visit(a number of the element's type).
+template <class Visit>
+void with_element(unsigned bytes, bool is_signed, Visit visit) {
+  const auto either = [&](auto without_sign, auto with_sign) { is_signed ? visit(with_sign) : visit(without_sign); };
+  switch (bytes) {
+    case 1: return either(uint8_t{}, int8_t{});
+    case 2: return either(uint16_t{}, int16_t{});
+    case 4: return either(uint32_t{}, int32_t{});
+    default: return either(uint64_t{}, int64_t{});
+  }
+}
+
 uint64_t checked(const FeatureMap& map, int64_t address) {
   if (address < 0) {
     invalid(std::string("the ") + map.name + " begins before its region, at byte " + std::to_string(address));
@@ -194,24 +206,12 @@ void read_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, i
     T* to = out + x * depth + c;
     // Whole pixels in a row are one run.
     const int64_t run = step == depth ? elements : step;
-    switch (map.element_bytes * 2 + (map.is_signed ? 1 : 0)) {
-      case 2:
-        return load<uint8_t>(from, elements, run, depth, map.zero_point, to);
-      case 3:
-        return load<int8_t>(from, elements, run, depth, map.zero_point, to);
-      case 4:
-        return load<uint16_t>(from, elements, run, depth, map.zero_point, to);
-      case 5:
-        return load<int16_t>(from, elements, run, depth, map.zero_point, to);
-      case 8:
-        return load<uint32_t>(from, elements, run, depth, map.zero_point, to);
-      case 9:
-        return load<int32_t>(from, elements, run, depth, map.zero_point, to);
-      case 17:
-        return load<int64_t>(from, elements, run, depth, map.zero_point, to);
-      default:
-        not_modelled(std::string("the ") + map.name + " has unsigned elements of 64 bits");
+    if (map.element_bytes == 8 && !map.is_signed) {
+      not_modelled(std::string("the ") + map.name + " has unsigned elements of 64 bits");
     }
+    with_element(map.element_bytes, map.is_signed, [&](auto element) {
+      load<decltype(element)>(from, elements, run, depth, map.zero_point, to);
+    });
   });
 }
 
@@ -222,16 +222,9 @@ void write_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, 
         memory.write(map.region, checked(map, address), static_cast<uint64_t>(elements) * map.element_bytes, map.name);
     const T* from = values + x * depth + c;
     const int64_t run = step == depth ? elements : step;
-    switch (map.element_bytes) {
-      case 1:
-        return store<uint8_t>(from, elements, run, depth, to);
-      case 2:
-        return store<uint16_t>(from, elements, run, depth, to);
-      case 4:
-        return store<uint32_t>(from, elements, run, depth, to);
-      default:
-        return store<uint64_t>(from, elements, run, depth, to);
-    }
+    with_element(map.element_bytes, map.is_signed, [&](auto element) {
+      store<decltype(element)>(from, elements, run, depth, to);
+    });
   });
 }
 

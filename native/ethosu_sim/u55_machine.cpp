@@ -226,25 +226,26 @@ int64_t sigmoid_entry(int64_t index) {
   return table[static_cast<size_t>(index)];
 }
 
+// The logistic function at the magnitude of `value`, whose last `bits` bits lie between two entries; beyond the table it
+// is `flat`.
+int64_t interpolated(int64_t value, int bits, int64_t flat) {
+  const int64_t magnitude = std::abs(value), high = magnitude >> bits, low = magnitude & ((1 << bits) - 1);
+  if (high >= 255) {
+    return flat;
+  }
+  const int64_t a = sigmoid_entry(high), b = sigmoid_entry(high + 1);
+  return (a << bits) + low * (b - a);
+}
+
 // Logistic function of value / (3 * 4096), 15 bits of fraction, as LiteRT's 16-bit reference computes it.
 int64_t sigmoid(int64_t value) {
-  const int64_t magnitude = std::abs(value), high = magnitude >> 9, low = magnitude & 0x1FF;
-  int64_t result = 0x7FFF << 10;
-  if (high < 255) {
-    const int64_t a = sigmoid_entry(high), b = sigmoid_entry(high + 1);
-    result = (a << 9) + low * (b - a);
-  }
+  const int64_t result = interpolated(value, 9, 0x7FFF << 10);
   return value >= 0 ? (result + (1 << 9)) >> 10 : ((1 << 25) - result + (1 << 9) - 1) >> 10;
 }
 
 // Hyperbolic tangent of value / (3 * 4096), 15 bits of fraction, through the logistic function of twice the value.
 int64_t tanh(int64_t value) {
-  const int64_t magnitude = std::abs(value), high = magnitude >> 8, low = magnitude & 0xFF;
-  int64_t result = 0xFFFF << 8;
-  if (high < 255) {
-    const int64_t a = sigmoid_entry(high), b = sigmoid_entry(high + 1);
-    result = (a << 8) + low * (b - a);
-  }
+  const int64_t result = interpolated(value, 8, 0xFFFF << 8);
   return value >= 0 ? (result - (1 << 23) + (1 << 7)) >> 8 : (-result + (1 << 23) + (1 << 7) - 1) >> 8;
 }
 

@@ -137,39 +137,15 @@ enum Cmd1 : unsigned {
 
 // POOL's parameter.
 enum PoolMode : uint32_t {
-  POOL_MAX = 0,
-  POOL_AVERAGE = 1,
-  POOL_REDUCE_SUM = 2,
-  POOL_SUM = 3,
-  POOL_NONE = 4,
-  POOL_MIN = 5,
-  POOL_ARGMAX_X = 6,
-  POOL_ARGMAX_Y = 7,
+  POOL_MAX = 0, POOL_AVERAGE, POOL_REDUCE_SUM, POOL_SUM, POOL_NONE, POOL_MIN, POOL_ARGMAX_X, POOL_ARGMAX_Y
 };
 
 // ELEMENTWISE's parameter.
 enum ElementwiseMode : uint32_t {
-  EW_MUL = 0,
-  EW_ADD = 1,
-  EW_SUB = 2,
-  EW_MIN = 3,
-  EW_MAX = 4,
-  EW_LRELU = 5,
-  EW_ABS = 6,
-  EW_CLZ = 7,
-  EW_SHR = 8,
-  EW_SHL = 9,
-  EW_LSR = 10,
-  EW_DIV = 11,
-  EW_CMP_EQ = 16,
-  EW_CMP_NE = 17,
-  EW_CMP_GE = 18,
-  EW_CMP_GT = 19,
-  EW_AND = 33,
-  EW_OR = 34,
-  EW_XOR = 35,
-  EW_NOT = 36,
-  EW_AND_NOT = 42,
+  EW_MUL = 0, EW_ADD, EW_SUB, EW_MIN, EW_MAX, EW_LRELU, EW_ABS, EW_CLZ, EW_SHR, EW_SHL, EW_LSR, EW_DIV,
+  EW_CMP_EQ = 16, EW_CMP_NE, EW_CMP_GE, EW_CMP_GT,
+  EW_AND = 33, EW_OR, EW_XOR, EW_NOT,
+  EW_AND_NOT = 42
 };
 
 // RESIZE's parameter.

@@ -102,42 +102,39 @@ def test_streams_of_vela_run(name: str) -> None:
     assert run(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "sentence"),
-    [
-        ("conv_INT8_1x1", lambda words: words.insert(0, 0x10D), "there is no command 0x10d on this NPU"),
-        ("conv_INT8_1x1", drop(STOP), "ends without NPU_OP_STOP"),
-        ("conv_INT8_1x1", drop(OFM_PRECISION), "NPU_SET_OFM_PRECISION was never set"),
-        ("conv_INT8_1x1", drop(SCALE_LENGTH, value=True), "NPU_SET_SCALE_LENGTH was never set"),
-        ("conv_INT8_1x1", set_value(SCALE_LENGTH, 16), "NPU_SET_SCALE_LENGTH is 16, but 40 channels need 400 bytes"),
-        ("conv_INT8_1x1", set_value(WEIGHT_LENGTH, 48), "weight"),
-        ("conv_INT8_1x1", set_value(IFM_BASE0, 1 << 20), "the IFM needs bytes 0x100000"),
-        ("conv_INT16_1x1", set_value(OFM_BASE0, 1), "NPU_SET_OFM_BASE0 is 0x1, not a multiple of 2"),
-        ("conv_INT8_1x1", set_all(IFM_REGION, 2), "nobody has written|which has"),
-        ("table", drop(DMA_WAIT), "a wait is missing between them"),
-        ("table", set_all(ACTIVATION, 4 | 3 << 5), "the table reads .* of the table memory"),
-        ("gather_INT8", set_all(DMA0_SIZE0, 40), "the list of indices"),
-        ("pools", set_all(BLOCKDEP, 7), "NPU_SET_BLOCKDEP = 7 lets job"),
-    ],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-def test_wrong_streams_are_refused(name: str, change: Change, sentence: str) -> None:
-    with pytest.raises(SimulationError, match=sentence):
-        run(name, change)
+REFUSED: list[tuple[str, Change, str]] = [
+    ("conv_INT8_1x1", lambda words: words.insert(0, 0x10D), "there is no command 0x10d on this NPU"),
+    ("conv_INT8_1x1", drop(STOP), "ends without NPU_OP_STOP"),
+    ("conv_INT8_1x1", drop(OFM_PRECISION), "NPU_SET_OFM_PRECISION was never set"),
+    ("conv_INT8_1x1", drop(SCALE_LENGTH, value=True), "NPU_SET_SCALE_LENGTH was never set"),
+    ("conv_INT8_1x1", set_value(SCALE_LENGTH, 16), "NPU_SET_SCALE_LENGTH is 16, but 40 channels need 400 bytes"),
+    ("conv_INT8_1x1", set_value(WEIGHT_LENGTH, 48), "weight"),
+    ("conv_INT8_1x1", set_value(IFM_BASE0, 1 << 20), "the IFM needs bytes 0x100000"),
+    ("conv_INT16_1x1", set_value(OFM_BASE0, 1), "NPU_SET_OFM_BASE0 is 0x1, not a multiple of 2"),
+    ("conv_INT8_1x1", set_all(IFM_REGION, 2), "nobody has written|which has"),
+    ("table", drop(DMA_WAIT), "a wait is missing between them"),
+    ("table", set_all(ACTIVATION, 4 | 3 << 5), "the table reads .* of the table memory"),
+    ("gather_INT8", set_all(DMA0_SIZE0, 40), "the list of indices"),
+    ("pools", set_all(BLOCKDEP, 7), "NPU_SET_BLOCKDEP = 7 lets job"),
+]
+NOT_MODELLED: list[tuple[str, Change, str]] = [
+    ("conv_INT8_1x1", set_all(IFM_PRECISION, 0x4001), "NPU_SET_IFM_PRECISION is 0x4001: tiles of 3x1"),
+    ("conv_INT8_1x1", set_all(OFM_PRECISION, 0x101), "NPU_SET_OFM_PRECISION is 0x101: one scale for all channels"),
+    ("table", set_all(ACTIVATION, 2), "NPU_SET_ACTIVATION is 0x2: its function is unknown"),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "sentence"),
-    [
-        ("conv_INT8_1x1", set_all(IFM_PRECISION, 0x4001), "NPU_SET_IFM_PRECISION is 0x4001: tiles of 3x1"),
-        ("conv_INT8_1x1", set_all(OFM_PRECISION, 0x101), "NPU_SET_OFM_PRECISION is 0x101: one scale for all channels"),
-        ("table", set_all(ACTIVATION, 2), "NPU_SET_ACTIVATION is 0x2: its function is unknown"),
-    ],
+    ("error", "name", "change", "sentence"),
+    [(SimulationError, *row) for row in REFUSED] + [(NotModelledError, *row) for row in NOT_MODELLED],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_what_is_not_modelled_is_named(name: str, change: Change, sentence: str) -> None:
-    with pytest.raises(NotModelledError, match=sentence):
+def test_wrong_streams_are_refused_with_a_sentence(
+    error: type[SimulationError], name: str, change: Change, sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence) as caught:
         run(name, change)
+    assert type(caught.value) is error
 
 
 def test_a_stream_for_another_size_is_refused() -> None:

@@ -18,6 +18,9 @@ from rich.text import Text
 from micronpu.errors import MicroNpuError
 from micronpu.progress import STEPS
 
+DIFFERENT = 1
+"""Exit code of a comparison that finds a difference."""
+
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal, so that tables are whole in a file or a log."""
 

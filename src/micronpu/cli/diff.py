@@ -14,9 +14,6 @@ from micronpu.files import check_writable, read_file
 if TYPE_CHECKING:
     from micronpu.report.difference import Difference
 
-DIFFERENT = 1
-"""Exit code where something changed."""
-
 
 @console.guarded
 def diff(
@@ -60,7 +57,7 @@ def diff(
         write_difference(found, report_html)
         console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if found.is_any:
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(console.DIFFERENT)
 
 
 def _of_programs(before: Path, after: Path) -> Difference:

@@ -15,9 +15,6 @@ from micronpu.files import read_file
 if TYPE_CHECKING:
     from micronpu.runtime.disassembly import Disassembly
 
-DIFFERENT = 1
-"""Exit code of `--diff` where the programs differ."""
-
 
 @console.guarded
 def disassemble(
@@ -58,7 +55,7 @@ def disassemble(
         for line in lines:
             out.print(Text(line), soft_wrap=True)
         if lines:
-            raise typer.Exit(DIFFERENT)
+            raise typer.Exit(console.DIFFERENT)
         return
     if json:
         import json as json_module

@@ -65,12 +65,16 @@ class Walk:
 
     Attributes:
         producer: the node that computes a tensor, for tensors that are computed before the visited node.
+        users: the nodes that read a tensor, as the graph was before the walk.
+        outputs: what the graph returned before the walk.
         changed: whether anything was inserted or replaced; a pass that changes a node itself sets it, too.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.producer: dict[Tensor, Node] = {}
+        self.users = graph.users()
+        self.outputs = set(graph.outputs)
         self.changed = False
         self._nodes: list[Node] = []
         self._instead: dict[Tensor, Tensor] = {}
@@ -83,6 +87,10 @@ class Walk:
             self._append(node)
         self.graph.nodes = self._nodes
         self.graph.outputs = [self._instead.get(t, t) for t in self.graph.outputs]
+
+    def read_once(self, tensor: Tensor) -> bool:
+        """Whether one operand of one node is all that reads a tensor; what the graph returns is read by others."""
+        return len(self.users.get(tensor, [])) == 1 and tensor not in self.outputs
 
     def insert(self, node: Node) -> Tensor:
         """Puts a node in front of the visited one; returns its result."""

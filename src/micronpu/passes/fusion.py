@@ -32,7 +32,6 @@ class ActivationBeforeConcat(Pass):
     name = "activation_before_concat"
 
     def run(self, graph: Graph) -> bool:
-        users, outputs = graph.users(), set(graph.outputs)
         walk = Walk(graph)
         for node in walk:
             concat = walk.producer.get(node.inputs[0])
@@ -42,14 +41,13 @@ class ActivationBeforeConcat(Pass):
                 or node.inputs[0].type != node.output.type
                 or concat is None
                 or not isinstance(concat.op, Concat)
-                or len(users[concat.output]) != 1
-                or concat.output in outputs
+                or not walk.read_once(concat.output)
             ):
                 continue
             activations = [self._activation(walk.producer.get(t)) for t in concat.inputs]
             clamped = [a is node.op.kind for a in activations]
             fuse = [
-                a is Activation.NONE and users[t] == [concat] and t not in outputs
+                a is Activation.NONE and walk.users.get(t) == [concat] and t not in walk.outputs
                 for t, a in zip(concat.inputs, activations, strict=True)
             ]
             if not any(fuse) or sum(not (c or f) for c, f in zip(clamped, fuse, strict=True)) > 1:
@@ -80,7 +78,6 @@ class FuseActivations(Pass):
     name = "fuse_activations"
 
     def run(self, graph: Graph) -> bool:
-        users, outputs = graph.users(), set(graph.outputs)
         walk = Walk(graph)
         for node in walk:
             first = walk.producer.get(node.inputs[0])
@@ -91,8 +88,7 @@ class FuseActivations(Pass):
                 isinstance(op, _FUSING)
                 and op.activation is Activation.NONE
                 and node.inputs[0].type == node.output.type
-                and len(users[first.output]) == 1
-                and first.output not in outputs
+                and walk.read_once(first.output)
             ):
                 first.op = replace(op, activation=node.op.kind)
                 first.origin = first.origin.joined(node.origin).through(self.name)

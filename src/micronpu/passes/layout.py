@@ -57,15 +57,14 @@ class SinkTransposes(Pass):
 
     def run(self, graph: Graph) -> bool:
         existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
-        users, outputs = graph.users(), set(graph.outputs)
         walk = Walk(graph)
         for node in walk:
             if isinstance(node.op, Transpose):
                 continue
-            for permutation, alone in _permutations(node, walk, users, outputs).items():
+            for permutation, alone in _permutations(node, walk).items():
                 moved = node.op.permuted(permutation, node.output.type) if self.moves(permutation) else None
                 # A transpose that others read stays where it is, so that one more had better vanish or move little.
-                if moved is None or not (alone or meets(node.output, inverse(permutation), users) or _shrinks(node)):
+                if moved is None or not (alone or meets(node.output, inverse(permutation), walk) or _shrinks(node)):
                     continue
                 if self._sink(node, permutation, moved, existing, walk):
                     break
@@ -114,9 +113,7 @@ def _shrinks(node: Node) -> bool:
     return node.output.type.size * 8 <= max(t.type.size for t in node.inputs)
 
 
-def _permutations(
-    node: Node, walk: Walk, users: dict[Tensor, list[Node]], outputs: set[Tensor]
-) -> dict[Permutation, bool]:
+def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
     """Permutations by which operands are transposed that could move behind the operator; whether it alone reads one.
 
     With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
@@ -127,7 +124,7 @@ def _permutations(
         if first is not None and isinstance(first.op, Transpose):
             permutation = first.op.permutation
             if len(node.inputs) == 1 or len(permutation) == node.output.type.rank:
-                alone = tensor not in outputs and all(user is node for user in users[tensor])
+                alone = tensor not in walk.outputs and all(user is node for user in walk.users[tensor])
                 found[permutation] = found.get(permutation, False) or alone
     return found
 
@@ -147,11 +144,11 @@ def _leads_back(permutation: Permutation) -> bool:
     return permutation > inverse(permutation)
 
 
-def meets(tensor: Tensor, wanted: Permutation, users: dict[Tensor, list[Node]]) -> bool:
+def meets(tensor: Tensor, wanted: Permutation, walk: Walk) -> bool:
     """Whether a transpose by ``wanted`` reads the tensor, directly or behind operators that transposes pass through."""
     seen, queue = {tensor}, [tensor]
     while queue and len(seen) < _FURTHEST:
-        for reader in users.get(queue.pop(), []):
+        for reader in walk.users.get(queue.pop(), []):
             if isinstance(reader.op, Transpose):
                 if reader.op.permutation == wanted:
                     return True
@@ -192,7 +189,6 @@ class LiftTransposes(Pass):
     name = "lift_transposes"
 
     def run(self, graph: Graph) -> bool:
-        users, outputs = graph.users(), set(graph.outputs)
         existing = {(n.inputs[0], n.op.permutation) for n in graph.nodes if isinstance(n.op, Transpose)}
         walk = Walk(graph)
         for node in walk:
@@ -202,7 +198,7 @@ class LiftTransposes(Pass):
             passed: list[tuple[Node, Op]] = []
             x = top = node.inputs[0]
             height = 0  # how many of them it pays to pass
-            while (found := self._through(x, permutation, walk, users, outputs)) is not None:
+            while (found := self._through(x, permutation, walk)) is not None:
                 passed.append(found)
                 x = found[0].inputs[0]
                 if (x, permutation) in existing or x.type.size <= top.type.size:
@@ -218,12 +214,10 @@ class LiftTransposes(Pass):
         return walk.changed
 
     @staticmethod
-    def _through(
-        x: Tensor, permutation: Permutation, walk: Walk, users: dict[Tensor, list[Node]], outputs: set[Tensor]
-    ) -> tuple[Node, Op] | None:
+    def _through(x: Tensor, permutation: Permutation, walk: Walk) -> tuple[Node, Op] | None:
         """The operator that computes x for one reader alone, and what it is in front of which the transpose stands."""
         first, back = walk.producer.get(x), inverse(permutation)
-        if first is None or x in outputs or len(users[x]) != 1 or first.inputs[0].is_constant:
+        if first is None or not walk.read_once(x) or first.inputs[0].is_constant:
             return None
         if not all(t.is_constant for t in first.inputs[1:]) or first.inputs[0].type.rank != x.type.rank:
             return None
@@ -262,18 +256,17 @@ class FoldTransposeIntoLinear(Pass):
     name = "fold_transpose_into_linear"
 
     def run(self, graph: Graph) -> bool:
-        users, outputs = graph.users(), set(graph.outputs)
         walk = Walk(graph)
         for reshape in walk:
             transpose = walk.producer.get(reshape.inputs[0])
             if not isinstance(reshape.op, Reshape) or transpose is None or not isinstance(transpose.op, Transpose):
                 continue
             before, order = transpose.output.shape, inverse(transpose.op.permutation)
-            readers = users.get(reshape.output, [])
+            readers = walk.users.get(reshape.output, [])
             if (
                 order[0] != 0
                 or reshape.output.shape != (before[0], reshape.output.type.size // before[0])
-                or reshape.output in outputs
+                or reshape.output in walk.outputs
                 or not all(isinstance(n.op, FullyConnected) and n.inputs[1].is_constant for n in readers)
             ):
                 continue

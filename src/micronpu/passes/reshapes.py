@@ -73,15 +73,14 @@ class SinkThroughReshapes(Pass):
     name = "sink_through_reshapes"
 
     def run(self, graph: Graph) -> bool:
-        users = graph.users()
         walk = Walk(graph)
         for node in walk:
             first = walk.producer.get(node.inputs[0]) if isinstance(node.op, Reshape) else None
             if first is not None and isinstance(first.op, Transpose):
-                self._sink(node, first, users, walk)
+                self._sink(node, first, walk)
         return walk.changed
 
-    def _sink(self, node: Node, first: Node, users: dict[Tensor, list[Node]], walk: Walk) -> None:
+    def _sink(self, node: Node, first: Node, walk: Walk) -> None:
         assert isinstance(first.op, Transpose)
         permutation, x = first.op.permutation, first.inputs[0]
         found = blocks(first.output.shape, node.output.shape)
@@ -93,7 +92,7 @@ class SinkThroughReshapes(Pass):
         after = [axis for number in order for axis in found[number].after]
         outer = inverse(tuple(after))
         if inner != sorted(inner):
-            if outer == tuple(range(len(outer))) or not meets(node.output, inverse(outer), users):
+            if outer == tuple(range(len(outer))) or not meets(node.output, inverse(outer), walk):
                 return
             # Axes of size 1 belong to no block; they stand first.
             units = [axis for axis in range(x.type.rank) if axis not in inner]
@@ -130,32 +129,31 @@ class HoistTransposes(Pass):
     name = "hoist_transposes"
 
     def run(self, graph: Graph) -> bool:
-        users, outputs = graph.users(), set(graph.outputs)
         hoisted: dict[Tensor, Tensor] = {}
         walk = Walk(graph)
         for node in walk:
             x = node.inputs[0]
             if not isinstance(node.op, Slice):
                 continue
-            readers = users.get(x, [])
-            permutation = self._common(readers, users, outputs)
+            readers = walk.users.get(x, [])
+            permutation = self._common(readers, walk)
             if permutation is None or (sum(n.output.type.size for n in readers) < x.type.size and x not in hoisted):
                 continue
             if x not in hoisted:
                 hoisted[x] = walk.insert(self.make(Transpose(permutation), [x], node.origin))
             op = Slice(*(tuple(side[axis] for axis in permutation) for side in (node.op.begin, node.op.size)))
             part = walk.insert(self.make(op, [hoisted[x]], node.origin))
-            for transpose in users[node.output]:
+            for transpose in walk.users[node.output]:
                 walk.replace(transpose.output, part)
         if walk.changed:
             graph.remove_dead()
         return walk.changed
 
     @staticmethod
-    def _common(readers: list[Node], users: dict[Tensor, list[Node]], outputs: set[Tensor]) -> Permutation | None:
+    def _common(readers: list[Node], walk: Walk) -> Permutation | None:
         """The permutation by which every slice among the readers is transposed, if they are all slices."""
-        behind = [user for reader in readers for user in users.get(reader.output, [])]
+        behind = [user for reader in readers for user in walk.users.get(reader.output, [])]
         permutations = {n.op.permutation if isinstance(n.op, Transpose) else None for n in behind}
-        if not all(isinstance(n.op, Slice) and users.get(n.output) for n in readers) or len(permutations) != 1:
+        if not all(isinstance(n.op, Slice) and walk.users.get(n.output) for n in readers) or len(permutations) != 1:
             return None
-        return None if any(n.output in outputs for n in (*readers, *behind)) else permutations.pop()
+        return None if any(n.output in walk.outputs for n in (*readers, *behind)) else permutations.pop()

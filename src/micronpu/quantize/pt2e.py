@@ -83,17 +83,11 @@ def hand_over(model: GraphModule) -> None:
 def _spec(spec: Any) -> Any:
     if isinstance(spec, SharedQuantizationSpec):
         return quantizer.SharedQuantizationSpec(spec.edge_or_node)
-    if isinstance(spec, FixedQParamsQuantizationSpec):
-        return quantizer.FixedQParamsQuantizationSpec(
-            dtype=spec.dtype,
-            scale=spec.scale,
-            zero_point=spec.zero_point,
-            quant_min=spec.quant_min,
-            quant_max=spec.quant_max,
-            qscheme=spec.qscheme,
-        )
-    if not isinstance(spec, QuantizationSpec):
+    if not isinstance(spec, FixedQParamsQuantizationSpec | QuantizationSpec):
         return spec
+    grid = {name: getattr(spec, name) for name in ("dtype", "quant_min", "quant_max", "qscheme")}
+    if isinstance(spec, FixedQParamsQuantizationSpec):
+        return quantizer.FixedQParamsQuantizationSpec(**grid, scale=spec.scale, zero_point=spec.zero_point)
     kind, options = _OBSERVERS[spec.observer], dict(spec.options)
     made = (
         FakeQuantize.with_args(observer=kind, eps=spec.eps, **options)
@@ -101,11 +95,5 @@ def _spec(spec: Any) -> Any:
         else kind.with_args(eps=spec.eps, **options)
     )
     return quantizer.QuantizationSpec(
-        dtype=spec.dtype,
-        quant_min=spec.quant_min,
-        quant_max=spec.quant_max,
-        qscheme=spec.qscheme,
-        ch_axis=spec.ch_axis,
-        is_dynamic=spec.is_dynamic,
-        observer_or_fake_quant_ctr=made,
+        **grid, ch_axis=spec.ch_axis, is_dynamic=spec.is_dynamic, observer_or_fake_quant_ctr=made
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 import torch
 from tests.cases import SAMPLES, Array, Case, all_cases, case, i8
 from tests.runtime import neutron_programs as programs
+from torch import fx
 
 from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
 from micronpu.ops.softmax import Softmax
-from micronpu.partition.lower import lower
+from micronpu.partition.direct import program_of
 from micronpu.partition.outline import DelegateCall
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
@@ -86,21 +88,15 @@ def union(graphs: Sequence[Graph]) -> Graph:
     )
 
 
-class Caller(torch.nn.Module):
-    """Calls one delegate and nothing else."""
-
-    def __init__(self, call: torch.nn.Module) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(self.call(*inputs))
-
-
 def finished(compiled: NeutronPartition, inputs: tuple[torch.Tensor, ...], outputs: list[torch.Tensor]) -> bytes:
     """The `.pte` of a program that is one partition, made as `micronpu.compile` makes it."""
-    call = DelegateCall("NeutronBackend", compiled, [], inputs, outputs)
-    return bytes(lower(Caller(call), inputs).buffer)
+    graph, root = fx.Graph(), torch.nn.Module()
+    root.call = DelegateCall("NeutronBackend", compiled, [], inputs, outputs)
+    called = graph.call_module("call", tuple(graph.placeholder(f"x{i}") for i in range(len(inputs))))
+    graph.output(tuple(graph.call_function(operator.getitem, (called, i)) for i in range(len(outputs))))
+    written = program_of(fx.GraphModule(root, graph), inputs)
+    assert written is not None
+    return written
 
 
 @pytest.mark.parametrize(("rows", "core_converts"), PROGRAMS)

@@ -239,51 +239,47 @@ def test_a_file_that_is_no_text(tmp_path):
         load_chip(path)
 
 
+NO_TYPE = "which is not of the expected type."
+BROKEN = {
+    'name = "toy"\n': {
+        "name = \n": "The chip file toy.toml is not valid TOML: ",
+        "": "The chip file toy.toml has no `name`. Try: add `name = ...` beside `title`,",
+        "name = 3\n": f"`name` in the chip file toy.toml is 3, {NO_TYPE}",
+    },
+    "macs = 4": {
+        "macs = true": f"`macs` in the chip file toy.toml is True, {NO_TYPE}",
+        "macs = 4.5": f"`macs` in the chip file toy.toml is 4.5, {NO_TYPE}",
+        "macs = 0": "`macs` in the chip file toy.toml is 0; it must be positive.",
+        "macs = 4\nmac = 3": "The npu in the chip file toy.toml has the field `mac`, which there is not.",
+    },
+    "clock_mhz = 48": {
+        f"clock_mhz = {number}": f"`clock_mhz` in the chip file toy.toml is {number}; it must be positive."
+        for number in (-1, "nan", "inf")
+    },
+    "bytes = 1024": {
+        "bytes = 1024\nbandwidth = 0": "`bandwidth` in the chip file toy.toml is 0; it must be positive.",
+        "bytes = 1024\nbandwidth = true": f"`bandwidth` in the chip file toy.toml is True, {NO_TYPE}",
+        "bytes = 1024\nbandwidth = '4 GB/s'": f"`bandwidth` in the chip file toy.toml is '4 GB/s', {NO_TYPE}",
+        "bytes = 1024\nbandwith = 4e9": "The memory sram in the chip file toy.toml has the field `bandwith`",
+        'bytes = "1 KB"': f"`bytes` in the chip file toy.toml is '1 KB', {NO_TYPE}",
+    },
+    '["toy"]': {
+        '"toy"': f"`aliases` in the chip file toy.toml is 'toy', {NO_TYPE}",
+        "[1]": "`aliases` in the chip file toy.toml is [1]; it is a list of filled strings.",
+    },
+    'aliases = ["toy"]': {
+        'leftovers = "float"': "`leftovers` of the target toy-neutron in the chip file toy.toml is 'float'."
+    },
+    "[core]": {"[cores]": "The chip file toy.toml has no `core`."},
+    "[[memory]]": {"[memory]": "`memory` in the chip file toy.toml is {'name': 'sram', 'bytes': 1024}, which is"},
+    "[[target]]": {"[target]": "`target` in the chip file toy.toml is {'name': 'toy-neutron', "},
+}
+"""What a file is told in which a text is replaced by another."""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
-    [
-        ('name = "toy"\n', "name = \n", "The chip file toy.toml is not valid TOML: "),
-        ('name = "toy"\n', "", "The chip file toy.toml has no `name`. Try: add `name = ...` beside `title`,"),
-        ('name = "toy"\n', "name = 3\n", "`name` in the chip file toy.toml is 3, which is not of the expected type."),
-        ("macs = 4", "macs = true", "`macs` in the chip file toy.toml is True, which is not of the expected type."),
-        ("macs = 4", "macs = 4.5", "`macs` in the chip file toy.toml is 4.5, which is not of the expected type."),
-        ("macs = 4", "macs = 0", "`macs` in the chip file toy.toml is 0; it must be positive."),
-        ("clock_mhz = 48", "clock_mhz = -1", "`clock_mhz` in the chip file toy.toml is -1; it must be positive."),
-        ("clock_mhz = 48", "clock_mhz = nan", "`clock_mhz` in the chip file toy.toml is nan; it must be positive."),
-        ("clock_mhz = 48", "clock_mhz = inf", "`clock_mhz` in the chip file toy.toml is inf; it must be positive."),
-        ("[core]", "[cores]", "The chip file toy.toml has no `core`."),
-        (
-            "bytes = 1024",
-            "bytes = 1024\nbandwidth = 0",
-            "`bandwidth` in the chip file toy.toml is 0; it must be positive.",
-        ),
-        (
-            "bytes = 1024",
-            "bytes = 1024\nbandwidth = true",
-            "`bandwidth` in the chip file toy.toml is True, which is not",
-        ),
-        (
-            "bytes = 1024",
-            "bytes = 1024\nbandwidth = '4 GB/s'",
-            "`bandwidth` in the chip file toy.toml is '4 GB/s', which",
-        ),
-        (
-            "bytes = 1024",
-            "bytes = 1024\nbandwith = 4e9",
-            "The memory sram in the chip file toy.toml has the field `bandwith`",
-        ),
-        ("bytes = 1024", 'bytes = "1 KB"', "`bytes` in the chip file toy.toml is '1 KB', which is not of the expected"),
-        ("[[memory]]", "[memory]", "`memory` in the chip file toy.toml is {'name': 'sram', 'bytes': 1024}, which is"),
-        ("[[target]]", "[target]", "`target` in the chip file toy.toml is {'name': 'toy-neutron', "),
-        ('["toy"]', '"toy"', "`aliases` in the chip file toy.toml is 'toy', which is not of the expected type."),
-        (
-            'aliases = ["toy"]',
-            'leftovers = "float"',
-            "`leftovers` of the target toy-neutron in the chip file toy.toml is 'float'.",
-        ),
-        ("macs = 4", "macs = 4\nmac = 3", "The npu in the chip file toy.toml has the field `mac`, which there is not."),
-        ('["toy"]', "[1]", "`aliases` in the chip file toy.toml is [1]; it is a list of filled strings."),
-    ],
+    [(old, new, sentence) for old, changes in BROKEN.items() for new, sentence in changes.items()],
 )
 def test_what_a_broken_file_is_told(old: str, new: str, sentence: str):
     with pytest.raises(OptionError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -37,47 +38,51 @@ def test_a_legal_graph_passes(stage):
     verify(legal(), stage)
 
 
-def test_constant_input():
-    graph = legal()
+def constant_input(graph: Graph) -> None:
     graph.inputs[1].data = np.zeros(3, np.int8)
-    refused(graph, "Graph input z is a constant.")
 
 
-def test_input_twice():
-    graph = legal()
+def input_twice(graph: Graph) -> None:
     graph.inputs.append(graph.inputs[0])
-    refused(graph, "x is an input of the graph twice.")
 
 
-def test_wrong_order():
-    graph = legal()
+def wrong_order(graph: Graph) -> None:
     graph.nodes.reverse()
-    refused(graph, "before it is computed")
 
 
-def test_unknown_operand():
-    graph = legal()
+def unknown_operand(graph: Graph) -> None:
     graph.nodes[0].inputs = [Tensor("stray", i8(2, 3))]
-    refused(graph, "reads %stray before it is computed.")
 
 
-def test_computed_twice():
-    graph = legal()
+def computed_twice(graph: Graph) -> None:
     graph.nodes.append(graph.nodes[0])
-    refused(graph, "which exists already")
 
 
-def test_input_computed():
-    graph = legal()
+def input_computed(graph: Graph) -> None:
     graph.nodes[0].outputs = [graph.inputs[0]]
     graph.inputs[0].type = i8(2, 3, scale=0.1)
-    refused(graph, "computes %x, which exists already")
 
 
-def test_output_never_computed():
-    graph = legal()
+def output_never_computed(graph: Graph) -> None:
     graph.outputs = [Tensor("y", i8(2, 3))]
-    refused(graph, "Graph output %y is never computed.")
+
+
+WRONG: dict[Callable[[Graph], None], str] = {
+    constant_input: "Graph input z is a constant.",
+    input_twice: "x is an input of the graph twice.",
+    wrong_order: "before it is computed",
+    unknown_operand: "reads %stray before it is computed.",
+    computed_twice: "which exists already",
+    input_computed: "computes %x, which exists already",
+    output_never_computed: "Graph output %y is never computed.",
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), WRONG.items(), ids=[spoil.__name__ for spoil in WRONG])
+def test_a_wrong_graph_is_named(spoil: Callable[[Graph], None], message: str):
+    graph = legal()
+    spoil(graph)
+    refused(graph, message)
 
 
 @pytest.mark.parametrize(

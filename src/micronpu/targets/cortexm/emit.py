@@ -330,41 +330,25 @@ def _softmax(emit: Emitter, node: Node) -> fx.Node:
 # ---------------------------------------------------------------- windows
 
 
-def _window(op: MaxPool2d | AvgPool2d) -> tuple[list[int], list[int], list[int]]:
-    """Kernel, stride and padding of a pool."""
-    return list(op.kernel), list(op.stride), [op.padding.top, op.padding.left]
+def _pooled(emit: Emitter, node: Node) -> list[Any]:
+    """Operand, kernel, stride and padding of a pool, as both kernels take them."""
+    op = node.op
+    assert isinstance(op, MaxPool2d | AvgPool2d)
+    return [emit.value(node.inputs[0]), list(op.kernel), list(op.stride), [op.padding.top, op.padding.left]]
 
 
 @_lowers(MaxPool2d)
 def _max_pool(emit: Emitter, node: Node) -> fx.Node:
-    op, (x,) = node.op, node.inputs
-    assert isinstance(op, MaxPool2d)
-    return emit.call(
-        _cortex_m.quantized_max_pool2d_nhwc.default,
-        emit.value(x),
-        *_window(op),
-        [1, 1],
-        False,
-        x.type.zero_point,
-        x.type.zero_point,
-        -128,
-        127,
-    )
+    zero = node.inputs[0].type.zero_point
+    kernel = _cortex_m.quantized_max_pool2d_nhwc.default
+    return emit.call(kernel, *_pooled(emit, node), [1, 1], False, zero, zero, -128, 127)
 
 
 @_lowers(AvgPool2d)
 def _average_pool(emit: Emitter, node: Node) -> fx.Node:
-    op, (x,) = node.op, node.inputs
-    assert isinstance(op, AvgPool2d)
-    return emit.call(
-        _cortex_m.quantized_avg_pool2d_nhwc.default,
-        emit.value(x),
-        *_window(op),
-        False,
-        x.type.zero_point,
-        *quantize_multiplier(x.type.scale),
-        emit.scratch(scratch.average_pool_bytes(node, emit.core)),
-    )
+    zero, scale = node.inputs[0].type.zero_point, quantize_multiplier(node.inputs[0].type.scale)
+    kernel, size = _cortex_m.quantized_avg_pool2d_nhwc.default, scratch.average_pool_bytes(node, emit.core)
+    return emit.call(kernel, *_pooled(emit, node), False, zero, *scale, emit.scratch(size))
 
 
 @_lowers(Amax, Amin)
