@@ -17,6 +17,7 @@ from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.exir import EdgeCompileConfig, to_edge
 from tests import cortexm_rows as cases
 from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
+from tests.runtime.kernel_programs import program_of_calls
 
 from micronpu.errors import ModelError, PayloadError
 from micronpu.runtime import HostProgram
@@ -27,53 +28,27 @@ from micronpu.targets.cortexm.reference import REFERENCES
 ROWS = cases.rows()
 
 
-def call(operator: str, arguments: tuple[Any, ...], tensors: Iterator[torch.Tensor]) -> torch.Tensor:
-    """The operator, with the next of `tensors` for each tensor among the arguments."""
-    return getattr(torch.ops.cortex_m, operator)(
-        *[next(tensors) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-    )
+def tensors_of(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The inputs of a program with these arguments."""
+    return tuple(argument for argument in arguments if isinstance(argument, torch.Tensor))
 
 
-def compiled(
-    module: torch.nn.Module, arguments: tuple[Any, ...], **export: Any
-) -> tuple[HostProgram, tuple[torch.Tensor, ...]]:
-    """A program, and its inputs: the tensors among the arguments."""
-    inputs = tuple(argument for argument in arguments if isinstance(argument, torch.Tensor))
-    exported = torch.export.export(module, inputs, **export)
-    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-    return HostProgram(bytes(edge.to_executorch().buffer)), inputs
-
-
-def program_of(
-    operator: str, arguments: tuple[Any, ...], **export: Any
-) -> tuple[HostProgram, tuple[torch.Tensor, ...]]:
+def program_of(operator: str, arguments: tuple[Any, ...]) -> HostProgram:
     """A program of one call."""
-
-    class Call(torch.nn.Module):
-        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-            return call(operator, arguments, iter(tensors))
-
-    return compiled(Call(), arguments, **export)
+    return HostProgram(program_of_calls([(operator, arguments)]))
 
 
 def run(operator: str, arguments: tuple[Any, ...]) -> torch.Tensor:
-    program, inputs = program_of(operator, arguments)
-    (y,) = program.run(*inputs)
+    (y,) = program_of(operator, arguments).run(*tensors_of(arguments))
     return y
 
 
 @functools.cache
 def outputs(operator: str) -> dict[Row, torch.Tensor]:
-    """Of all rows of an operator: one program that calls it as often, since the export takes most of the time."""
+    """Of all rows of an operator, by one program that calls it as often."""
     rows = [row for row in ROWS if row.operator == operator]
-
-    class Calls(torch.nn.Module):
-        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given = iter(tensors)
-            return tuple(call(operator, row.arguments, given) for row in rows)
-
-    program, inputs = compiled(Calls(), tuple(argument for row in rows for argument in row.arguments))
-    return dict(zip(rows, program.run(*inputs), strict=True))
+    with HostProgram(program_of_calls([(operator, row.arguments) for row in rows])) as program:
+        return dict(zip(rows, program.run(*(t for row in rows for t in tensors_of(row.arguments))), strict=True))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
@@ -166,14 +141,26 @@ def test_kernels_of_others_stay() -> None:
 # ---------------------------------------------------------------- shapes that change
 
 
+def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any) -> bytes:
+    """The module through ExecuTorch's compiler."""
+    program = torch.export.export(module, inputs, **options)
+    edge = to_edge(program, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return bytes(edge.to_executorch().buffer)
+
+
 def test_batch_may_change() -> None:
     weights, x = int8(9, 31), int8(8, 31)
     arguments = (x, weights, bias(9), None, 3, 0, 1, [1518500250], [-9], 127, -128)
     batch = torch.export.Dim("batch", min=1, max=8)
-    program, _ = program_of("quantized_linear", arguments, dynamic_shapes=(({0: batch}, None, None),))
+
+    class Linear(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.ops.cortex_m.quantized_linear(x, w, b, *arguments[3:])
+
+    program = HostProgram(exported(Linear(), tensors_of(arguments), dynamic_shapes=({0: batch}, None, None)))
     for rows in (8, 3, 1, 5):
         given = (int8(rows, 31, seed=rows), *arguments[1:])
-        (y,) = program.run(*[argument for argument in given if isinstance(argument, torch.Tensor)])
+        (y,) = program.run(*tensors_of(given))
         assert torch.equal(y, call_reference("quantized_linear", given))
 
 
@@ -405,7 +392,7 @@ def test_wrong_arguments_are_a_sentence(operator: str, arguments: tuple[Any, ...
 
 def test_a_refusal_leaves_the_program_usable() -> None:
     arguments = (int8(1, 512), -1, 0, -128, *cases.softmax_arguments(0.1))
-    program, (x,) = program_of("softmax", arguments)
+    program, x = program_of("softmax", arguments), arguments[0]
     with pytest.raises(PayloadError, match="sum up to 512 or more"):
         program.run(torch.zeros_like(x))
     (y,) = program.run(x)
@@ -415,7 +402,7 @@ def test_a_refusal_leaves_the_program_usable() -> None:
 
 
 def test_contiguous_input_of_a_channels_last_program_is_refused() -> None:
-    program, inputs = program_of("quantized_conv2d", CONVOLUTION)
+    program, inputs = program_of("quantized_conv2d", CONVOLUTION), tensors_of(CONVOLUTION)
     with pytest.raises(ModelError, match=r"another memory layout than the program, .* compiled for channels-last"):
         program.run(X.contiguous(), *inputs[1:])
 
@@ -435,10 +422,7 @@ def convolution_pte() -> bytes:
             rest = [getattr(self, f"x{number}", argument) for number, argument in enumerate(CONVOLUTION)]
             return torch.ops.cortex_m.quantized_conv2d(x, *rest[1:])
 
-    edge = to_edge(
-        torch.export.export(Call(), (CONVOLUTION[0],)), compile_config=EdgeCompileConfig(_check_ir_validity=False)
-    )
-    return bytes(edge.to_executorch().buffer)
+    return exported(Call(), (CONVOLUTION[0],))
 
 
 def damaged_runs(change: Any) -> Iterator[str]:
