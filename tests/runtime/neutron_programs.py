@@ -163,31 +163,8 @@ def pte(blob: bytes, inputs: tuple, outputs: tuple, delegate: str = "NeutronBack
         outputs: tensors whose shape, type and memory format the delegate's outputs have.
         inline: keep the payload in the flatbuffer; the program then has no segments and no extended header.
     """
-    import torch
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-    from executorch.exir.lowered_backend_module import LoweredBackendModule
+    from tests.runtime.program_writer import Writer
 
-    class Stub(torch.nn.Module):
-        def forward(self, *x):
-            made = []
-            for like in outputs:
-                layout = (
-                    torch.channels_last if like.dim() == 4 and not like.is_contiguous() else torch.contiguous_format
-                )
-                one = x[0].flatten()[:1].reshape([1] * like.dim()).to(like.dtype)
-                made.append(one.expand(like.shape).clone(memory_format=layout))
-            return tuple(made)
-
-    class Net(torch.nn.Module):
-        def __init__(self, low):
-            super().__init__()
-            self.low = low
-
-        def forward(self, *x):
-            return self.low(*x)
-
-    config = EdgeCompileConfig(_check_ir_validity=False)
-    stub = to_edge(torch.export.export(Stub(), inputs), compile_config=config).exported_program()
-    low = LoweredBackendModule(stub, delegate, blob, [])
-    edge = to_edge(torch.export.export(Net(low), inputs), compile_config=config)
-    return edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=not inline)).buffer
+    writer = Writer()
+    writer.delegate(delegate, blob, inputs, outputs)
+    return writer.written(inline=inline)

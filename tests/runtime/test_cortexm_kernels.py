@@ -17,7 +17,7 @@ from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.exir import EdgeCompileConfig, to_edge
 from tests import cortexm_rows as cases
 from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
-from tests.runtime.kernel_programs import program_of_calls
+from tests.runtime.program_writer import program_of_calls
 
 from micronpu.errors import ModelError, PayloadError
 from micronpu.runtime import HostProgram

@@ -1,4 +1,7 @@
-"""`.pte` programs that call `cortex_m::*` kernels and do nothing else, written without ExecuTorch's compiler."""
+"""`.pte` programs that call kernels or a delegate and do nothing else, written without ExecuTorch's compiler.
+
+Its own schema and serializer make the bytes; what its compiler makes of such programs is tested in `tests/compile`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,14 @@ import torch
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.schema import (
     AllocationDetails,
+    BackendDelegate,
+    BackendDelegateDataReference,
+    BackendDelegateInlineData,
     Bool,
     Chain,
     ContainerMetadata,
+    DataLocation,
+    DelegateCall,
     Double,
     EValue,
     ExecutionPlan,
@@ -34,13 +42,17 @@ from torch.utils import _pytree as pytree
 ALIGNMENT = 16
 
 
-class _Writer:
+class Writer:
+    """One method; every tensor has memory of its own."""
+
     def __init__(self) -> None:
         self.values: list[EValue] = []
         self.operators: list[Operator] = []
         self.instructions: list[Instruction] = []
         self.inputs: list[int] = []
         self.outputs: list[int] = []
+        self.delegates: list[BackendDelegate] = []
+        self.payloads: list[BackendDelegateInlineData] = []
         self.memory = 0
 
     def place(self, value: Any) -> int:
@@ -77,6 +89,7 @@ class _Writer:
         return self.place(Null() if given is None else kinds[type(given)](given))
 
     def call(self, operator: str, arguments: tuple[Any, ...]) -> None:
+        """Calls `cortex_m::operator`; tensors among the arguments become inputs of the program."""
         name = Operator(f"cortex_m::{operator}", "out")
         if name not in self.operators:
             self.operators.append(name)
@@ -89,6 +102,36 @@ class _Writer:
         index = self.operators.index(name)
         self.instructions.append(Instruction(KernelCall(index, [*places, out, out])))
 
+    def delegate(
+        self, name: str, payload: bytes, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Calls a delegate with the inputs and outputs of the program."""
+        self.inputs += [self.tensor(x) for x in inputs]
+        self.outputs += [self.tensor(y) for y in outputs]
+        where = BackendDelegateDataReference(DataLocation.INLINE, len(self.payloads))
+        self.payloads.append(BackendDelegateInlineData(payload))
+        self.delegates.append(BackendDelegate(name, where, []))
+        number = len(self.delegates) - 1
+        self.instructions.append(Instruction(DelegateCall(number, [*self.inputs, *self.outputs])))
+
+    def written(self, *, inline: bool = True) -> bytes:
+        """The program; payloads in its flatbuffer, or in segments behind it."""
+        given = pytree.tree_structure((tuple(0 for _ in self.inputs), {}))
+        results = pytree.tree_structure(tuple(0 for _ in self.outputs))
+        plan = ExecutionPlan(
+            name="forward",
+            container_meta_type=ContainerMetadata(pytree.treespec_dumps(given), pytree.treespec_dumps(results)),
+            values=self.values,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            chains=[Chain([], [], self.instructions, None)],
+            operators=self.operators,
+            delegates=self.delegates,
+            non_const_buffer_sizes=[0, self.memory],
+        )
+        program = Program(0, [plan], [], self.payloads, [], SubsegmentOffsets(0, [0]))
+        return bytes(serialize_pte_binary(PTEFile(program), extract_delegate_segments=not inline))
+
 
 def program_of_calls(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> bytes:
     """A program that makes each call and returns all results; its inputs are the tensors among the arguments.
@@ -96,21 +139,7 @@ def program_of_calls(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> bytes:
     Args:
         calls: operator without `cortex_m::`, and arguments in the order of its schema.
     """
-    writer = _Writer()
+    writer = Writer()
     for operator, arguments in calls:
         writer.call(operator, arguments)
-    given = pytree.tree_structure((tuple(0 for _ in writer.inputs), {}))
-    results = pytree.tree_structure(tuple(0 for _ in writer.outputs))
-    plan = ExecutionPlan(
-        name="forward",
-        container_meta_type=ContainerMetadata(pytree.treespec_dumps(given), pytree.treespec_dumps(results)),
-        values=writer.values,
-        inputs=writer.inputs,
-        outputs=writer.outputs,
-        chains=[Chain([], [], writer.instructions, None)],
-        operators=writer.operators,
-        delegates=[],
-        non_const_buffer_sizes=[0, writer.memory],
-    )
-    program = Program(0, [plan], [], [], [], SubsegmentOffsets(0, [0]))
-    return bytes(serialize_pte_binary(PTEFile(program)))
+    return writer.written()
