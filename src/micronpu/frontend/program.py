@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -264,10 +265,17 @@ class Edge:
 
 
 class ProgramView:
-    """A program's graph together with the constants that it reads."""
+    """A program's graph together with the constants that it reads.
 
-    def __init__(self, program: ExportedProgram | GraphModule) -> None:
+    Args:
+        weights: values, by name in the state dictionary, of parameters and buffers that the program has in shapes only.
+    """
+
+    def __init__(
+        self, program: ExportedProgram | GraphModule, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
+    ) -> None:
         self.program = program
+        self._weights = weights
         self.graph = program.graph
         self._constants: dict[Node, torch.Tensor] = {}
         self._edges: dict[Node, Edge | None] = {}
@@ -281,17 +289,18 @@ class ProgramView:
     def _read_exported(self, program: ExportedProgram) -> None:
         signature = program.graph_signature
         changed = set(signature.buffers_to_mutate.values())
+        state = {**program.state_dict, **self._weights}
         for node in self.graph.nodes:
             if node.op != "placeholder":
                 continue
             name = node.name
             if name in signature.inputs_to_parameters:
-                self._constants[node] = program.state_dict[signature.inputs_to_parameters[name]]
+                self._constants[node] = state[signature.inputs_to_parameters[name]]
             elif signature.inputs_to_buffers.get(name) in changed:
                 self.inputs.append(node)  # a state, which is another value in every call
             elif name in signature.inputs_to_buffers:
                 target = signature.inputs_to_buffers[name]
-                table = program.constants if target in signature.non_persistent_buffers else program.state_dict
+                table = program.constants if target in signature.non_persistent_buffers else state
                 self._constants[node] = table[target]
             elif name in signature.inputs_to_lifted_tensor_constants:
                 self._constants[node] = program.constants[signature.inputs_to_lifted_tensor_constants[name]]
@@ -327,7 +336,7 @@ class ProgramView:
         if value is None:
             raise ModelError(f"`{node.name}` is not a constant.")
         if isinstance(value, FakeTensor):
-            # ExecuTorch shows a partitioner shapes instead of weights; decisions depend on no value.
+            # ExecuTorch shows a partitioner shapes instead of weights, and whoever asks for them has not seen these.
             return np.zeros(tuple(value.shape), _DTYPES[value.dtype].numpy)
         return np.asarray(value.detach().cpu().numpy())
 

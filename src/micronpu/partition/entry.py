@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,14 @@ from torch.fx.passes.infra.pass_base import PassResult
 from micronpu.container import digest
 from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
-from micronpu.frontend.program import CHANNELS_LAST, ProgramView, axes_in_memory, is_dequantize, overload_name
+from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.partition.axes import order_inputs, order_results, out_of_order
 from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.separate import separate_clamps
+from micronpu.partition.weights import SeenWeights
 from micronpu.report.delegation import DelegationReport
 
 _ALIGNMENT = 16  # bytes; what a device reads in place
@@ -79,6 +81,7 @@ class DevicePartitioner(Partitioner):
         self.delegation_spec = delegation_spec
         self.preserve_ops = frozenset(_overload(op) for op in preserve_ops)
         self.report: DelegationReport | None = None
+        self._weights = SeenWeights()
         self._kept: set[OpOverload] = set()
         self._not_kept: dict[str, None] = {}
 
@@ -92,6 +95,7 @@ class DevicePartitioner(Partitioner):
             # ExecuTorch asks a last time when everything is partitioned.
             decompose_leftovers(ep, self._kept)
             return [], None
+        self._weights.remember(ep)
         partitioning = self._partitioning(ep)
         delegated = {n.name for g in partitioning.partitions for n in g.nodes}
         kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
@@ -131,10 +135,12 @@ class DevicePartitioner(Partitioner):
         changed = copy.copy(exported_program)
         module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
         module.meta.update(exported_program.graph_module.meta)
-        _order_inputs(module, set(exported_program.graph_signature.user_inputs))
+        order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
         changed._graph_module = split_dequantizes(module).graph_module
-        for group in self._partitioning(changed).partitions:
+        partitioning = self._partitioning(changed)
+        order_results(module, partitioning)
+        for group in partitioning.partitions:
             for node in group.nodes:
                 if node.target is torch.ops.aten.reshape.default:
                     node.target = torch.ops.aten._reshape_copy.default
@@ -146,13 +152,13 @@ class DevicePartitioner(Partitioner):
 
     def _settled(self, program: ExportedProgram) -> Partitioning:
         """Partitions that can be cut out and compiled."""
-        decisions = self.device.decisions(ProgramView(program))
+        decisions = self.device.decisions(ProgramView(program, self._weights.behind(program)))
         while True:
             partitioning = decisions.partitioning()
             # ExecuTorch allows a partitioner no change of the graph: what shares a dequantize has to stay on the host.
-            if decisions.keep_whole(_torn_dequantizes(partitioning)):
+            if decisions.keep_whole(_torn_dequantizes(partitioning)) or decisions.refuse(out_of_order(partitioning)):
                 continue
-            # Nor does it show weights, without which no plan is worth keeping: whether there is one must do.
+            # Nor may it hand on what it finds, so that whether there is a plan must do.
             settled = self.device.settle(decisions, partitioning, ask=self.device.probe)
             if settled is not partitioning and decisions.keep_whole(_torn_dequantizes(settled)):
                 continue
@@ -183,27 +189,6 @@ def _overload(op: Any) -> str:
             hint="torch.ops.aten.hardswish.default and the like",
         )
     return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
-
-
-def _order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
-    """Copies inputs that are contiguous, but with the strides of another order on axes of size 1.
-
-        x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
-
-    ExecuTorch reads the order of the axes off the strides, (0, 2, 1, 3) here, which no payload can name.
-    """
-    for node in module.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        if node.target not in inputs or not isinstance(value, torch.Tensor) or not value.is_contiguous():
-            continue
-        if axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST):
-            continue
-        with module.graph.inserting_after(node):
-            clone = module.graph.call_function(
-                torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-            )
-        clone.meta = dict(node.meta) | {"val": value.clone(memory_format=torch.contiguous_format)}
-        node.replace_all_uses_with(clone, delete_user_cb=lambda user, own=clone: user is not own)
 
 
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:

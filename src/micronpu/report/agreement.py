@@ -15,6 +15,8 @@ class Agreement:
         equal: share of the elements that are the same, 0 to 1.
         largest: largest difference, in steps of the result's grid, or in 1/127 of the largest value where it has none.
         bound: the largest that there may be: twice what quantization costs on these inputs, and four steps.
+        hanging: results in which more than that differs, since roundings decide: the position of the largest of values
+            that are almost equal, for one.  The quantized model itself gives these when it rounds otherwise.
         reason: why nothing was compared; "" where something was.
     """
 
@@ -23,6 +25,7 @@ class Agreement:
     equal: float = 1.0
     largest: float = 0.0
     bound: float = 0.0
+    hanging: tuple[int, ...] = ()
     reason: str = ""
 
     def __str__(self) -> str:
@@ -33,7 +36,14 @@ class Agreement:
             return (
                 f"On {inputs} the program gives what the quantized model gives, in all of {self.elements:,} elements."
             )
-        return (
+        text = (
             f"On {inputs} the program gives what the quantized model gives in {self.equal:.1%} of {self.elements:,} "
             f"elements; the largest difference is {self.largest:.3g} steps, where up to {self.bound:.3g} are expected."
         )
+        if self.hanging:
+            results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"
+            text += (
+                f" Left out are values of {results} that hang on a step of rounding: positions or comparisons of "
+                "values that are almost equal."
+            )
+        return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler import verify
+from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.errors import OptionError, WrongResultError
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
@@ -128,6 +130,36 @@ def test_what_cannot_run_here_is_said():
     )
     assert "this machine does not run it" in program.report.agreement.reason
     assert "was not compared with the quantized model" in str(program.report)
+
+
+class Largest(nn.Module):
+    """Which of two is larger, twice: hardly any difference in the first row, a large one in the second."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.argmax(x * torch.tensor([[1.003, 1.0], [4.0, 1.0]]), 2).float() * 2.0 + x[..., 0]
+
+
+def test_positions_that_hang_on_a_step_of_rounding_are_no_defect(monkeypatch):
+    data = [torch.full((1, 2, 2), 0.37), torch.tensor([[[0.1, 0.9]]]).expand(1, 2, 2).clone()]
+    program = micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data)
+    module = program.quantized
+    assert program.report.agreement.hanging == ()
+    tried = torch.stack([shaken(module, [data[:1]], seed)[0] for seed in range(TRIES)])
+    spread = tried.amax(0) - tried.amin(0)
+    assert spread[0, 0] > 1.5 and spread[0, 1] < 0.1
+
+    def another(self: Any, *inputs: torch.Tensor, place: tuple[int, int] = (0, 0)) -> tuple[torch.Tensor, ...]:
+        y = module(*inputs).clone()
+        if inputs[0][0, 0, 0] > 0.2:
+            y[place] = 2.1  # the other of two positions
+        return (y,)
+
+    monkeypatch.setattr(micronpu.CompiledProgram, "_results", another)
+    agreement = micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data).report.agreement
+    assert agreement.hanging == (0,) and "hang on a step of rounding" in str(agreement)
+    monkeypatch.setattr(micronpu.CompiledProgram, "_results", functools.partialmethod(another, place=(0, 1)))
+    with pytest.raises(WrongResultError, match="a result 0 that is "):
+        micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data)
 
 
 ROWS = {

@@ -15,6 +15,7 @@ from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
+from micronpu.partition import axes, entry
 from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
@@ -234,3 +235,22 @@ def test_flag_and_order_of_axes_agree_as_the_device_checks_them(shape):
         for order, flag in _orders(buffer):
             assert order == ((0, 2, 3, 1) if flag else (0, 1, 2, 3))
         assert torch.equal(HostProgram(buffer).run(x)[0], front.run(x))
+
+
+def test_a_result_of_one_channel_is_copied_by_the_npu_or_stays_on_the_host(monkeypatch):
+    """Its strides say (0, 2, 1, 3), which no payload can name."""
+    x = torch.randn((1, 3, 6, 6), generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 1, 2)).eval()
+    front = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x])
+
+    def lowered() -> tuple[NeutronPartitioner, bytes]:
+        chosen = NeutronPartitioner()
+        exported = torch.export.export(front.quantized, (x,))
+        return chosen, bytes(to_edge_transform_and_lower(exported, [], [chosen]).to_executorch().buffer)
+
+    chosen, program = lowered()
+    assert not chosen.report.host and torch.equal(HostProgram(program).run(x)[0], front.run(x))
+    monkeypatch.setattr(entry, "order_results", lambda *_: None)
+    (verdict,) = lowered()[0].report.host
+    assert (verdict.operator, verdict.reasons[0].rule) == ("conv2d.default", axes.RULE)
+    assert "has the order of axes (0, 2, 1, 3)" in str(verdict.reasons[0])

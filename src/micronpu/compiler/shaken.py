@@ -1,0 +1,54 @@
+"""How far a quantized model's results move when its values are rounded otherwise.
+
+Integers of a program and the floats that a quantized model computes with round differently, here and there by a step.
+A position of the largest of values that are almost equal, or a comparison of two, then changes altogether, and nothing
+is wrong.  Whether that is so is not read off the operators: the model is run with steps added where it rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
+
+from micronpu.frontend.program import ProgramView, is_quantize
+
+TRIES = 32
+_ON_THE_GRID = 1e-3  # of a step; what is nearer to an integer than that was not rounded
+_STEPS = {torch.int8: 1, torch.int16: 4}
+"""By how many steps an operator may round otherwise; those of int16 interpolate in tables."""
+
+
+def shaken(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
+    """Results of the last of some rows, with every value that is rounded up to a step off.
+
+    Args:
+        rows: run one after the other; more than one matters only to a module with states.
+    """
+    model = _Shaken(module, seed)
+    results: Any = ()
+    for row in rows:
+        results = model.run(*row)
+    return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
+
+
+class _Shaken(Interpreter):
+    def __init__(self, module: GraphModule, seed: int) -> None:
+        super().__init__(module)
+        self._random = torch.Generator().manual_seed(seed)
+        view = ProgramView(module)
+        self._edges = {n: view.edge(n) for n in module.graph.nodes if n.op == "call_function" and is_quantize(n)}
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        edge, source = self._edges.get(n), n.args[0] if n.args else None
+        if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in _STEPS:
+            return result
+        exact = self.env[source].double() / edge.qparams.scale[0]
+        rounded = (exact - exact.round()).abs() > _ON_THE_GRID
+        most = _STEPS[result.dtype]
+        steps = torch.randint(-most, most + 1, result.shape, generator=self._random) * rounded
+        return (result.to(torch.int32) + steps).clamp(*edge.limits).to(result.dtype)

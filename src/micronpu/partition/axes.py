@@ -1,0 +1,87 @@
+"""Orders of axes in memory that a payload can name: contiguous and channels-last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, is_dequantize, overload_name, value_of
+from micronpu.partition.partition import Partitioning
+from micronpu.partition.units import reason_at
+from micronpu.report.verdict import Reason
+
+RULE = "border_has_an_order"
+SENTENCE = "What the NPU and the host hand each other lies in memory contiguously or channels-last."
+_HINT = "micronpu.compile, which orders it anew, or contiguous example inputs"
+_QUANTIZE = "quantize_per_tensor.default"
+
+
+def is_in_order(value: Any) -> bool:
+    """Whether ExecuTorch reads an order off the strides that a payload can name."""
+    return not isinstance(value, torch.Tensor) or axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST)
+
+
+def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
+    """Copies inputs that are contiguous, but with the strides of another order on axes of size 1.
+
+        x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
+
+    ExecuTorch reads the order of the axes off the strides, (0, 2, 1, 3) here, which no payload can name.
+    """
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.target not in inputs or not isinstance(value, torch.Tensor) or not value.is_contiguous():
+            continue
+        if is_in_order(value):
+            continue
+        with module.graph.inserting_after(node):
+            clone = _contiguous(module, node)
+        node.replace_all_uses_with(clone, delete_user_cb=lambda user, own=clone: user is not own)
+
+
+def order_results(module: GraphModule, partitioning: Partitioning) -> None:
+    """Copies what partitions hand on in an order that no payload can name; the NPU makes the copy, which costs nothing.
+
+    conv2d -> quantize -> dequantize -> host    conv2d -> quantize -> dequantize -> clone{contiguous} -> quantize -> ...
+    """
+    for partition in partitioning.partitions:
+        members = set(partition.nodes)
+        for quantize in partition.outputs:
+            outside = [n for n in quantize.users if is_dequantize(n) and not members.issuperset(n.users)]
+            if is_in_order(value_of(quantize)) or not outside or overload_name(quantize) != _QUANTIZE:
+                continue
+            with module.graph.inserting_after(outside[-1]):
+                floats = module.graph.node_copy(outside[-1])
+            with module.graph.inserting_after(floats):
+                clone = _contiguous(module, floats)
+            with module.graph.inserting_after(clone):
+                again = module.graph.node_copy(quantize)
+            again.args = (clone, *quantize.args[1:])
+            again.meta["val"] = value_of(quantize).clone(memory_format=torch.contiguous_format)
+            for node in outside:
+                again.append(node)
+                node.replace_input_with(quantize, again)
+
+
+def out_of_order(partitioning: Partitioning) -> dict[str, Reason]:
+    """Why operators at the border of partitions have to stay on the host, by name of a node of theirs."""
+    found: dict[str, Reason] = {}
+    for partition in partitioning.partitions:
+        for value in (n for n in (*partition.inputs, *partition.outputs) if not is_in_order(value_of(n))):
+            for unit in (d.unit for d in partition.decisions):
+                if value in unit.reads or value in unit.quantizes:
+                    detail = f"`{value.name}` has the order of axes {axes_in_memory(value_of(value))}"
+                    node = unit.quantizes[0]
+                    found[node.name] = reason_at(node, RULE, SENTENCE, detail, _HINT)
+    return found
+
+
+def _contiguous(module: GraphModule, node: Node) -> Node:
+    clone = module.graph.call_function(
+        torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+    )
+    clone.meta = dict(node.meta) | {"val": value_of(node).clone(memory_format=torch.contiguous_format)}
+    return clone
