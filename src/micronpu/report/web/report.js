@@ -89,7 +89,6 @@
   const edges = [];
   const seen = new Set(report.verdicts.map((verdict) => verdict.node));
   for (const verdict of report.verdicts) {
-    nodes.push({ id: verdict.node, label: short(verdict.operator), place: place(verdict), cycles: cyclesOf(verdict.node), macs: verdict.macs, sqnr: errors[verdict.node] ? errors[verdict.node].sqnr : null });
     for (const source of verdict.reads) {
       if (!seen.has(source)) {
         seen.add(source);
@@ -97,24 +96,27 @@
       }
       edges.push([source, verdict.node]);
     }
+    nodes.push({ id: verdict.node, label: short(verdict.operator), place: place(verdict), cycles: cyclesOf(verdict.node), macs: verdict.macs, sqnr: errors[verdict.node] ? errors[verdict.node].sqnr : null });
   }
 
-  // dagre's time grows faster than the network, and its recursion with the depth: a large one is laid out in pieces, cut
-  // where the fewest values pass, and set below each other with the first value that passes in a straight line.
-  const PIECE = { least: 80, most: 200 };
+  // A network is laid out in pieces, cut where a single value passes (of a piece that gets too large: where the fewest do).
+  // Equal pieces, of which networks are made, are laid out once: dagre takes half a millisecond for each operator.
+  const PIECE = { least: 50, most: 120 };
   function pieces() {
-    if (nodes.length <= PIECE.most) return [nodes];
     const number = new Map(nodes.map((n, i) => [n.id, i]));
+    const last = nodes.map((_, i) => i);
+    for (const [from, to] of edges) last[number.get(from)] = Math.max(last[number.get(from)], number.get(to));
     const passing = new Array(nodes.length + 1).fill(0);
-    for (const [from, to] of edges) {
-      passing[number.get(from) + 1] += 1;
-      passing[number.get(to) + 1] -= 1;
-    }
+    last.forEach((end, i) => {
+      passing[i + 1] += 1;
+      passing[end + 1] -= 1;
+    });
     for (let i = 1; i < passing.length; ++i) passing[i] += passing[i - 1];
     const found = [];
     for (let begin = 0; begin < nodes.length; ) {
-      let end = Math.min(begin + PIECE.most, nodes.length);
-      if (end < nodes.length) {
+      let end = begin + 1;
+      while (end < nodes.length && passing[end] > 1 && end < begin + PIECE.most) ++end;
+      if (end < nodes.length && passing[end] > 1) {
         for (let at = end; at >= begin + PIECE.least; --at) if (passing[at] < passing[end]) end = at;
       }
       found.push(nodes.slice(begin, end));
@@ -123,27 +125,71 @@
     return found;
   }
 
-  function laidOut() {
-    const places = new Map();
-    let below = 0;
-    for (const piece of pieces()) {
-      const graph = new dagre.graphlib.Graph();
-      graph.setGraph({ nodesep: 22, ranksep: 34, edgesep: 12 });
-      graph.setDefaultEdgeLabel(() => ({}));
-      for (const node of piece) graph.setNode(node.id, { ...NODE });
-      for (const [from, to] of edges) if (graph.hasNode(from) && graph.hasNode(to)) graph.setEdge(from, to);
-      dagre.layout(graph);
-      const entry = edges.find(([from, to]) => places.has(from) && graph.hasNode(to));
-      const shift = entry ? places.get(entry[0]).x - graph.node(entry[1]).x : 0;
-      let lowest = 0;
-      for (const { id } of piece) {
-        const { x, y } = graph.node(id);
-        places.set(id, { x: x + shift, y: y + below });
-        lowest = Math.max(lowest, y);
-      }
-      below += lowest + NODE.height / 2 + 34;
+  // Operators that follow each other with nothing beside them are one tall box for dagre, whose time grows with the boxes
+  // and with the rows that an edge passes.
+  function runs(ids, inside) {
+    const ways = (side) => {
+      const found = new Map(ids.map((id) => [id, []]));
+      for (const edge of inside) found.get(edge[side]).push(edge[1 - side]);
+      return found;
+    };
+    const [after, before] = [ways(0), ways(1)];
+    const found = [];
+    const place = new Map();
+    for (const id of ids) {
+      const [above] = before.get(id);
+      const run = before.get(id).length === 1 && after.get(above).length === 1 ? place.get(above) : undefined;
+      if (run) run.push(id);
+      else found.push([id]);
+      place.set(id, run || found[found.length - 1]);
     }
-    return places;
+    return { found, place };
+  }
+
+  const GAP = 34;
+  const tall = (run) => run.length * (NODE.height + GAP) - GAP;
+  const shapes = new Map();
+  function shapeOf(runs, between) {
+    const key = JSON.stringify([runs.map((run) => run.length), between]);
+    if (!shapes.has(key)) {
+      const graph = new dagre.graphlib.Graph();
+      graph.setGraph({ nodesep: 22, ranksep: GAP, edgesep: 150 });
+      graph.setDefaultEdgeLabel(() => ({}));
+      runs.forEach((run, i) => graph.setNode(String(i), { width: NODE.width, height: tall(run) }));
+      for (const [from, to] of between) graph.setEdge(String(from), String(to));
+      dagre.layout(graph);
+      shapes.set(key, runs.map((_, i) => graph.node(String(i))));
+    }
+    return shapes.get(key);
+  }
+
+  // A piece hangs on the operator above it whose result it reads first, its door.
+  const reads = new Map(nodes.map((n) => [n.id, []]));
+  for (const [from, to] of edges) reads.get(to).push(from);
+  const places = new Map();
+  let below = 0;
+  function layOut(piece) {
+    const own = new Set(piece.map((n) => n.id));
+    const drawn = piece.flatMap((n) => reads.get(n.id).map((from) => [from, n.id])).filter(([from]) => own.has(from) || places.has(from));
+    const [door] = drawn.find(([from]) => !own.has(from)) || [null];
+    const inside = drawn.filter(([from]) => own.has(from) || from === door);
+    const { found, place } = runs(door === null ? [...own] : [door, ...own], inside);
+    const number = new Map(found.map((run, i) => [run, i]));
+    const between = inside.map((edge) => edge.map((id) => number.get(place.get(id)))).filter(([from, to]) => from !== to);
+    const shape = shapeOf(found, between);
+    const inShape = new Map();
+    found.forEach((run, i) => run.forEach((id, down) => {
+      inShape.set(id, { x: shape[i].x, y: shape[i].y - tall(run) / 2 + NODE.height / 2 + down * (NODE.height + GAP) });
+    }));
+    const from = door === null ? { x: 0, y: 0 } : inShape.get(door);
+    const to = door === null ? { x: 0, y: 0 } : places.get(door);
+    // Mirrored where pieces would lean further and further to one side.
+    const side = to.x * (inShape.get(piece[piece.length - 1].id).x - from.x) > 0 ? -1 : 1;
+    const top = Math.min(...piece.map((n) => inShape.get(n.id).y));
+    const shift = Math.max(to.y - from.y, below - top);
+    for (const { id } of piece) places.set(id, { x: to.x + side * (inShape.get(id).x - from.x), y: inShape.get(id).y + shift });
+    below = Math.max(below, ...piece.map((n) => places.get(n.id).y + NODE.height + GAP));
+    return drawn;
   }
 
   const modes = {
@@ -178,22 +224,36 @@
     };
   }
 
+  let left = [];
+  // The network grows on the page some pieces at a time, so that its beginning is there at once and the page answers.
+  function nextPieces() {
+    const [piece, ready] = [[], []];
+    while (left.length && piece.length < PIECE.most) {
+      ready.push(...layOut(left[0]));
+      piece.push(...left.shift());
+    }
+    const colour = coloursOf(mode);
+    const cycles = (n) => (n.cycles ? `\n${count(n.cycles)} cycles` : n.macs ? `\n${count(n.macs)} MACs` : "");
+    view.add([
+      ...piece.map((n) => ({ data: { ...n, text: n.label + cycles(n), ...colour(n) }, position: places.get(n.id) })),
+      ...ready.map(([source, target]) => ({ data: { id: `${source}→${target}`, source, target } })),
+    ]);
+    document.documentElement.dataset.graph = left.length ? "growing" : "ready";
+  }
+  function grow() {
+    if (!left.length) return;
+    nextPieces();
+    setTimeout(grow, 0);
+  }
+  function all() {
+    while (left.length) nextPieces();
+  }
+
   let view = null;
   function drawGraph() {
     const box = document.getElementById("graph");
-    const places = laidOut();
-    const colour = coloursOf("place");
-    const cycles = (n) => (n.cycles ? `\n${count(n.cycles)} cycles` : n.macs ? `\n${count(n.macs)} MACs` : "");
     view = cytoscape({
       container: box,
-      elements: [
-        ...nodes.map((n) => ({
-          data: { ...n, text: n.label + cycles(n), ...colour(n) },
-          position: places.get(n.id),
-        })),
-        ...edges.map(([source, target]) => ({ data: { id: `${source}→${target}`, source, target } })),
-      ],
-      layout: { name: "preset" },
       style: [
         {
           selector: "node",
@@ -214,22 +274,26 @@
           },
         },
       ],
-      minZoom: 0.02, maxZoom: 3, autoungrabify: true, boxSelectionEnabled: false,
+      minZoom: 0.002, maxZoom: 3, autoungrabify: true, boxSelectionEnabled: false,
       pixelRatio: nodes.length > 600 ? 1 : "auto", hideEdgesOnViewport: nodes.length > 600,
       textureOnViewport: nodes.length > 600,
     });
     view.on("select", "node", (event) => show(event.target.id()));
+    left = pieces();
+    nextPieces();
     start();
+    setTimeout(grow, 0);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => paint(mode));
     box.addEventListener("keydown", keys);
-    document.documentElement.dataset.graph = "ready";
   }
 
   // The beginning of the network at a size that can be read; the whole of it where that is readable, too.
   function start() {
-    view.fit(undefined, 24);
-    if (view.zoom() > 1) view.zoom(1);
-    if (view.zoom() >= 0.55) return view.center();
+    if (nodes.length <= PIECE.most) {
+      view.fit(undefined, 24);
+      if (view.zoom() > 1) view.zoom(1);
+      if (view.zoom() >= 0.55) return view.center();
+    }
     const first = view.nodes().min((n) => n.position("y")).ele;
     view.zoom(0.8);
     view.center(first);
@@ -246,11 +310,17 @@
   }
 
   function select(id, centre = true) {
+    all();
     const node = view.getElementById(id);
     if (!node.length) return;
     view.nodes(":selected").unselect();
     node.select();
     if (centre) view.animate({ center: { eles: node }, zoom: Math.max(view.zoom(), 0.8) }, { duration: 150 });
+  }
+
+  function whole() {
+    all();
+    view.fit(undefined, 24);
   }
 
   // Arrows walk along the edges, plus and minus zoom, Home shows the beginning and 0 all.
@@ -265,7 +335,7 @@
       "+": () => view.zoom({ level: view.zoom() * 1.25, renderedPosition: { x: view.width() / 2, y: view.height() / 2 } }),
       "-": () => view.zoom({ level: view.zoom() / 1.25, renderedPosition: { x: view.width() / 2, y: view.height() / 2 } }),
       Home: start,
-      0: () => view.fit(undefined, 24),
+      0: whole,
     };
     if (actions[event.key]) {
       actions[event.key]();
@@ -287,11 +357,12 @@
       button.addEventListener("click", () => paint(key));
       bar.append(button);
     }
-    const all = element("button", { type: "button" }, "fit");
-    all.addEventListener("click", () => view.fit(undefined, 24));
-    bar.append(all);
+    const fit = element("button", { type: "button" }, "fit");
+    fit.addEventListener("click", whole);
+    bar.append(fit);
     const search = document.getElementById("search");
     search.addEventListener("input", () => {
+      all();
       const wanted = search.value.trim().toLowerCase();
       const fits = (n) => [n.id(), n.data("label"), (verdicts.get(n.id()) || {}).module || "", file((verdicts.get(n.id()) || {}).source || "")]
         .some((text) => text.toLowerCase().includes(wanted));
