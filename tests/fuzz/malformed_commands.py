@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tests.fuzz.public_calls import X, program
+from tests.fuzz.wrong_values import X, program
 from typer.testing import CliRunner
 
 from micronpu.cli.main import app

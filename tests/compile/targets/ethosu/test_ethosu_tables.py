@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests import support_rows
 from tests.compile.small import Small, find
+from tests.support_rows import is_in_place
 from torch.fx import GraphModule
 
 import micronpu
@@ -42,53 +44,20 @@ class Row:
     name: str = ""
 
 
-UNARY = [
-    Row("silu.default", F.silu),
-    Row("mish.default", F.mish),
+OWN = [
     Row("hardsigmoid.default", F.hardsigmoid, -5, 5),
     Row("gelu.default", F.gelu),
     Row("gelu.default", lambda x: F.gelu(x, approximate="tanh"), name="gelu tanh"),
-    Row("log_sigmoid.default", F.logsigmoid),
     Row("softplus.default", F.softplus, -8, 8),
     Row("softplus.default", lambda x: F.softplus(x, beta=3, threshold=2), name="softplus beta"),
     Row("elu.default", lambda x: F.elu(x, 0.7)),
     Row("celu.default", lambda x: F.celu(x, 0.7)),
-    Row("selu.default", F.selu),
     Row("sqrt.default", torch.sqrt, 0.0, 5.0),
     Row("reciprocal.default", torch.reciprocal, 0.5, 4.0),
-    Row("square.default", torch.square),
-    Row("expm1.default", torch.expm1),
-    Row("exp2.default", torch.exp2),
-    Row("log1p.default", torch.log1p, -0.5, 4.0),
-    Row("log2.default", torch.log2, 0.2, 4.0),
-    Row("log10.default", torch.log10, 0.2, 4.0),
-    Row("logit.default", lambda x: torch.logit(x, 0.05), 0.0, 1.0),
-    Row("erf.default", torch.erf),
-    Row("erfc.default", torch.erfc),
-    Row("sin.default", torch.sin),
-    Row("cos.default", torch.cos),
-    Row("tan.default", torch.tan, -1.0, 1.0),
-    Row("asin.default", torch.asin, -0.9, 0.9),
-    Row("acos.default", torch.acos, -0.9, 0.9),
-    Row("atan.default", torch.atan),
-    Row("sinh.default", torch.sinh),
-    Row("cosh.default", torch.cosh),
-    Row("asinh.default", torch.asinh),
-    Row("acosh.default", torch.acosh, 1.5, 4.0),
-    Row("atanh.default", torch.atanh, -0.9, 0.9),
-    Row("floor.default", torch.floor),
-    Row("ceil.default", torch.ceil),
-    Row("round.default", torch.round),
-    Row("trunc.default", torch.trunc),
-    Row("frac.default", torch.frac),
-    Row("sign.default", torch.sign),
-    Row("sgn.default", torch.sgn),
     Row("pow.Tensor_Scalar", lambda x: x**3),
     Row("pow.Tensor_Scalar", lambda x: x**-1.5, 0.5, 4.0, name="pow -1.5"),
     Row("pow.Scalar", lambda x: 2.5**x),
     Row("threshold.default", lambda x: F.threshold(x, 0.4, -1.5)),
-    Row("hardshrink.default", F.hardshrink),
-    Row("softshrink.default", F.softshrink),
     Row("remainder.Scalar", lambda x: torch.remainder(x, 0.7)),
     Row("fmod.Scalar", lambda x: torch.fmod(x, 0.7)),
     *(
@@ -96,6 +65,32 @@ UNARY = [
         for name in ("gt", "ge", "lt", "le", "eq", "ne")
     ),
 ]
+"""Functions with more forms than one, or with another range."""
+
+RANGES = {"x": (-3.0, 3.0), "positive": (0.5, 4.0), "large": (1.5, 4.0), "unit": (-0.9, 0.9)}
+
+
+class Given:
+    """Stands for `tests.support_rows.Inputs` of one value, and knows which of its kinds was asked for."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.asked = value, ""
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked = name
+        return self.value
+
+
+def row_of(overload: str) -> Row:
+    """The call that the support tables are made with."""
+    row, given = support_rows.Row(overload), Given(None)
+    row.call(lambda *arguments: None, given)
+    return Row(overload, lambda x: row.call(row.target, Given(x)), *RANGES[given.asked])
+
+
+TABLES = {name for name, entry in ATEN_IMPORTS.items() if entry.is_table and not is_in_place(name)}
+TENSORS = {f"{name}.Tensor" for name in ("gt", "ge", "lt", "le", "eq", "ne")}
+UNARY = [*OWN, *map(row_of, sorted(TABLES - TENSORS - {row.overload for row in OWN}))]
 
 
 def spread(row: Row) -> torch.Tensor:
@@ -157,12 +152,6 @@ def test_a_unary_function_is_one_table(row: Row):
     near = torch.isclose(dequantized, expected, atol=0.03 * span + 1e-6)
     jumps = row.overload.split(".")[0] in ("floor", "ceil", "round", "trunc", "frac", "remainder", "fmod", "threshold")
     assert near.float().mean() >= (0.8 if jumps or row.overload.endswith("Scalar") else 1.0)
-
-
-def test_every_table_has_a_row():
-    rows = {row.overload for row in UNARY} | {f"{name}.Tensor" for name in ("gt", "ge", "lt", "le", "eq", "ne")}
-    tables = {name for name, entry in ATEN_IMPORTS.items() if entry.is_table and not name.split(".")[0].endswith("_")}
-    assert tables == rows
 
 
 def test_a_chip_without_tables_keeps_its_composites():

@@ -1,0 +1,163 @@
+"""A good call of what compiles and judges models, and of what it returns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from tests.fuzz.malformed import Call
+from tests.fuzz.wrong_values import (
+    CALIBRATION,
+    INPUTS,
+    MODELS,
+    NO_PATHS,
+    TARGETS,
+    X,
+    net,
+    new_file,
+    of_inputs,
+    program,
+)
+from torch import nn
+
+import micronpu
+from micronpu import ethosu, neutron
+from micronpu.report.delegation import DelegationReport
+
+_COMPILE_WRONG: dict[str, Any] = {
+    "model": MODELS,
+    "example_inputs": INPUTS,
+    "target": TARGETS,
+    "calibration": CALIBRATION,
+    "activations": ["int4", "uint8", "int16", "INT8", torch.int8, torch.int16, 8],
+    "io": ["int4", "uint8", "float", torch.int8, 8],
+    "quantizer": [neutron.NeutronQuantizer],
+    "options": [
+        ethosu.EthosUCompileSpec("ethos-u55-128"),
+        neutron.NeutronCompileOptions("mcxn94x"),
+        {"config": "imxrt700"},
+    ],
+    "held_out": [-1, 10**9, 0.5],
+    "quantization": ["no.toml", "a\0b", {"no such": 1}, {"global": 3}],
+}
+
+
+def _compile() -> dict[str, Any]:
+    return {"model": net(), "example_inputs": X, "target": "imxrt700-neutron", "calibration": [X], "verify": False}
+
+
+def _check() -> dict[str, Any]:
+    return {"model": net(), "example_inputs": X, "target": "imxrt700-neutron"}
+
+
+_MAPPED = {"quantization": "str | Path | Mapping[str, Any] | None"}
+
+
+CALLS: tuple[Call, ...] = (
+    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train", "etrecord"), further=_MAPPED),
+    Call(
+        "check",
+        micronpu.check,
+        _check,
+        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": (), "quantization": ()},
+    ),
+    Call(
+        "evaluate",
+        micronpu.evaluate,
+        lambda: {"model": net(), "program": program(), "data": [X, X + 1]},
+        {
+            "model": MODELS,
+            "program": ["no.pte", "a\0b", b"abc", b"", net()],
+            "data": CALIBRATION,
+            "labels": ["a", [[1]], np.zeros((3, 3)), [math.nan, 0], [None, None], {"a": 1}, [0], 3],
+            "metric": ["top7", lambda: 1, lambda a, b: "x", lambda a, b: math.nan, lambda a, b: 1 / 0],
+            "output": [-1, 7],
+        },
+        any=("listener", "labels"),
+    ),
+    Call(
+        "blame",
+        micronpu.blame,
+        lambda: {"model": net(), "data": [X], "target": "imxrt700-neutron"},
+        {k: v for k, v in _COMPILE_WRONG.items() if k not in ("held_out", "io", "example_inputs")}
+        | {"data": CALIBRATION, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "sort": ["no such"]},
+        further=_MAPPED,
+        any=("listener",),
+    ),
+    Call(
+        "CompiledProgram.save",
+        lambda path, vela=False: program().save(path, vela=vela),
+        lambda: {"path": new_file()},
+        {"path": [*NO_PATHS, "/dev/null/a.pte"]},
+        further={"path": "str | Path", "vela": "bool"},
+        any=("path",),
+    ),
+    Call(
+        "CompiledProgram.to_litert",
+        lambda vela=False: program().to_litert(vela=vela),
+        dict,
+        {"vela": [True]},
+        further={"vela": "bool"},
+    ),
+    Call(
+        "CompiledProgram.run",
+        of_inputs(program().run),
+        lambda: {"inputs": (X,)},
+        {"inputs": INPUTS},
+        further={"inputs": "Any", "fast": "bool"},
+    ),
+    Call(
+        "CompiledProgram.deploy",
+        program().deploy,
+        lambda: {"folder": new_file().parent / "deployed"},
+        {
+            "folder": ["a\0b", "/dev/null/a", "x" * 5000],
+            "target": TARGETS,
+            "vectors": [{"x": None}, {"input_0": np.zeros(3)}, {"input_0": "a"}, {3: X}],
+            "name": ["3a", "a b", "", "ä", "a/b"],
+        },
+        any=("folder", "section"),
+    ),
+    Call(
+        "Budgets",
+        micronpu.Budgets,
+        dict,
+        {name: [0, -1, math.nan, math.inf] for name in ("max_ms", "max_sram", "max_flash", "min_sqnr")},
+    ),
+    Call(
+        "SparsityOptions",
+        micronpu.SparsityOptions,
+        dict,
+        {name: [-1, math.nan] for name in ("max_loss", "points", "steps", "rate", "batch", "held_back")},
+        any=("dense",),
+    ),
+    Call(
+        "streaming",
+        micronpu.streaming,
+        lambda: {"model": nn.Sequential(nn.Conv1d(2, 4, 3)).eval(), "example_inputs": torch.zeros(1, 2, 8)},
+        {"dim": [7, -7], "step": [0, -1]},
+    ),
+    Call(
+        "DelegationReport.to_html",
+        program().report.to_html,
+        lambda: {"path": new_file()},
+        {"path": NO_PATHS},
+        any=("path",),
+    ),
+    Call("DelegationReport.to_json", program().report.to_json, dict),
+    Call(
+        "DelegationReport.from_json",
+        DelegationReport.from_json,
+        lambda: {"text": program().report.to_json()},
+        {"text": ["", "{}", "[]", "3", "null", '{"version": 1}', '{"version": "x"}', program().report.to_json()[:-9]]},
+        any=("name",),
+    ),
+    Call(
+        "DelegationReport.load",
+        DelegationReport.load,
+        lambda: {"path": "no.json"},
+        {"path": [*NO_PATHS, "/dev/null", __file__]},
+    ),
+)
