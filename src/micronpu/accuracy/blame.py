@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from micronpu.accuracy.layers import Layer, SideBySide, step_of
+from micronpu.accuracy.subject import Listener, Subject
 from micronpu.compiler.compile import DEFAULT_TARGET
-from micronpu.compiler.quantized import exported_module, quantizer_for
-from micronpu.errors import ModelError, first_line
+from micronpu.compiler.quantized import HowToQuantize
 from micronpu.frontend.checks import check_listener
-from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import arguments, origin_of, overload_name
-from micronpu.frontend.states import states_of
-from micronpu.ir.types import DType
-from micronpu.ir.way import Capabilities
-from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, in_turn, one_thread
+from micronpu.quantize.calibrate import in_turn
 from micronpu.quantize.config import Activations
-from micronpu.quantize.converted import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
-from micronpu.quiet import quiet
 from micronpu.report.accuracy import decibels
 from micronpu.report.blame import Blame, LayerError, Sort
 from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for
-
-Row: TypeAlias = tuple[torch.Tensor, ...]
-Listener: TypeAlias = Callable[[str, float], None]
 
 _ENOUGH = 45.0
 """dB: a layer's own error below this is nothing to work on."""
@@ -79,19 +67,19 @@ def blame(
     tell = listener or (lambda name, part: None)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
-    examples = examples_of(data, example_inputs)
-    device = device_for(target, options)
-    chosen = quantizer_for(device, quantizer, False, per_channel, activations, None, quantization)
-    tell("export", 0.0)
-    module = float_module(model, examples)
-    rows = calibration_batches(data, examples, kind="blame")
-    batches = rows if calibration is None else calibration_batches(calibration, examples)
-    tell("export", 1.0)
-    found = measure(module, chosen, batches, rows, tell)
-    names = {n.name for n in module.graph.nodes}
-    layers = tuple(
-        _told(layer, found, names, _Choices(per_channel, device.capabilities)) for layer in found.layers if layer.adds
+    subject = Subject.of(model, data, target, calibration, example_inputs, options)
+    how = HowToQuantize(
+        per_channel=per_channel, activations=activations, quantizer=quantizer, quantization=quantization
     )
+    chosen = subject.quantizer(how)
+    tell("export", 0.0)
+    rows = subject.rows
+    batches = rows if subject.ranges is None else subject.ranges
+    tell("export", 1.0)
+    found = subject.measured(chosen, batches, rows, tell)
+    names = {n.name for n in subject.module.graph.nodes}
+    choices = _Choices(per_channel, subject.has_int16)
+    layers = tuple(_told(layer, found, names, choices) for layer in found.layers if layer.adds)
     return Blame(
         target=target,
         rows=len(rows),
@@ -102,99 +90,13 @@ def blame(
     ).sorted(sort)
 
 
-def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    """Example inputs: those given, or the first of the data.
-
-    Raises:
-        ModelError: there is no data.
-    """
-    if data is None:
-        raise ModelError(
-            "There is no data to compare the quantized model with the float model on.",
-            hint="blame(model, data) with a dozen typical inputs",
-        )
-    if given is not None:
-        return as_inputs(given)
-    if isinstance(data, dict) or not isinstance(data, Iterable | np.ndarray | torch.Tensor):
-        raise ModelError(
-            f"The blame data is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
-        )
-    first = data[:1] if isinstance(data, np.ndarray | torch.Tensor) else next(iter(data), None)
-    if first is None or (isinstance(first, np.ndarray | torch.Tensor) and not len(first)):
-        raise ModelError("The blame data is empty.", hint="pass a dozen typical inputs")
-    values = first if isinstance(first, tuple | list) else (first,)
-    try:
-        tensors = [torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values]
-    except TypeError as error:
-        raise ModelError(f"The blame data is no numbers: {first_line(error)}.", hint="arrays of float32") from error
-    return as_inputs(tensors)
-
-
-def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """The float model as a graph, checked.
-
-    Raises:
-        ModelError: it cannot be exported, or is quantized already.
-    """
-    module = exported_module(model, examples)
-    if not is_float(module):
-        raise ModelError(
-            "The model is quantized already, so that there is no float model to compare it with.",
-            hint="the float model that it was made of",
-        )
-    states = states_of(module).values
-    if states:
-        raise ModelError(
-            f"The model keeps a state, `{states[0].name}`, from one call to the next, and blame compares single "
-            "inputs.",
-            hint="a model that takes its states as inputs and returns them",
-        )
-    return module
-
-
-def measure(
-    module: GraphModule,
-    quantizer: StaticQuantizer,
-    batches: Sequence[Row],
-    rows: Iterable[Row],
-    tell: Listener = lambda name, part: None,
-    *,
-    follow: bool = True,
-) -> SideBySide:
-    """Quantizes a copy of a float module and compares it on rows.
-
-    Args:
-        batches: choose the ranges.
-        follow: whether each layer's error is followed to the output, which takes most of the time.
-    """
-    listed = list(rows)
-    with quiet():  # torch warns of its own copying
-        own = copy.deepcopy(module)
-    prepared = calibrated(own, [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1)))
-    with quiet():
-        exact = copy.deepcopy(prepared)
-    for parameter in exact.parameters():
-        parameter.requires_grad_(False)
-    with quiet(), one_thread():
-        found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
-        for number, row in enumerate(listed):
-            tell("blame", number / len(listed))
-            found.add(row, follow=follow)
-        tell("blame", 1.0)
-    return found
-
-
 # ---------------------------------------------------------------- what is said of a layer
 
 
 @dataclass(frozen=True)
 class _Choices:
     per_channel: bool
-    capabilities: Capabilities
-
-    @property
-    def has_int16(self) -> bool:
-        return DType.INT16 in self.capabilities.activations
+    has_int16: bool
 
 
 def _told(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -18,23 +18,19 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.blame import Row, examples_of, float_module, measure
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
+from micronpu.accuracy.subject import Listener, Row, Subject
 from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
-from micronpu.compiler.quantized import quantizer_for
+from micronpu.compiler.quantized import HowToQuantize
 from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
 from micronpu.frontend.program import is_compute, origin_of, overload_name
-from micronpu.ir.types import DType
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.calibrate import calibration_batches
 from micronpu.quantize.settings_file import Quantization, read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
 from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for
 
-Listener: TypeAlias = Callable[[str, float], None]
 Settings: TypeAlias = dict[str, Any]
 
 BUDGET = 60.0
@@ -97,7 +93,8 @@ def fix(
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
     start = time.perf_counter()
-    search = _Search(model, data, calibration, example_inputs, target, options, budget, start, listener)
+    subject = Subject.of(model, data, target, calibration, example_inputs, options)
+    search = _Search(subject, budget, start, listener)
     base = {} if quantization is None else read_quantization(quantization)
     if not per_channel:
         base = _merged({"default": {"per_channel": False}}, base)
@@ -107,35 +104,27 @@ def fix(
 class _Search:
     def __init__(
         self,
-        model: Any,
-        data: Any,
-        calibration: Any,
-        examples: Any,
-        target: str,
-        options: Options | None,
+        subject: Subject,
         budget: float,
         start: float,
         listener: Listener | None,
     ) -> None:
-        self.examples = examples_of(data, examples)
-        self.device = device_for(target, options)
-        self.target, self.options = target, options
-        self.module = float_module(model, self.examples)
-        rows = calibration_batches(data, self.examples, kind="blame")
-        if calibration is None:
+        self.subject = subject
+        self.has_int16 = subject.has_int16
+        rows = subject.rows
+        if subject.ranges is None:
             self.batches, rows = rows[::2], rows[1::2]
         else:
-            self.batches = calibration_batches(calibration, self.examples)
+            self.batches = subject.ranges
         self.choosing, self.judging = rows[::2][:_MOST], rows[1::2][:_MOST]
         if len(self.judging) < _FEWEST:
-            needed = 2 * _FEWEST if calibration is not None else 4 * _FEWEST
+            needed = 2 * _FEWEST if subject.ranges is not None else 4 * _FEWEST
             raise ModelError(
                 f"There are {len(self.choosing)} rows to choose by and {len(self.judging)} others to judge by, too few "
                 "to tell a gain from chance.",
                 hint=f"{needed} rows or more, better a hundred",
             )
         self.end = start + budget
-        self.has_int16 = DType.INT16 in self.device.capabilities.activations
         self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
         self.start, self.budget = start, budget
         self.slowest = self.pricing = 0.0
@@ -160,7 +149,7 @@ class _Search:
             self.unfinished = True
         elif self.has_int16:
             follow = self.measured(settings, self.choosing[:16], follow=True)
-            for name, parts in _int16(follow, {n.name for n in self.module.graph.nodes}):
+            for name, parts in _int16(follow, {n.name for n in self.subject.module.graph.nodes}):
                 if not self.has_time(2, self.end):
                     self.unfinished = True
                     break
@@ -171,7 +160,7 @@ class _Search:
                     self.add(choices, " + ".join([*names, name]), wider, base)
         ordered = [choices[0], *sorted(choices[1:], key=lambda choice: choice.sqnr)]
         return Fixes(
-            target=self.target,
+            target=self.subject.target,
             calibration_rows=len(self.batches),
             choosing_rows=len(self.choosing),
             judging_rows=len(self.judging),
@@ -213,13 +202,11 @@ class _Search:
         """Whether so many more trials, and the price of what is found, are done by then."""
         return time.perf_counter() + steps * self.slowest + self.pricing < end
 
-    def quantizer(self, settings: Settings) -> Any:
-        return quantizer_for(self.device, None, False, True, "int8", None, settings)
-
     def measured(self, settings: Settings, rows: Sequence[Row], *, follow: bool = False) -> SideBySide:
         self.tell("fix", min((time.perf_counter() - self.start) / self.budget, 1.0))
         begun = time.perf_counter()
-        found = measure(self.module, self.quantizer(settings), self.batches, rows, follow=follow)
+        quantizer = self.subject.quantizer(HowToQuantize(quantization=settings))
+        found = self.subject.measured(quantizer, self.batches, rows, follow=follow)
         self.slowest = max(self.slowest, time.perf_counter() - begun)
         return found
 
@@ -242,9 +229,9 @@ class _Search:
         try:
             program = compile_model(
                 found.converted,
-                self.examples,
-                self.target,
-                options=self.options,
+                self.subject.examples,
+                self.subject.target,
+                options=self.subject.options,
                 verify=False,
                 allow_missing_kernels=True,
             )

@@ -13,17 +13,7 @@ from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
-from micronpu.cli.quantization import (
-    AdaptiveRounding,
-    BiasCorrection,
-    Equalize,
-    InputObserver,
-    Observer,
-    Percentile,
-    QuantizationFile,
-    WeightObserver,
-    chosen_quantization,
-)
+from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
 from micronpu.errors import OptionError
 from micronpu.files import check_folder, check_writable, write_file
 
@@ -41,6 +31,7 @@ Sort = Annotated[
 
 
 @console.guarded
+@takes_quantization
 def blame(
     context: typer.Context,
     model: Annotated[
@@ -68,20 +59,9 @@ def blame(
             "--target", "-t", help="What to quantize for; see `micronpu targets`.", autocompletion=complete_target
         ),
     ] = "imxrt700-neutron-cortexm",
-    per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
-    ] = False,
-    activations: Annotated[
-        str, typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it.")
-    ] = "int8",
-    quantization: QuantizationFile = None,
-    activation_observer: Observer = None,
-    percentile: Percentile = None,
-    input_observer: InputObserver = None,
-    weight_observer: WeightObserver = None,
-    equalize: Equalize = False,
-    bias_correction: BiasCorrection = False,
-    adaptive_rounding: AdaptiveRounding = False,
+    per_tensor: PerTensor = False,
+    activations: Activations = "int8",
+    how: Quantization = UNCHANGED,
     sort: Sort = "output",
     fix: Annotated[
         bool,
@@ -119,16 +99,7 @@ def blame(
         if not fix:
             raise OptionError("--fix-output is given without --fix.", hint="--fix")
         check_folder(fix_output)
-    settings = chosen_quantization(
-        quantization,
-        activation_observer,
-        percentile,
-        input_observer,
-        weight_observer,
-        equalize,
-        bias_correction,
-        adaptive_rounding,
-    )
+    settings = how.chosen()
     if not 0 < budget < math.inf:
         raise OptionError(f"--budget is {budget}; it is a number of seconds.", hint="--budget 60")
     if fix and activations != "int8":

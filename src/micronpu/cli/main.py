@@ -24,17 +24,7 @@ from micronpu.cli.explore import explore
 from micronpu.cli.help import Command
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
-from micronpu.cli.quantization import (
-    AdaptiveRounding,
-    BiasCorrection,
-    Equalize,
-    InputObserver,
-    Observer,
-    Percentile,
-    QuantizationFile,
-    WeightObserver,
-    chosen_quantization,
-)
+from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
 from micronpu.errors import OptionError
 from micronpu.files import check_writable, read_file, write_file
 
@@ -74,13 +64,6 @@ JsonReport = Annotated[
         help="Write the report as JSON; - for standard output, and all else to standard error.",
         show_default=False,
     ),
-]
-PerTensor = Annotated[
-    bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
-]
-Activations = Annotated[
-    str,
-    typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it; weights are int8 in any case."),
 ]
 InOut = Annotated[
     str | None,
@@ -172,6 +155,7 @@ def main(
 @app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
+@takes_quantization
 def compile_command(
     context: typer.Context,
     model: ModelArgument,
@@ -211,14 +195,7 @@ def compile_command(
     per_tensor: PerTensor = False,
     activations: Activations = "int8",
     io: InOut = None,
-    quantization: QuantizationFile = None,
-    activation_observer: Observer = None,
-    percentile: Percentile = None,
-    input_observer: InputObserver = None,
-    weight_observer: WeightObserver = None,
-    equalize: Equalize = False,
-    bias_correction: BiasCorrection = False,
-    adaptive_rounding: AdaptiveRounding = False,
+    how: Quantization = UNCHANGED,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
     held_out: HeldOut = None,
@@ -305,16 +282,7 @@ def compile_command(
             per_channel=not per_tensor,
             activations=check_activations(activations, "--activations"),
             io=check_activations(io, "--io") if io is not None else None,
-            quantization=chosen_quantization(
-                quantization,
-                activation_observer,
-                percentile,
-                input_observer,
-                weight_observer,
-                equalize,
-                bias_correction,
-                adaptive_rounding,
-            ),
+            quantization=how.chosen(),
             options=options,
             allow_missing_kernels=allow_missing_kernels,
             verify=verify,
@@ -347,6 +315,7 @@ def compile_command(
 @app.command(cls=Command)
 @takes_npu_options("check")
 @console.guarded
+@takes_quantization
 def check(
     context: typer.Context,
     model: ModelArgument,
@@ -360,14 +329,7 @@ def check(
     per_tensor: PerTensor = False,
     activations: Activations = "int8",
     io: InOut = None,
-    quantization: QuantizationFile = None,
-    activation_observer: Observer = None,
-    percentile: Percentile = None,
-    input_observer: InputObserver = None,
-    weight_observer: WeightObserver = None,
-    equalize: Equalize = False,
-    bias_correction: BiasCorrection = False,
-    adaptive_rounding: AdaptiveRounding = False,
+    how: Quantization = UNCHANGED,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     debug: Debug = False,
@@ -398,16 +360,7 @@ def check(
             per_channel=not per_tensor,
             activations=check_activations(activations, "--activations"),
             io=check_activations(io, "--io") if io is not None else None,
-            quantization=chosen_quantization(
-                quantization,
-                activation_observer,
-                percentile,
-                input_observer,
-                weight_observer,
-                equalize,
-                bias_correction,
-                adaptive_rounding,
-            ),
+            quantization=how.chosen(),
             options=options,
         ).report
     _words(report_json).print(report)

@@ -1,15 +1,27 @@
-"""Options of the command that say how a model is quantized, as the dictionary that `compile` takes."""
+"""Options of the command that say how a model is quantized: one value, for every command that quantizes."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 _PANEL = "Quantization"
 
-QuantizationFile = Annotated[
+PerTensor = Annotated[
+    bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
+]
+Activations = Annotated[
+    str,
+    typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it; weights are int8 in any case."),
+]
+
+_File = Annotated[
     Path | None,
     typer.Option(
         "--quantization",
@@ -19,7 +31,7 @@ QuantizationFile = Annotated[
         show_default=False,
     ),
 ]
-Observer = Annotated[
+_Observer = Annotated[
     str | None,
     typer.Option(
         "--activation-observer",
@@ -29,7 +41,7 @@ Observer = Annotated[
         show_default="histogram",
     ),
 ]
-Percentile = Annotated[
+_Percentile = Annotated[
     float | None,
     typer.Option(
         metavar="PERCENT",
@@ -38,7 +50,7 @@ Percentile = Annotated[
         show_default="99.99",
     ),
 ]
-InputObserver = Annotated[
+_InputObserver = Annotated[
     str | None,
     typer.Option(
         "--input-observer",
@@ -48,7 +60,7 @@ InputObserver = Annotated[
         show_default="minmax",
     ),
 ]
-WeightObserver = Annotated[
+_WeightObserver = Annotated[
     str | None,
     typer.Option(
         "--weight-observer",
@@ -58,7 +70,7 @@ WeightObserver = Annotated[
         show_default="minmax",
     ),
 ]
-Equalize = Annotated[
+_Equalize = Annotated[
     bool,
     typer.Option(
         "--equalize",
@@ -66,7 +78,7 @@ Equalize = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-BiasCorrection = Annotated[
+_BiasCorrection = Annotated[
     bool,
     typer.Option(
         "--bias-correction",
@@ -75,7 +87,7 @@ BiasCorrection = Annotated[
         show_default=False,
     ),
 ]
-AdaptiveRounding = Annotated[
+_AdaptiveRounding = Annotated[
     bool,
     typer.Option(
         "--adaptive-rounding",
@@ -86,41 +98,60 @@ AdaptiveRounding = Annotated[
 ]
 
 
-def chosen_quantization(
-    file: Path | None,
-    observer: str | None,
-    percentile: float | None,
-    input_observer: str | None,
-    weight_observer: str | None,
-    equalize: bool,
-    bias_correction: bool,
-    adaptive_rounding: bool,
-) -> dict[str, Any] | Path | None:
-    """What the options say; an option goes before the same setting of the file.
+@dataclass(frozen=True)
+class Quantization:
+    """What the options of a command say about quantization, an option for each field."""
 
-    Raises:
-        FileError, OptionError: the file cannot be read.
-    """
-    default = {
-        "activation_observer": observer,
-        "percentile": percentile,
-        "input_observer": input_observer,
-        "weight_observer": weight_observer,
-    }
-    corrections = {
-        "equalize": equalize,
-        "bias_correction": bias_correction,
-        "adaptive_rounding": adaptive_rounding,
-    }
-    chosen = {name: value for name, value in default.items() if value is not None}
-    switched = {name: True for name, on in corrections.items() if on}
-    if not chosen and not switched:
-        return file
-    given: dict[str, Any] = {}
-    if file is not None:
-        from micronpu.quantize.settings_file import read_quantization
+    quantization: _File = None
+    activation_observer: _Observer = None
+    percentile: _Percentile = None
+    input_observer: _InputObserver = None
+    weight_observer: _WeightObserver = None
+    equalize: _Equalize = False
+    bias_correction: _BiasCorrection = False
+    adaptive_rounding: _AdaptiveRounding = False
 
-        given = read_quantization(file)
-    if chosen:
-        given["default"] = {**given.get("default", {}), **chosen}
-    return {**given, **switched}
+    def chosen(self) -> dict[str, Any] | Path | None:
+        """What `micronpu.compile` takes as ``quantization``; an option goes before the same setting of the file.
+
+        Raises:
+            FileError, OptionError: the file cannot be read.
+        """
+        named = ("activation_observer", "percentile", "input_observer", "weight_observer")
+        default = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        switched = {name: True for name in ("equalize", "bias_correction", "adaptive_rounding") if getattr(self, name)}
+        if not default and not switched:
+            return self.quantization
+        given: dict[str, Any] = {}
+        if self.quantization is not None:
+            from micronpu.quantize.settings_file import read_quantization
+
+            given = read_quantization(self.quantization)
+        if default:
+            given["default"] = {**given.get("default", {}), **default}
+        return {**given, **switched}
+
+
+UNCHANGED = Quantization()
+"""Where no option is given."""
+
+
+def takes_quantization(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter ``how``, a `Quantization`, is made of an option for each field."""
+    names = [field.name for field in fields(Quantization)]
+    kinds = get_type_hints(Quantization, include_extras=True)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(how=Quantization(**{name: given.pop(name) for name in names}), **given)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        if own.name != "how":
+            parameters.append(own)
+            continue
+        for field in fields(Quantization):
+            parameters.append(own.replace(name=field.name, default=field.default, annotation=kinds[field.name]))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

@@ -19,7 +19,7 @@ from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.quantized import Sparsity, quantized_module, quantizer_for
+from micronpu.compiler.quantized import HowToQuantize, quantized_module
 from micronpu.compiler.verify import verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
@@ -51,6 +51,7 @@ from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.rows import plural
 from micronpu.runtime.digest import stamp
 from micronpu.sparsity.compress import check_compress
+from micronpu.sparsity.entry import Sparsity
 from micronpu.sparsity.notes import pattern_notes
 from micronpu.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.targets.options import Options
@@ -137,17 +138,20 @@ def compile_model(
     device = device_for(target, options)
     if not verify:
         device = device.unverified()
-    quantizer = quantizer_for(device, quantizer, train is not None, per_channel, activations, io, quantization)
-    how, most = sparsity_options(sparsity), check_compress(compress)
+    how = HowToQuantize(
+        per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
+    )
+    chosen = how.quantizer_for(device, train is not None)
+    sparser, most = sparsity_options(sparsity), check_compress(compress)
     quantized, examples, borders, rows, trial, sparse, smaller = quantized_module(
         model,
         example_inputs,
-        quantizer,
+        chosen,
         calibration=calibration,
         train=train,
         clock=clock,
         held_out=held_out,
-        sparsity=Sparsity(how, device, most) if how is not None or most is not None else None,
+        sparsity=Sparsity(sparser, device, most) if sparser is not None or most is not None else None,
     )
     host = host_part(quantized, device, clock, borders)
     states, whole = states_of(quantized).values, held(quantized)
@@ -415,11 +419,13 @@ def check_model(
     clock = Clock(None)
     examples = as_inputs(example_inputs)
     device = device_for(target, options)
-    quantizer = quantizer_for(device, quantizer, False, per_channel, activations, io, quantization)
+    how = HowToQuantize(
+        per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
+    )
     quantized, *_ = quantized_module(
         model,
         examples,
-        quantizer,
+        how.quantizer_for(device),
         calibration=[examples] if calibration is None else calibration,
         clock=clock,
         held_out=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.checks import check_examples, check_parameters, check_results
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.states import State, integer_states, lift, states_of
+from micronpu.frontend.states import State, States, integer_states, lift, states_of
 from micronpu.partition.device import Device
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import calibration_batches, graph_module, quantize
@@ -29,58 +30,52 @@ from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.training import Train
 from micronpu.report.sparsity import SparsityReport
-from micronpu.sparsity.compress import compressed, with_bits
-from micronpu.sparsity.entry import exported_for_any_batch, keep_what_is_sparse, seen_calls
-from micronpu.sparsity.options import SparsityOptions
-from micronpu.sparsity.search import Sparsified, listening, sparsified
+from micronpu.sparsity.entry import Sparsity, keep_what_is_sparse
 
 
-def quantizer_for(
-    device: Device,
-    given: StaticQuantizer | None,
-    is_qat: bool,
-    per_channel: bool,
-    activations: Activations,
-    io: Activations | None,
-    quantization: Quantization | None = None,
-) -> StaticQuantizer:
-    """The user's quantizer, or the device's with what the user says of quantization.
+@dataclass(frozen=True, kw_only=True)
+class HowToQuantize:
+    """What a user says about quantization, in the words of `micronpu.compile`, which explains them."""
 
-    Raises:
-        OptionError: they contradict each other, or a value does not fit.
-    """
-    if given is None:
-        made = device.quantizer(per_channel=per_channel, is_qat=is_qat, activations=activations, io=io)
-        return made if quantization is None else configure(made, quantization)
-    if quantization is not None:
-        raise OptionError(
-            "`quantizer` and `quantization` are both given, and each says how parts are quantized.",
-            hint="micronpu.quantize.settings_file.configure(quantizer, quantization)",
-        )
-    if not isinstance(given, StaticQuantizer):
-        raise OptionError(
-            f"`quantizer` is a {type(given).__name__}.",
-            hint="the quantizer of the NPU's family, such as NeutronQuantizer",
-        )
-    if not per_channel or activations != "int8" or io is not None:
-        raise OptionError(
-            "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
-            hint="set them on the quantizer",
-        )
-    if given.is_qat != is_qat:
-        raise OptionError(
-            f"The quantizer has is_qat={given.is_qat}, but `train` is {'given' if is_qat else 'not given'}.",
-            hint="is_qat=True with `train`, and is_qat=False with `calibration`",
-        )
-    return given
+    per_channel: bool = True
+    activations: Activations = "int8"
+    io: Activations | None = None
+    quantizer: StaticQuantizer | None = None
+    quantization: Quantization | None = None
 
+    def quantizer_for(self, device: Device, is_qat: bool = False) -> StaticQuantizer:
+        """The user's quantizer, or the device's with what the user says of quantization.
 
-class Sparsity(NamedTuple):
-    """That the weights shall be sparse, or of fewer bits, how, and for what."""
-
-    options: SparsityOptions | None
-    device: Device
-    compress: float | None = None
+        Raises:
+            OptionError: they contradict each other, or a value does not fit.
+        """
+        given = self.quantizer
+        if given is None:
+            made = device.quantizer(
+                per_channel=self.per_channel, is_qat=is_qat, activations=self.activations, io=self.io
+            )
+            return made if self.quantization is None else configure(made, self.quantization)
+        if self.quantization is not None:
+            raise OptionError(
+                "`quantizer` and `quantization` are both given, and each says how parts are quantized.",
+                hint="micronpu.quantize.settings_file.configure(quantizer, quantization)",
+            )
+        if not isinstance(given, StaticQuantizer):
+            raise OptionError(
+                f"`quantizer` is a {type(given).__name__}.",
+                hint="the quantizer of the NPU's family, such as NeutronQuantizer",
+            )
+        if not self.per_channel or self.activations != "int8" or self.io is not None:
+            raise OptionError(
+                "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
+                hint="set them on the quantizer",
+            )
+        if given.is_qat != is_qat:
+            raise OptionError(
+                f"The quantizer has is_qat={given.is_qat}, but `train` is {'given' if is_qat else 'not given'}.",
+                hint="is_qat=True with `train`, and is_qat=False with `calibration`",
+            )
+        return given
 
 
 class Quantized(NamedTuple):
@@ -103,7 +98,12 @@ class Quantized(NamedTuple):
         return states_of(self.module).values
 
 
-def _trial(module: GraphModule, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]], kept: Sequence[int]) -> Trial:
+def _trial(
+    module: GraphModule,
+    states: States,
+    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    kept: Sequence[int],
+) -> Trial:
     """What the program will be tried on: rows that are kept back; of a model with states the first such sequence.
 
     Args:
@@ -114,7 +114,6 @@ def _trial(module: GraphModule, sequences: Sequence[Sequence[tuple[torch.Tensor,
     for sequence in sequences:
         numbers.append(range(first, first + len(sequence)))
         first += len(sequence)
-    states = states_of(module)
     chosen = list(kept) or list(range(min(len(sequences), INPUTS)))
     most = (HELD_OUT if kept else INPUTS) if states else len(chosen)
     places = [i for n in (chosen[:1] if states else chosen) for i in numbers[n]][:most]
@@ -167,30 +166,20 @@ def quantized_module(
         return Quantized(integer_states(module), examples, None, (examples,), Trial((examples,)))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (examples,)
     trial = Trial((examples,))
-    found: Sparsified | None = None
+    report: SparsityReport | None = None
     sequences: list[list[tuple[torch.Tensor, ...]]] = []
     if train is None or sparsity is not None:
         sequences = calibration_sequences(calibration, examples) if states else []
         sequences = sequences or [[batch] for batch in calibration_batches(calibration, examples)]
         rows = tuple(row for sequence in sequences[: 1 if states else MOST_ROWS] for row in sequence)[:MOST_ROWS]
         kept = rows_kept_back(len(sequences), held_out)
-        trial = _trial(module, sequences, kept)
+        trial = _trial(module, states, sequences, kept)
         sequences = [sequence for i, sequence in enumerate(sequences) if i not in kept]
     smaller = ""
     if sparsity is not None:
         with clock.step("sparsify") as progress:
-            program = exported_for_any_batch(model, examples)
-            own = sparsity.device.quantizer() if quantizer.is_qat else quantizer
-            every = (*examples, *states.initial)
-            data = seen_calls(program, sequences) if states else [row for sequence in sequences for row in sequence]
-            if sparsity.options is not None:
-                told = listening(progress)
-                found = sparsified(program, every, data, sparsity.device, own, sparsity.options, listener=told)
-            if sparsity.compress is not None:
-                less = compressed(program, every, data, sparsity.device, own, sparsity.compress, progress)
-                smaller = less.note
-                quantizer = with_bits(quantizer, less.bits)
-        model, module = program, finished(program, every)
+            model, quantizer, report, smaller = sparsity.reduced(model, examples, sequences, quantizer, progress)
+        module = finished(model, (*examples, *states.initial))
     if train is not None:
         if calibration is not None and sparsity is None:
             raise ModelError(
@@ -207,7 +196,6 @@ def quantized_module(
         module.meta[ALLOWED] = True
         with clock.step("quantize") as progress:
             module = quantize(module, sequences, quantizer, lambda done: progress(done / calls))
-    report = found.report if found is not None else None
     if quantizer.settings.io is None:
         return Quantized(module, examples, None, rows, trial, report, smaller)
     borders = integer_borders(module)

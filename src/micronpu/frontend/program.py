@@ -130,13 +130,10 @@ def is_compute(node: Node) -> bool:
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """Arguments by the names of the schema, defaults filled in."""
-    overload = aten_overload(node)
-    schema = overload._schema.arguments
-    values = {a.name: a.default_value for a in schema if a.has_default_value()}
-    values.update(zip((a.name for a in schema), node.args, strict=False))
-    values.update(node.kwargs)
-    return values
+    """Arguments by the names of the schema and in its order, defaults filled in."""
+    schema = aten_overload(node)._schema.arguments
+    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+    return {a.name: given.get(a.name, a.default_value) for a in schema if a.name in given or a.has_default_value()}
 
 
 def value_of(node: Node) -> Any:

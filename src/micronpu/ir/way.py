@@ -50,12 +50,14 @@ class Capabilities:
             way.kind is Kind.OPERATOR or (way.kind is Kind.TABLE and self.tables) for way in WAYS.get(overload, ())
         )
 
-    def composition(self, overload: str) -> Composition | None:
-        """The composition to write for an overload; None where there is none, or the device has a table for it."""
+    def compositions(self, overload: str) -> tuple[Composition, ...]:
+        """The compositions to try for an overload, in order; none where the device has a table for it.
+
+        Those of decisions are written in either case: what the table gives has to become a number.
+        """
         ways = WAYS.get(overload, ())
-        if self.tables and any(way.kind is Kind.TABLE for way in ways):
-            return None
-        return next((way for way in ways if isinstance(way, Composition)), None)
+        in_table = self.tables and any(way.kind is Kind.TABLE for way in ways)
+        return tuple(way for way in ways if isinstance(way, Composition) and (way.decides or not in_table))
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,27 @@ class Writer(AtenArguments, Protocol):
     def dtype(self, x: Float = None) -> DType | None:
         """Element type of a value, as for `shape`; None where micronpu has no such type."""
 
+    def kept(self) -> Float:
+        """The result of the operator, which stays; what is written from now on stands behind it."""
+
+    def beside(self, x: Float, overload: str, *arguments: Any) -> Float:
+        """A new operator's result next to what computes x, for all who ask: one that is there already is given again.
+
+        It stands behind x where it reads x, and before it elsewhere.
+        """
+
+    def change(self, x: Float, **arguments: Any) -> Float:
+        """x, with other arguments for the operator that computes it, by the names of the schema.
+
+        Only the operator to be replaced may read x.  Arrays become constants.
+        """
+
+    def decided(self, number: Float) -> Float:
+        """A number as the decision that it stands for, in the type of the operator's result; see `number`."""
+
+    def number(self, x: Float) -> Float | None:
+        """The number that a decision was made of by `decided`; None for others."""
+
     def loop(self, x: Float, states: Sequence[Float], step: Step) -> list[Float] | None:
         """Calls a step for each row of x [T, ..]: the first state after each step [T, ..], then the last states.
 
@@ -154,14 +177,11 @@ class Writer(AtenArguments, Protocol):
     def is_trained(self, x: Float) -> bool:
         """Whether a value is a parameter that is going to be trained, which no composition may freeze."""
 
-    def never_negative(self, x: Float) -> bool:
-        """Whether every element is zero or positive, whatever the inputs; False where that cannot be seen."""
-
     def call(self, x: Float) -> Call | None:
         """What computes a value; None for inputs, constants and numbers."""
 
-    def readers(self) -> list[str]:
-        """Overloads of the operators that read the result."""
+    def readers(self) -> list[Float]:
+        """The results of the operators that read the result."""
 
     def ends(self) -> frozenset[str]:
         """Overloads of the operators that the result arrives at, moved and added to others on its way; "" where it is
@@ -183,16 +203,16 @@ class Composition(Way):
     Attributes:
         name: of the rewrite of the float program, by which it can be left out.
         sentence: what users read about it.
-        compose: writes it; None where a rewrite of the whole program does.
-        into: overloads that a rewrite of the whole program makes of it.
+        compose: writes it.
         early: written before constants are folded, whatever the element type.
+        decides: the operator's result is no float but a decision: a truth value, a position, or a count of some.
     """
 
     name: str
     sentence: str
-    compose: Compose | None = None
-    into: tuple[str, ...] = ()
+    compose: Compose
     early: bool = False
+    decides: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -206,12 +226,14 @@ def add_way(way: Way) -> None:
     """Registers a way.
 
     Raises:
-        InternalError: there is one of its kind; an operator and a table are one kind here, as both are imported.
+        InternalError: it is imported already, be it as an operator or as a table, or has a composition of that name.
     """
     known = WAYS.get(way.overload, ())
-    if any((w.kind is Kind.COMPOSITION) == (way.kind is Kind.COMPOSITION) for w in known):
-        what = "compose" if way.kind is Kind.COMPOSITION else "import"
-        raise InternalError(f"Two operators {what} {way.overload}.")
+    if isinstance(way, Composition):
+        if any(isinstance(w, Composition) and w.name == way.name for w in known):
+            raise InternalError(f"Two compositions of {way.overload} are called {way.name}.")
+    elif any(w.kind is not Kind.COMPOSITION for w in known):
+        raise InternalError(f"Two operators import {way.overload}.")
     # What the device has comes before what has to be put together.
     WAYS[way.overload] = tuple(sorted((*known, way), key=lambda w: w.kind is Kind.COMPOSITION))
 
@@ -219,11 +241,13 @@ def add_way(way: Way) -> None:
 Function = TypeVar("Function", bound=Compose)
 
 
-def composes(*overloads: str, early: bool = False) -> Callable[[Function], Function]:
+def composes(*overloads: str, early: bool = False, decides: bool = False) -> Callable[[Function], Function]:
     """Registers ``compose(write)`` for overloads; its name is that of the rewrite, its doc-string what users read.
 
+    Of several for one overload, the first that is registered is tried first.
+
     Args:
-        early: see `Composition`.
+        early, decides: see `Composition`.
     """
 
     def register(compose: Function) -> Function:
@@ -232,23 +256,13 @@ def composes(*overloads: str, early: bool = False) -> Callable[[Function], Funct
         if not sentence:
             raise InternalError(f"The composition {name} has no doc-string, which is what users read.")
         for overload in overloads:
-            add_way(Composition(overload, name, sentence, compose, early=early))
+            add_way(Composition(overload, name, sentence, compose, early=early, decides=decides))
         return compose
 
     return register
 
 
-def composed_by(rewrite: str, sentence: str, *overloads: str, into: tuple[str, ...]) -> None:
-    """Registers overloads that the rewrite of the whole program ``rewrite`` replaces, where it finds them fit.
-
-    Args:
-        into: overloads that it replaces them with.
-    """
-    for overload in overloads:
-        add_way(Composition(overload, rewrite, sentence, into=into))
-
-
 def compositions() -> dict[str, str]:
-    """The sentence of every composition that is written operator by operator, by its name."""
-    found = {w.name: w.sentence for ways in WAYS.values() for w in ways if isinstance(w, Composition) and w.compose}
+    """The sentence of every composition, by its name."""
+    found = {w.name: w.sentence for ways in WAYS.values() for w in ways if isinstance(w, Composition)}
     return dict(sorted(found.items()))

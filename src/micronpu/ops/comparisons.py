@@ -1,4 +1,8 @@
-"""Comparisons, which chips with tables compute, and choices by their result."""
+"""Comparisons, which chips with tables compute, and choices by their result.
+
+Quantization needs floats: a truth value becomes the number 0 or 1, with a grid on which it is exact, and what the
+program does with it becomes arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from micronpu.ir.op import AtenImport, Quantization, fixed_qparams
 from micronpu.ir.types import DType, QParams
-from micronpu.ir.way import add_way, composed_by
+from micronpu.ir.way import Float, Writer, add_way, composes
+from micronpu.ops import attention  # noqa: F401  (masks of attention are tried before other choices)
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.table import RealFunction, in_lines, in_steps, unary
 
@@ -28,37 +34,25 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 OPPOSITES = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt", "eq": "ne", "ne": "eq"}
 
-CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
+_CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+_FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
+_CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 
-LOGIC = {
+_LOGIC = {
     **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),
     **dict.fromkeys(("__or__.Tensor", "bitwise_or.Tensor", "logical_or.default"), "or"),
     **dict.fromkeys(("__xor__.Tensor", "bitwise_xor.Tensor", "logical_xor.default"), "xor"),
     **dict.fromkeys(("bitwise_not.default", "logical_not.default"), "not"),
-    **{f"{name}.{form}": name for name in ("any", "all") for form in ("default", "dim", "dims")},
 }
 """Operators of truth values, and what they say of them."""
-
-composed_by(
-    "decisions_to_numbers",
-    "a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, any(a) -> amax(a), all(a) -> amin(a), of 0 and 1",
-    *LOGIC,
-    into=("mul.Tensor", "maximum.default", "amax.default"),
-)
-composed_by(
-    "decisions_to_numbers",
-    "where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats and finite a and b",
-    *CHOICES,
-    *(name for name in FILLS if name.endswith("Tensor")),
-    into=("gt.Tensor", "mul.Tensor", "add.Tensor"),
-)
+_ANY_ALL = tuple(f"{name}.{form}" for name in ("any", "all") for form in ("default", "dim", "dims"))
+_SUMS = ("sum.default", "sum.dim_IntList")
 
 STEEPNESS = 4096.0
 """Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
 
 MASK = fixed_qparams(1.0, 0)
-"""A truth value as the number 0 or 1; the program makes a float of it (`micronpu.quantize.decisions`)."""
+"""A truth value as the number 0 or 1; the program makes a float of it (`decisions_to_numbers`)."""
 
 _FINER = 4
 """Steps of a difference per step of the finer operand.  It may saturate, since nobody asks how large it is."""
@@ -84,3 +78,182 @@ unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in
 for _name in COMPARISONS:
     _names = (("x", "self"), ("z", "other"))
     add_way(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes(*(f"{_name}.{_form}" for _name in COMPARISONS for _form in ("Scalar", "Tensor")), decides=True)
+def _decisions_to_numbers(write: Writer) -> Float:
+    """x > z -> the number 0 or 1: of a table, or clamp(steep * (x - z), 0, 1) where somebody chooses by it
+
+    x, z -> gt -> y         x, z -> gt -> to(float32) -> to(bool) -> y
+
+    Without a table, numbers that differ by less than 1 / `STEEPNESS` are neither.
+    """
+    x, z = write.given["self"], write.given["other"]
+    if not _is_float(write, x) or not (_is_float(write, z) or isinstance(z, (int, float))):
+        return None
+    readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
+    if write.capabilities.computes(write.overload):
+        return write.decided(write("to.dtype", write.kept(), DType.FLOAT32))
+    if not any(name in (*_CHOICES, *_FILLS, *_CASTS, *_LOGIC, *_ANY_ALL, *_SUMS) for name in readers):
+        return None
+    name = write.overload.split(".")[0]
+
+    def above(strictly: bool) -> Float:
+        """x > z, or z > x the other way round."""
+        steep = write("mul.Tensor", write("sub.Tensor", x, z), STEEPNESS if strictly else -STEEPNESS)
+        return write("clamp.default", steep, 0.0, 1.0)
+
+    if name in ("gt", "lt"):
+        number = above(name == "gt")
+    elif name in ("ge", "le"):
+        number = write("rsub.Scalar", above(name == "le"), 1.0)
+    else:
+        number = write("add.Tensor", above(True), above(False))
+        number = number if name == "ne" else write("rsub.Scalar", number, 1.0)
+    return write.decided(number)
+
+
+@composes(*_CASTS)
+def _number_of_decision(write: Writer) -> Float:
+    """float(x > z) -> the number that the comparison is"""
+    return write.number(write.given["self"])
+
+
+@composes(*_LOGIC, decides=True)
+def _logic(write: Writer) -> Float:
+    """a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, of the numbers 0 and 1"""
+    operands = [write.given[name] for name in ("self", "other") if name in write.given]
+    numbers = [number for number in map(write.number, operands) if number is not None]
+    if len(numbers) < len(operands):
+        return None
+    what, a, b = _LOGIC[write.overload], numbers[0], numbers[-1]
+    if what == "not":
+        return write.decided(write("rsub.Scalar", a, 1.0))
+    if what == "xor":
+        return write.decided(write("abs.default", write("sub.Tensor", a, b)))
+    return write.decided(write("mul.Tensor" if what == "and" else "maximum.default", a, b))
+
+
+@composes(*_ANY_ALL, decides=True)
+def _any_or_all(write: Writer) -> Float:
+    """any(a) -> amax(a), all(a) -> amin(a), of the numbers 0 and 1"""
+    number = write.number(write.given["self"])
+    if number is None:
+        return None
+    reduce = "amax.default" if write.overload.startswith("any") else "amin.default"
+    return write.decided(write(reduce, number, *_axes(write, number)))
+
+
+@composes(*_SUMS, decides=True)
+def _count(write: Writer) -> Float:
+    """sum(x > z) -> the sum of the numbers 0 and 1"""
+    number = write.number(write.given["self"])
+    return None if number is None else write.decided(write("sum.dim_IntList", number, *_axes(write, number)))
+
+
+def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
+    """Over which axes an operator reduces, and whether it keeps them."""
+    given = write.given.get("dim")
+    axes = list(range(len(write.shape(number)))) if given is None else given
+    return list(axes) if isinstance(axes, (list, tuple)) else [axes], bool(write.given.get("keepdim"))
+
+
+@composes(*_CHOICES)
+def _choice(write: Writer) -> Float:
+    """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats or a known mask, and finite a, b"""
+    given = write.given
+    return _chosen(write, given["condition"], given["self"], given["other"])
+
+
+@composes(*_FILLS)
+def _filled(write: Writer) -> Float:
+    """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for a comparison of floats or a known mask, finite b"""
+    given = write.given
+    return _chosen(write, given["mask"], given["value"], given["self"])
+
+
+_LARGEST = 1e3
+"""Larger constants stand for minus infinity in front of a softmax, see `micronpu.ops.attention`."""
+
+
+def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
+    """One value where a mask is true, and the other elsewhere; exact up to float rounding.
+
+    None where neither the mask nor its number is known, or a value is neither a float nor finite.
+    """
+    known, number = write.stored(mask), write.number(mask)
+    terms: list[tuple[bool, Float, npt.NDArray[Any] | None]] = []
+    for truth, value in ((True, yes), (False, no)):
+        constant = _constant(write, value)
+        if constant is None and not _is_float(write, value):
+            return None
+        if constant is not None and not np.isfinite(constant).all():
+            return None
+        terms.append((truth, value, constant))
+    if known is not None:
+        made = _by_known_mask(write, known.astype(bool), terms)
+    elif number is not None:
+        made = _by_number(write, number, terms)
+    else:
+        return None
+    if made is None or write.shape(made) == write.shape():
+        return made
+    return write("expand.default", made, list(write.shape()))
+
+
+def _by_known_mask(
+    write: Writer, mask: npt.NDArray[Any], terms: list[tuple[bool, Float, npt.NDArray[Any] | None]]
+) -> Float:
+    if all(constant is not None for _, _, constant in terms):
+        return None
+    if any(constant is not None and (np.abs(constant) >= _LARGEST).any() for _, _, constant in terms):
+        return None
+    made = []
+    for truth, value, constant in terms:
+        factor = mask if truth else ~mask
+        if constant is None:
+            made.append(write("mul.Tensor", value, write.constant(factor.astype(np.float32))))
+        elif constant.any() and factor.any():
+            made.append(write.constant(np.where(factor, constant, 0.0).astype(np.float32)))
+    return made[0] if len(made) == 1 else write("add.Tensor", *made)
+
+
+def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, npt.NDArray[Any] | None]]) -> Float:
+    wanted = [(truth, value, constant) for truth, value, constant in terms if constant is None or constant.any()]
+    factors = [number if truth else _opposite(write, number) for truth, _, _ in wanted]
+    made = []
+    for factor, (_, value, constant) in zip(factors, wanted, strict=True):
+        operand = value
+        if constant is not None and not _is_float(write, value):
+            operand = float(constant) if constant.size == 1 else write.constant(constant.astype(np.float32))
+        made.append(write("mul.Tensor", factor, operand))
+    if not made:
+        return None
+    return made[0] if len(made) == 1 else write("add.Tensor", *made)
+
+
+def _opposite(write: Writer, number: Float) -> Float:
+    """Of a comparison by table, the number of the opposite one; of any other decision 1 - number."""
+    cast = write.call(number)
+    compared = cast.given.get("self") if cast is not None and cast.overload in _CASTS else None
+    comparison = write.call(compared) if compared is not None else None
+    if comparison is None or comparison.overload.split(".")[0] not in OPPOSITES:
+        return write.beside(number, "rsub.Scalar", number, 1.0)
+    name, form = comparison.overload.split(".")
+    given = comparison.given
+    opposite = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
+    return write.beside(opposite, "to.dtype", opposite, DType.FLOAT32)
+
+
+def _is_float(write: Writer, x: Float) -> bool:
+    return not isinstance(x, (int, float)) and write.dtype(x) is DType.FLOAT32
+
+
+def _constant(write: Writer, x: Float) -> npt.NDArray[Any] | None:
+    """The value of a number or of a constant that is not trained."""
+    if isinstance(x, (int, float)):
+        return np.array(float(x))
+    return None if write.is_trained(x) else write.stored(x)

@@ -32,6 +32,7 @@ from micronpu.ir.way import Float, Writer, composes
 from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.movement import Reshape
+from micronpu.ops.signs import never_negative
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -392,7 +393,7 @@ def inverse(write: Writer, x: Float) -> Float:
     """1 / x: a table where there is one; exp(-log(x)) for x >= 0, and x * exp(-log(x * x)) for any."""
     if write.capabilities.computes("reciprocal.default"):
         return write("reciprocal.default", x)
-    if write.never_negative(x):
+    if never_negative(write, x):
         return power(write, x, -1.0)
     return write("mul.Tensor", x, power(write, write("mul.Tensor", x, x), -1.0))
 

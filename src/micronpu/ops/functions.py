@@ -18,6 +18,7 @@ from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.activation import sigmoid
 from micronpu.ops.comparisons import STEEPNESS
 from micronpu.ops.elementwise import inverse, power, scaled
+from micronpu.ops.signs import never_negative
 from micronpu.ops.table import (
     RealFunction,
     Reals,
@@ -189,7 +190,7 @@ def _power_composed(write: Writer) -> Float:
         return write("rsqrt.default", x)
     if exponent == -2:
         return power(write, write("mul.Tensor", x, x), -1.0)
-    return power(write, x, exponent) if exponent == 0.5 or write.never_negative(x) else None
+    return power(write, x, exponent) if exponent == 0.5 or never_negative(write, x) else None
 
 
 _table("expm1", np.expm1)

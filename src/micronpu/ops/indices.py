@@ -135,6 +135,20 @@ class GatherRows(Op):
 # ---------------------------------------------------------------- compositions
 
 
+@composes("argmax.default", "argmin.default", decides=True)
+def _position_to_number(write: Writer) -> Float:
+    """argmax(x) -> the position as a number, of at most 256
+
+    x -> argmax -> y        x -> argmax -> to(float32) -> to(int64) -> y
+    """
+    x, axis = write.given["self"], write.given["dim"]
+    if not write.capabilities.index_types or write.dtype(x) is not DType.FLOAT32 or axis is None:
+        return None
+    if not 1 < write.shape(x)[axis] <= MOST_POSITIONS:
+        return None
+    return write.decided(write("to.dtype", write.kept(), DType.FLOAT32))
+
+
 @composes("embedding.default")
 def _rows_by_int32(write: Writer) -> Float:
     """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows count them in int32."""

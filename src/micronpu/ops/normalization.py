@@ -10,21 +10,115 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from micronpu.ir.way import Float, Writer, composed_by, composes
+from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.elementwise import scaled
 
 BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 
-composed_by(
-    "fold_batch_norms",
-    "batch_norm(conv(x, w, b)) -> conv(x, w', b'); behind anything else a depthwise 1x1 convolution",
-    *BATCH_NORMS,
-    into=("conv2d.default",),
-)
+_TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
+_CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "conv3d.default")
+_VIEWS = ("flatten.using_ints", "view.default", "reshape.default")
 
 _LONGEST_MEAN = 1 << 15
 """Elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of what an accumulator holds."""
+
+
+@composes(*BATCH_NORMS, early=True)
+def _fold_batch_norms(write: Writer) -> Any:
+    """batch_norm(conv(x, w, b)) -> conv(x, w', b'); behind anything else a depthwise 1x1 convolution
+
+    By the statistics of evaluation mode.  The folded weights are new constants: a weight that a second layer reads
+    keeps its values.  Reshapes that leave the last axis of a linear layer alone may stand between.  A batch norm of
+    [N, C] with nothing to fold into goes into the linear layer that reads it.
+    """
+    given = write.given
+    mean, variance = write.stored(given["running_mean"]), write.stored(given["running_var"])
+    if given.get("training") or mean is None or variance is None:
+        return None
+    weight, bias = write.stored(given.get("weight")), write.stored(given.get("bias"))
+    scale = 1.0 / np.sqrt(variance.astype(np.float64) + given["eps"])
+    if weight is not None:
+        scale = scale * weight.astype(np.float64)
+    shift = -mean.astype(np.float64) * scale
+    if bias is not None:
+        shift = shift + bias.astype(np.float64)
+    made: Float = None
+    for fold in (_into_layer_before, _into_layer_behind, _as_depthwise):
+        made = fold(write, given["input"], scale, shift) if made is None else made
+    return made if made is None or len(write.shapes()) == 1 else Results({0: made})
+
+
+Row = npt.NDArray[np.float64]
+
+
+def _layer_before(write: Writer, x: Float) -> Float:
+    """What a batch norm reads, or the linear layer whose rows it reads under another shape."""
+    layer, call = x, write.call(x)
+    while call is not None and call.overload in _VIEWS and call.readers == 1 and len(write.shape(x)) == 2:
+        before = call.given["self"]
+        if write.shape(before)[-1] != write.shape(layer)[-1]:
+            break
+        layer, call = before, write.call(before)
+    return layer if layer is not x and call is not None and call.overload == "linear.default" else x
+
+
+def _into_layer_before(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
+    source = _layer_before(write, x)
+    layer = write.call(source)
+    if layer is None or layer.readers != 1 or layer.overload not in (*_CONVOLUTIONS, *_TRANSPOSED, "linear.default"):
+        return None
+    weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given.get("bias"))
+    transposed = layer.overload in _TRANSPOSED
+    if (
+        weight is None
+        or (layer.given.get("bias") is not None and bias is None)
+        or (weight.shape[0] != scale.size and not transposed)
+    ):
+        return None
+    if layer.overload == "linear.default" and source is x and len(write.shape(x)) != 2:
+        return None  # batch norm's channels are axis 1, linear's the last
+    matrix, ones = weight.astype(np.float64), [1] * (weight.ndim - 2)
+    if transposed:  # [C, O / groups, ..]; the groups are blocks of C
+        groups = layer.given["groups"]
+        blocks = matrix.reshape(groups, -1, *weight.shape[1:])
+        folded = (blocks * scale.reshape(groups, 1, weight.shape[1], *ones)).reshape(weight.shape)
+    else:
+        folded = matrix * scale.reshape(-1, 1, *ones)
+    total = shift if bias is None else shift + bias.astype(np.float64) * scale
+    write.change(source, weight=folded.astype(np.float32), bias=total.astype(np.float32))
+    return x
+
+
+def _into_layer_behind(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
+    """linear(batch_norm(x), w, b) -> linear(x, w * scale, b + w @ shift), where nothing else reads the batch norm."""
+    readers = write.readers()
+    layer = write.call(readers[0]) if len(readers) == 1 and len(write.shape(x)) == 2 else None
+    if layer is None or layer.overload != "linear.default":
+        return None
+    weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given["bias"])
+    is_trained = any(write.is_trained(layer.given[name]) for name in ("weight", "bias"))
+    if weight is None or (layer.given["bias"] is not None and bias is None) or is_trained:
+        return None
+    matrix = weight.astype(np.float64)
+    total = matrix @ shift if bias is None else matrix @ shift + bias.astype(np.float64)
+    write.change(readers[0], input=x, weight=(matrix * scale).astype(np.float32), bias=total.astype(np.float32))
+    return x
+
+
+def _as_depthwise(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
+    """x [N, C, ..] -> reshape [N, C, H, W] -> depthwise 1x1 convolution -> reshape -> y [N, C, ..]"""
+    shape = list(write.shape(x))
+    if len(shape) < 2:
+        return None
+    if len(shape) != 4:
+        image = [*shape[:2], math.prod(shape[2:-1]), shape[-1] if len(shape) > 2 else 1]
+        x = write("reshape.default", x, image)
+    weight = write.constant(scale.astype(np.float32).reshape(-1, 1, 1, 1))
+    bias = write.constant(shift.astype(np.float32))
+    made = write("conv2d.default", x, weight, bias, [1, 1], [0, 0], [1, 1], scale.size)
+    return made if len(shape) == 4 else write("reshape.default", made, shape)
 
 
 @composes("layer_norm.default", "rms_norm.default")

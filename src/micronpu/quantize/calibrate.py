@@ -259,13 +259,11 @@ def calibrated(
         sequences: inputs of calls, one after the other; states begin anew with each sequence.
         progress: called with the number of calls done.
     """
-    from micronpu.quantize.transforms import fold_batch_norms
+    from micronpu.quantize.compose import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
-        if fold_batch_norms(module):
-            module.graph.eliminate_dead_code()
-            module.recompile()
+        fold_batch_norms(module)
         states = states_of(module)
         prepared = _prepared(module, quantizer)
         prepare_loops(prepared, quantizer, _prepared)
@@ -329,13 +327,14 @@ def quantize(
     progress: Progress | None = None,
 ) -> GraphModule:
     """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
+    states = states_of(module)
     prepared = calibrated(module, sequences, quantizer, progress)
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
-    if not states_of(prepared) or corrections is None or not corrections.need_data:
-        return converted(prepared, [row for sequence in sequences for row in sequence], corrections)
-    with quiet(), torch.no_grad(), one_thread():
-        rows = [row for sequence in sequences for row in rows_with_states(prepared, sequence, states_of(prepared))]
+    rows = [row for sequence in sequences for row in sequence]
+    if states and corrections is not None and corrections.need_data:
+        with quiet(), torch.no_grad(), one_thread():
+            rows = [row for sequence in sequences for row in rows_with_states(prepared, sequence, states)]
     return converted(prepared, rows, corrections)
 
 

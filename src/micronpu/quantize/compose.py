@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Capabilities, Results, Step
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.movement import TRANSPOSES
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
-from micronpu.quantize.signs import never_negative
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
 
@@ -37,12 +37,21 @@ class GraphWriter(NodeArguments):
 
     Args:
         node: the operator that shall be replaced.
+        shared: what was written `beside` others, by what was asked for, in the same walk.
     """
 
-    def __init__(self, model: GraphModule, node: Node, capabilities: Capabilities) -> None:
+    def __init__(
+        self,
+        model: GraphModule,
+        node: Node,
+        capabilities: Capabilities,
+        shared: dict[tuple[Any, ...], Node] | None = None,
+    ) -> None:
         super().__init__(node)
         self.model = model
         self.made: list[Node] = []
+        self._place = node
+        self._shared = {} if shared is None else shared
         self._capabilities = capabilities
         near = (_first(n.meta.get("val")) for n in (node, *node.all_input_nodes))
         modes = (getattr(value, "fake_mode", None) for value in near)
@@ -57,21 +66,55 @@ class GraphWriter(NodeArguments):
         return self._capabilities
 
     def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
-        packet, _, name = overload.partition(".")
-        target = getattr(getattr(aten, packet), name)
-        args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
-        with self.model.graph.inserting_before(self.node):
+        return self._write(*_called(overload, given), named, self._place, self.node)
+
+    def _write(self, target: Any, args: tuple[Any, ...], named: dict[str, Any], before: Node, like: Node) -> Node:
+        with self.model.graph.inserting_before(before):
             new = self.model.graph.call_function(target, args, named)
         with self._mode:
             value = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **named)
-        new.meta = dict(self.node.meta) | {"val": value}
+        new.meta = dict(like.meta) | {"val": value}
         self.made.append(new)
         return new
 
     def constant(self, value: float | npt.NDArray[Any]) -> Node:
         data = value if isinstance(value, np.ndarray) else np.array([value], np.float32)
-        tensor = torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
-        return add_constant(self.model, self.node, tensor, "constant")
+        return add_constant(self.model, self.node, _tensor(data), "constant")
+
+    def kept(self) -> Node:
+        self._place = self.node.next
+        return self.node
+
+    def beside(self, x: Any, overload: str, *given: Any) -> Node:
+        key = (x, overload, *given)
+        if key not in self._shared:
+            target, args = _called(overload, given)
+            self._shared[key] = self._write(target, args, {}, x.next if x in args else x, x)
+        return self._shared[key]
+
+    def change(self, x: Any, **given: Any) -> Any:
+        values = arguments(x)
+        for name, value in given.items():
+            new = value
+            if isinstance(value, np.ndarray):
+                new = add_constant(self.model, x, _tensor(value), f"folded_{name}")
+            values[name] = new
+        last = max(list(values).index(name) for name in given)
+        first = list(values)[: max(last + 1, len(x.args))]
+        x.args = tuple(values[name] for name in first)
+        x.kwargs = {name: value for name, value in x.kwargs.items() if name not in first}
+        return x
+
+    def decided(self, number: Any) -> Node:
+        made = self("to.dtype", number, self.dtype())
+        made.meta[_DECIDED] = made.name  # the name, since meta is handed on to what is written for a node
+        return made
+
+    def number(self, x: Any) -> Node | None:
+        if not isinstance(x, Node) or x.meta.get(_DECIDED) != x.name:
+            return None
+        (number,) = x.all_input_nodes
+        return number
 
     def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
         if not self.model.meta.get(ALLOWED) or self.node.meta.get(STAMP) == (None,):
@@ -138,16 +181,13 @@ class GraphWriter(NodeArguments):
     def is_trained(self, x: Any) -> bool:
         return is_trained(self.model, x)
 
-    def never_negative(self, x: Any) -> bool:
-        return never_negative(self.model, x)
-
     def call(self, x: Any) -> Call | None:
         if not isinstance(x, Node) or not overload_name(x):
             return None
         return Call(overload_name(x), arguments(x), len(x.users))
 
-    def readers(self) -> list[str]:
-        return [overload_name(user) for user in self.node.users]
+    def readers(self) -> list[Any]:
+        return list(self.node.users)
 
     def ends(self) -> frozenset[str]:
         found: set[str] = set()
@@ -173,6 +213,21 @@ class GraphWriter(NodeArguments):
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
+_DECIDED = "micronpu_decided"
+"""Key of a node's meta: its own name, where it is a decision made of a number that is one."""
+
+
+def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Operator and arguments of a call."""
+    packet, _, name = overload.partition(".")
+    args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
+    return getattr(getattr(aten, packet), name), args
+
+
+def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
+
+
 def _is_empty(node: Node) -> bool:
     """Whether there are no elements in its result, of which nothing can be put together."""
     return 0 in getattr(_first(node.meta.get("val")), "shape", ())
@@ -193,14 +248,25 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
         Whether anything changed.
     """
     from micronpu.quantize.concat import CLAMPS, activation_before_concat
-    from micronpu.quantize.decisions import decisions_to_numbers
 
     changed = _walk(model, capabilities, disabled, early=True)
     changed |= is_on(fold_constants, disabled) and fold_constants(model)
     changed |= is_on(make_functional, disabled) and make_functional(model)
-    changed |= is_on(decisions_to_numbers, disabled) and decisions_to_numbers(model, capabilities)
     clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
     changed |= _walk(model, capabilities, disabled, clamps)
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def fold_batch_norms(model: GraphModule) -> bool:
+    """Writes the compositions of batch norms alone, in place, for those who need them gone before anything else.
+
+    Returns:
+        Whether anything changed.
+    """
+    changed = _walk(model, Capabilities(), (), early=True, only=BATCH_NORMS)
     if changed:
         model.graph.eliminate_dead_code()
         model.recompile()
@@ -214,36 +280,38 @@ def _walk(
     clamps: Collection[str] = (),
     *,
     early: bool = False,
+    only: Collection[str] = (),
 ) -> bool:
     """One walk over the program.
 
     Args:
         clamps: overloads that are moved before a concatenation.
         early: the compositions that say so, and not the others.
+        only: overloads; all unless given.
     """
     from micronpu.quantize.concat import activation_before_concat
 
     changed = False
+    shared: dict[tuple[Any, ...], Node] = {}
     pending = deque(model.graph.nodes)
     while pending:
         node = pending.popleft()
         name = overload_name(node)
-        way = capabilities.composition(name) if not _is_empty(node) else None
-        if way is None or way.compose is None or way.early != early or way.name in disabled:
-            if name not in clamps or not _is_float(node):
-                continue
-            write = GraphWriter(model, node, capabilities)
-            made: Any = activation_before_concat(write)
-        elif early or _is_float(node):
-            write = GraphWriter(model, node, capabilities)
-            made = way.compose(write)
-        else:
+        if _is_empty(node) or (only and name not in only):
             continue
-        if made is None or made is node:
-            continue
-        _replace(model, node, made)
-        pending.extendleft(reversed(write.made))
-        changed = True
+        ways = [w for w in capabilities.compositions(name) if w.early == early and w.name not in disabled]
+        tries: list[Callable[[GraphWriter], Any]] = [w.compose for w in ways if early or w.decides or _is_float(node)]
+        if name in clamps and _is_float(node):
+            tries.append(activation_before_concat)
+        for compose in tries:
+            write = GraphWriter(model, node, capabilities, shared)
+            made: Any = compose(write)
+            if made is not None and made is not node:
+                _replace(model, node, made, write.made)
+                shared.update({key: made for key, value in shared.items() if value is node})
+                pending.extendleft(reversed(write.made))
+                changed = True
+                break
     return changed
 
 
@@ -252,7 +320,8 @@ def _is_float(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def _replace(model: GraphModule, node: Node, made: Any) -> None:
+def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node]) -> None:
+    """Puts what was made in the place of a node; what was written of the node itself goes on to read it."""
     if isinstance(made, Results):
         for index, reader in list(_unpacked(node)):
             if index in made.values:
@@ -260,7 +329,7 @@ def _replace(model: GraphModule, node: Node, made: Any) -> None:
             if not reader.users:
                 model.graph.erase_node(reader)
     else:
-        node.replace_all_uses_with(made)
+        node.replace_all_uses_with(made, lambda user: user not in written)
     if not node.users:
         model.graph.erase_node(node)
 

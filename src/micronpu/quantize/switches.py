@@ -16,7 +16,7 @@ from micronpu.arguments import strings
 from micronpu.errors import OptionError
 from micronpu.ir.way import compositions
 
-_MODULES = ("transforms", "compose", "concat", "decisions")
+_MODULES = ("transforms", "compose", "concat")
 _SENTENCES: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -13,11 +13,11 @@ from torch.fx import GraphModule, Node
 from micronpu.errors import ModelError
 from micronpu.frontend.program import arguments, overload_name, static_shape
 from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
+from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.converted import finished
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.training import Train
-from micronpu.quantize.transforms import fold_batch_norms
 from micronpu.recipes.lowering import layout_of
 
 Inputs = tuple[torch.Tensor, ...]
@@ -56,9 +56,7 @@ class _Calibration:
         """Folds batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _examples(module)
         self._in_training = next((n.name for n in module.graph.nodes if _is_in_training(n)), "")
-        if fold_batch_norms(module):
-            module.graph.eliminate_dead_code()
-            module.recompile()
+        fold_batch_norms(module)
         return module
 
     def batches(self) -> Iterable[Inputs]:

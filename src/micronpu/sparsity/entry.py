@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,21 @@ from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.states import lift, rows_with_states, states_of
+from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibration_batches, graph_module
+from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.converted import EXPORTED, export_for_training, finished, is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.sequences import calibration_sequences
-from micronpu.quantize.transforms import fold_batch_norms
 from micronpu.quiet import quiet
+from micronpu.report.sparsity import SparsityReport
+from micronpu.sparsity.compress import compressed, with_bits
 from micronpu.sparsity.judge import Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import find_layers
 from micronpu.sparsity.network import Row
 from micronpu.sparsity.options import SparsityOptions
-from micronpu.sparsity.search import Listener, Sparsified, sparsified
+from micronpu.sparsity.search import Listener, Sparsified, listening, sparsified
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 
@@ -87,9 +90,53 @@ def sparsify(
     states = states_of(module)
     sequences = calibration_sequences(calibration, examples) if states else []
     rows = seen_calls(module, sequences) if states else calibration_batches(calibration, examples)
-    return sparsified(
-        module, (*examples, *states.initial), rows, device, quantizer or device.quantizer(), chosen, score, listener
-    )
+    every = (*examples, *states.initial)
+    return sparsified(module, every, rows, device, quantizer or device.quantizer(), chosen, score, listener)
+
+
+class Reduced(NamedTuple):
+    """The float program with fewer weights or bits, the quantizer for it, what was made sparse, and a note."""
+
+    program: GraphModule
+    quantizer: StaticQuantizer
+    report: SparsityReport | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """That the weights of a model to be compiled shall be sparse, or of fewer bits, how, and for what."""
+
+    options: SparsityOptions | None
+    device: Device
+    compress: float | None = None
+
+    def reduced(
+        self,
+        model: nn.Module | ExportedProgram,
+        examples: Row,
+        sequences: Sequence[Sequence[Row]],
+        quantizer: StaticQuantizer,
+        progress: Callable[[float], None],
+    ) -> Reduced:
+        """Makes weights sparse first, and then gives them fewer bits.
+
+        Args:
+            sequences: of the calibration data, of one row each for a model without states.
+            quantizer: of the finished program; one for training is not what the search quantizes with.
+        """
+        program = exported_for_any_batch(model, examples)
+        found = Reduced(program, quantizer)
+        every, rows = (*examples, *states_of(program).initial), seen_calls(program, sequences)
+        own = self.device.quantizer() if quantizer.is_qat else quantizer
+        if self.options is not None:
+            listener = listening(progress)
+            made = sparsified(program, every, rows, self.device, own, self.options, listener=listener)
+            found = found._replace(report=made.report)
+        if self.compress is not None:
+            less = compressed(program, every, rows, self.device, own, self.compress, progress)
+            found = found._replace(quantizer=with_bits(quantizer, less.bits), note=less.note)
+        return found
 
 
 def _first(calibration: Any) -> Any:
@@ -126,7 +173,6 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) ->
         module = finished(module, (*examples, *states.initial))
     with torch.no_grad():
         fold_batch_norms(module)
-    module.graph.eliminate_dead_code()
     for name in [n for n in module._buffers if n.startswith("folded_")]:
         value = module._buffers.pop(name)
         assert value is not None
@@ -143,9 +189,8 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) ->
 
 def seen_calls(program: GraphModule, sequences: Sequence[Sequence[Row]]) -> list[Row]:
     """All calls of sequences, each with the values that the states have by then."""
-    states = states_of(program)
     with torch.no_grad():
-        return [row for sequence in sequences for row in rows_with_states(program, sequence, states)]
+        return [row for sequence in sequences for row in rows_with_states(program, sequence)]
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:

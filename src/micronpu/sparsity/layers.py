@@ -7,7 +7,7 @@ them: places of the kernel, then channels, four of which make a group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,9 +142,10 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
             continue
         origin = origin_of(node)
         title = origin.module if origin.module and origin.module not in titles else node.name
-        weights = list(_weight_nodes(node, name))
+        given = arguments(node)
+        weights = list(_weight_nodes(given, name))
         shape = tuple(_tensor(weights[0]).shape) if weights else ()
-        why = _objection(node, name, weights)
+        why = _objection(given, name, weights)
         if why:
             titles.add(title)
             left.append(LeftDense(node.name, title, origin.source, shape, why))
@@ -153,18 +154,18 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
         if key in found:
             found[key].nodes.append(node.name)
             continue
-        order = _flattened(node) if name in LINEAR and node.name not in turned else None
+        picture = _picture(given) if name in LINEAR and node.name not in turned else ()
+        order = _channels_last(picture) if picture else None
         matrices = [Matrix(str(w.target), tuple(_tensor(w).shape), int(_tensor(w).shape[1]), order) for w in weights]
         if order is not None:
-            matrices[0].channels = _picture(node)[0]
+            matrices[0].channels = picture[0]
         titles.add(title)
         found[key] = Layer(node.name, title, origin.module, origin.source, [node.name], matrices)
     return list(found.values()), left
 
 
-def _weight_nodes(node: Node, name: str) -> Iterator[Node]:
-    """The constants that are the node's weights, not its biases."""
-    given = arguments(node)
+def _weight_nodes(given: Mapping[str, Any], name: str) -> Iterator[Node]:
+    """The constants that are an operator's weights, not its biases."""
     candidates = given["params"] if name in RECURRENT else [given["weight"]]
     for weight in candidates:
         if isinstance(weight, Node) and weight.op == "get_attr" and _tensor(weight).dim() > 1:
@@ -177,24 +178,23 @@ def _tensor(node: Node) -> Tensor:
     return tensor_of(owner, str(node.target))
 
 
-def _objection(node: Node, name: str, weights: Sequence[Node]) -> str:
-    """Why a node's weights cannot have the pattern, or ""."""
+def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> str:
+    """Why an operator's weights cannot have the pattern, or ""."""
     if name in _TRANSPOSED:
         return "only convolutions of one and two dimensions and linear layers can be sparse"
     if not weights:
         return "its weights are computed by the program"
     shape = _tensor(weights[0]).shape
-    if name in CONVOLUTIONS and shape[1] == 1 and arguments(node)["groups"] > 1:
+    if name in CONVOLUTIONS and shape[1] == 1 and given["groups"] > 1:
         return "a depthwise convolution has no sum over channels"
     if all(_tensor(w).shape[1] <= KEPT for w in weights):
         return f"{shape[1]} input channel{' fills' if shape[1] == 1 else 's fill'} no group of four"
     return ""
 
 
-def _picture(node: Node) -> tuple[int, ...]:
+def _picture(given: Mapping[str, Any]) -> tuple[int, ...]:
     """Sizes [C, ...] of the picture that a linear layer reads flattened, or ()."""
-    source = arguments(node)["input"]
-    columns = _tensor(arguments(node)["weight"]).shape[1]
+    source, columns = given["input"], _tensor(given["weight"]).shape[1]
     while isinstance(source, Node) and overload_name(source) in _FLATTENS:
         source = source.all_input_nodes[0]
         value = source.meta.get("val")
@@ -205,10 +205,9 @@ def _picture(node: Node) -> tuple[int, ...]:
     return ()
 
 
-def _flattened(node: Node) -> Tensor | None:
-    """The order of the columns with the channels last, where a linear layer reads a flattened picture."""
-    sizes = _picture(node)
-    return torch.arange(_product(sizes)).reshape(sizes).movedim(0, -1).reshape(-1) if sizes else None
+def _channels_last(picture: tuple[int, ...]) -> Tensor:
+    """The order of the columns of a flattened picture [C, ...] with the channels last."""
+    return torch.arange(_product(picture)).reshape(picture).movedim(0, -1).reshape(-1)
 
 
 def _product(sizes: Sequence[int]) -> int:

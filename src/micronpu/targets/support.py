@@ -151,14 +151,12 @@ def _collect_ways(
     if overload in seen:
         return
     seen.add(overload)
-    entry, composition = ATEN_IMPORTS.get(overload), capabilities.composition(overload)
-    is_operator = entry is not None and (composition is None or not entry.is_table)
+    entry, compositions = ATEN_IMPORTS.get(overload), capabilities.compositions(overload)
+    is_operator = entry is not None and (not compositions or not entry.is_table or capabilities.tables)
     if is_operator and entry is not None:
         _collect_import(entry, capabilities, found, seen)
-    if composition is not None and not (nested and is_operator):
-        for name in composition.into:
-            _collect_ways(name, capabilities, found, seen)
-        if composition.compose is not None:
+    if not (nested and is_operator):
+        for composition in compositions:
             _collect(composition.compose, capabilities, found, seen)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
-from micronpu.accuracy.blame import float_module, measure
+from micronpu.accuracy.subject import Subject
 from micronpu.cli.main import app
 from micronpu.errors import MicroNpuError
 from micronpu.neutron import NeutronQuantizer
@@ -52,7 +52,8 @@ def rounded(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 
 def test_each_error_is_what_it_says():
-    found = measure(float_module(MODEL, (X[:1],)), NeutronQuantizer(), [(x[None],) for x in X], [(x[None],) for x in X])
+    rows = [(x[None],) for x in X]
+    found = Subject.of(MODEL, X, TARGET, None, X[:1], None).measured(NeutronQuantizer(), rows, rows)
     layers = {layer.first.name: layer for layer in found.layers}
     assert list(layers) == ["x", "linear", "linear_1", "linear_2"]
     with torch.no_grad():
@@ -85,7 +86,7 @@ def test_what_layers_add_is_what_the_output_loses():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
     rows = [(x[None],) for x in torch.randn(200, 6, generator=torch.Generator().manual_seed(2))]
-    found = measure(float_module(model, (X[:1],)), NeutronQuantizer(), rows, rows)
+    found = Subject.of(model, X, TARGET, None, X[:1], None).measured(NeutronQuantizer(), rows, rows)
     assert sum(layer.moved for layer in found.layers) == pytest.approx(found.noise, rel=0.35)
 
 

@@ -212,6 +212,12 @@ CHOICES = [
     Form("floor_divide", lambda m, x: x // 0.7, (BATCH,), tables=True),
     Form("remainder", lambda m, x: x % 0.7, (BATCH,), tables=True),
 ]
+STAYING = [
+    Form("truth of floats", lambda m, x, y: torch.where(x.relu().bool() & y.relu().bool(), x, y), (BATCH, BATCH)),
+    Form("any of floats", lambda m, x: x.relu().bool().any(1).float(), (BATCH,)),
+    Form("whole numbers", lambda m, x: (x * 3).to(torch.int64).to(torch.float32) + x, (BATCH,)),
+]
+"""What is cast to a truth value or an integer is no number 0 or 1 to compute with."""
 FORMS = {"norms": NORMS, "pastes": PASTES, "resizes": RESIZES, "volumes": VOLUMES, "sums": SUMS, "choices": CHOICES}
 ALL = [form for forms in FORMS.values() for form in forms]
 
@@ -239,7 +245,7 @@ def shapes_of(forms: list[Form]) -> list[Size]:
     return [shape for form in forms for shape in form.shapes]
 
 
-@pytest.mark.parametrize("form", ALL, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [*ALL, *STAYING], ids=lambda form: form.name)
 @pytest.mark.parametrize("capabilities", [Capabilities(), CAPABILITIES], ids=["without tables", "tables"])
 def test_the_same_function_in_float(form: Form, capabilities: Capabilities):
     """What quantization sees computes what the user wrote."""

@@ -20,9 +20,9 @@ from micronpu.ops import Op
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
 from micronpu.ops.functions import GELU_SLOPE
 from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.signs import never_negative
 from micronpu.ops.table import LookupTable
-from micronpu.quantize.compose import compose
-from micronpu.quantize.signs import never_negative
+from micronpu.quantize.compose import GraphWriter, compose
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
@@ -401,4 +401,5 @@ def test_never_negative(function: Function, expected: bool):
 
     module: Any = torch.export.export(Model().eval(), (torch.randn(2, 4, 8),)).module(check_guards=False)
     (output,) = (n for n in module.graph.nodes if n.op == "output")
-    assert never_negative(module, torch.utils._pytree.tree_leaves(output.args)[0]) is expected
+    (result,) = output.all_input_nodes
+    assert never_negative(GraphWriter(module, result, Capabilities()), result) is expected

@@ -13,8 +13,8 @@ import pytest
 import micronpu.ops
 from micronpu.errors import InternalError
 from micronpu.ir.types import DType
-from micronpu.ir.way import WAYS, Capabilities, Composition, Kind, add_way, composed_by, composes, compositions
-from micronpu.ops import ATEN_IMPORTS, functions
+from micronpu.ir.way import WAYS, Capabilities, Composition, Kind, add_way, composes, compositions
+from micronpu.ops import ATEN_IMPORTS, comparisons, functions
 
 PLAIN, TABLES = Capabilities(), Capabilities(tables=True, index_types=(DType.INT32,))
 MODULES = sorted(Path(micronpu.ops.__file__).parent.glob("*.py"))
@@ -42,7 +42,7 @@ def written(source: str) -> set[str]:
 def test_compositions_write_what_operators_import(module: Path) -> None:
     """A misspelt overload would be found only by the model that needs it."""
     for overload in written(module.read_text(encoding="utf-8")):
-        assert PLAIN.computes(overload) or PLAIN.composition(overload) or TABLES.computes(overload), overload
+        assert PLAIN.computes(overload) or PLAIN.compositions(overload) or TABLES.computes(overload), overload
 
 
 def test_the_check_of_overloads_sees_them() -> None:
@@ -58,7 +58,7 @@ def test_every_function_of_one_element_has_its_table_and_composition_in_one_modu
     for overload, ways in WAYS.items():
         if {Kind.TABLE, Kind.COMPOSITION} <= {way.kind for way in ways}:
             (composition,) = (way for way in ways if isinstance(way, Composition))
-            assert composition.compose is not None and composition.compose.__module__ == functions.__name__, overload
+            assert composition.compose.__module__ in (functions.__name__, comparisons.__name__), overload
 
 
 def test_forms_in_place_become_what_the_plain_ones_do() -> None:
@@ -71,11 +71,14 @@ def test_forms_in_place_become_what_the_plain_ones_do() -> None:
 
 
 def test_capabilities_choose() -> None:
-    assert PLAIN.composition("silu.default") is not None and TABLES.composition("silu.default") is None
+    assert PLAIN.compositions("silu.default") and not TABLES.compositions("silu.default")
+    assert TABLES.compositions("gt.Scalar"), "a truth value becomes a number, whoever computes it"
+    tried = [way.name for way in PLAIN.compositions("masked_fill.Scalar")]
+    assert tried == ["masked_scores", "filled"], "a mask of attention is no choice"
     assert not PLAIN.computes("silu.default") and TABLES.computes("silu.default")
     assert PLAIN.computes("relu.default") and not PLAIN.computes("layer_norm.default")
-    assert TABLES.composition("layer_norm.default") is not None
-    assert PLAIN.composition("frobnicate.default") is None and not TABLES.computes("frobnicate.default")
+    assert TABLES.compositions("layer_norm.default")
+    assert not PLAIN.compositions("frobnicate.default") and not TABLES.computes("frobnicate.default")
 
 
 def test_imports_are_a_view_of_the_registry() -> None:
@@ -87,8 +90,9 @@ def test_imports_are_a_view_of_the_registry() -> None:
 
 
 def test_two_ways_of_a_kind_are_refused(registry: None) -> None:
-    with pytest.raises(InternalError, match=r"Two operators compose silu\.default"):
-        composed_by("other", "silu(x) -> x", "silu.default", into=())
+    (silu,) = PLAIN.compositions("silu.default")
+    with pytest.raises(InternalError, match=r"Two compositions of silu\.default are called silu"):
+        add_way(silu)
     with pytest.raises(InternalError, match=r"Two operators import relu\.default"):
         add_way(ATEN_IMPORTS["relu.default"])
 

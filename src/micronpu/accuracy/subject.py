@@ -1,0 +1,174 @@
+"""A float model and the data that its quantized form is judged on, for `micronpu.blame` and `micronpu.fix`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.fx import GraphModule
+
+from micronpu.accuracy.layers import SideBySide
+from micronpu.compiler.quantized import HowToQuantize, exported_module
+from micronpu.errors import ModelError, first_line
+from micronpu.frontend.export import as_inputs
+from micronpu.frontend.states import states_of
+from micronpu.ir.types import DType
+from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
+from micronpu.quantize.converted import is_float
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quiet import quiet
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
+
+Row: TypeAlias = tuple[torch.Tensor, ...]
+Listener: TypeAlias = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is quantized, for what, and what its error is measured on.
+
+    Attributes:
+        model: as the user gives it.
+        data: inputs to measure on, as the user gives them.
+        calibration: inputs that choose the ranges, the same way; None where those of ``data`` do.
+        examples: inputs that the model is exported with.
+        target, options: as for `micronpu.compile`.
+    """
+
+    model: Any
+    data: Any
+    calibration: Any
+    examples: Row
+    target: str
+    options: Options | None
+
+    @classmethod
+    def of(
+        cls, model: Any, data: Any, target: str, calibration: Any, example_inputs: Any, options: Options | None
+    ) -> Subject:
+        """From the arguments of `micronpu.blame`.
+
+        Raises:
+            ModelError: there is no data.
+        """
+        return cls(model, data, calibration, examples_of(data, example_inputs), target, options)
+
+    @property
+    def has_int16(self) -> bool:
+        """Whether the target computes with int16."""
+        return DType.INT16 in device_for(self.target, self.options).capabilities.activations
+
+    def quantizer(self, how: HowToQuantize) -> StaticQuantizer:
+        """The quantizer for the target.
+
+        Raises:
+            OptionError: the options do not fit the target, or what is said of quantization does not.
+        """
+        return how.quantizer_for(device_for(self.target, self.options))
+
+    @cached_property
+    def module(self) -> GraphModule:
+        """The float model as a graph, checked.
+
+        Raises:
+            ModelError: it cannot be exported, or is quantized already.
+        """
+        return float_module(self.model, self.examples)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The data, row by row, behind the model's checks."""
+        self.module  # noqa: B018  (what is wrong with the model is said first)
+        return calibration_batches(self.data, self.examples, kind="blame")
+
+    @cached_property
+    def ranges(self) -> list[Row] | None:
+        """The calibration data; None where those of `rows` are to choose the ranges."""
+        return None if self.calibration is None else calibration_batches(self.calibration, self.examples)
+
+    def measured(
+        self,
+        quantizer: StaticQuantizer,
+        batches: Sequence[Row],
+        rows: Iterable[Row],
+        tell: Listener = lambda name, part: None,
+        *,
+        follow: bool = True,
+    ) -> SideBySide:
+        """Quantizes a copy of the model and compares it with the float one on rows.
+
+        Args:
+            batches: choose the ranges.
+            follow: whether each layer's error is followed to the output, which takes most of the time.
+        """
+        listed = list(rows)
+        with quiet():  # torch warns of its own copying
+            own = copy.deepcopy(self.module)
+        prepared = calibrated(own, [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1)))
+        with quiet():
+            exact = copy.deepcopy(prepared)
+        for parameter in exact.parameters():
+            parameter.requires_grad_(False)
+        with quiet(), one_thread():
+            found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
+            for number, row in enumerate(listed):
+                tell("blame", number / len(listed))
+                found.add(row, follow=follow)
+            tell("blame", 1.0)
+        return found
+
+
+def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """Example inputs: those given, or the first of the data.
+
+    Raises:
+        ModelError: there is no data.
+    """
+    if data is None:
+        raise ModelError(
+            "There is no data to compare the quantized model with the float model on.",
+            hint="blame(model, data) with a dozen typical inputs",
+        )
+    if given is not None:
+        return as_inputs(given)
+    if isinstance(data, dict) or not isinstance(data, Iterable | np.ndarray | torch.Tensor):
+        raise ModelError(
+            f"The blame data is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
+        )
+    first = data[:1] if isinstance(data, np.ndarray | torch.Tensor) else next(iter(data), None)
+    if first is None or (isinstance(first, np.ndarray | torch.Tensor) and not len(first)):
+        raise ModelError("The blame data is empty.", hint="pass a dozen typical inputs")
+    values = first if isinstance(first, tuple | list) else (first,)
+    try:
+        tensors = [torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values]
+    except TypeError as error:
+        raise ModelError(f"The blame data is no numbers: {first_line(error)}.", hint="arrays of float32") from error
+    return as_inputs(tensors)
+
+
+def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """The float model as a graph, checked.
+
+    Raises:
+        ModelError: it cannot be exported, or is quantized already.
+    """
+    module = exported_module(model, examples)
+    if not is_float(module):
+        raise ModelError(
+            "The model is quantized already, so that there is no float model to compare it with.",
+            hint="the float model that it was made of",
+        )
+    states = states_of(module).values
+    if states:
+        raise ModelError(
+            f"The model keeps a state, `{states[0].name}`, from one call to the next, and blame compares single "
+            "inputs.",
+            hint="a model that takes its states as inputs and returns them",
+        )
+    return module
