@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from micronpu.errors import MicroNpuError, ModelError, RuntimeUnavailableError
 from micronpu.runtime.build import build_ethosu_simulator
+from micronpu.runtime.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import EthosUPayload, parse
@@ -152,58 +153,47 @@ def load_simulator() -> ctypes.CDLL:
         if _library is None:
             path = build_ethosu_simulator()
             try:
-                library = _open(path)
+                _library = _open(path)
             except RuntimeUnavailableError:
                 # The one that came with the package may ask for a newer C++ library than there is.
                 if (compiled := build_ethosu_simulator(prebuilt=False)) == path:
                     raise
-                library = _open(compiled)
-            handle = ctypes.c_void_p
-            library.ethosu_sim_create.restype = handle
-            library.ethosu_sim_create.argtypes = (ctypes.c_int32, ctypes.c_int32)
-            library.ethosu_sim_destroy.argtypes = (handle,)
-            library.ethosu_sim_reset.argtypes = (handle,)
-            library.ethosu_sim_set_callback.argtypes = (handle, _CALLBACK, ctypes.c_void_p)
-            library.ethosu_sim_set_work_limit.argtypes = (handle, ctypes.c_uint64)
-            library.ethosu_sim_run.argtypes = (
-                handle,
-                ctypes.c_char_p,
-                ctypes.c_uint64,
-                ctypes.POINTER(_Region),
-                ctypes.c_int32,
-                ctypes.POINTER(_Range),
-                ctypes.c_int32,
-            )
-            library.ethosu_sim_run.restype = ctypes.c_int32
-            library.ethosu_sim_unwritten.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
-            library.ethosu_sim_unwritten.restype = ctypes.c_uint64
-            library.ethosu_sim_command_name.argtypes = (handle, ctypes.c_uint32)
-            library.ethosu_sim_command_name.restype = ctypes.c_char_p
-            library.ethosu_sim_error.argtypes = (handle,)
-            library.ethosu_sim_error.restype = ctypes.c_char_p
-            for name in ("ethosu_sim_error_offset", "ethosu_sim_error_operation"):
-                getattr(library, name).argtypes = (handle,)
-                getattr(library, name).restype = ctypes.c_uint64
-            _library = library
+                _library = _open(compiled)
         return _library
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(str(path))
-        library.ethosu_sim_version.restype = ctypes.c_int32
-        version = library.ethosu_sim_version()
-    except (OSError, AttributeError) as error:
-        raise RuntimeUnavailableError(
-            f"The Ethos-U simulator {path} cannot be loaded: {error}.",
-            hint="delete that file, so that it is built again",
-        ) from error
-    if version != _VERSION:
-        raise RuntimeUnavailableError(
-            f"The Ethos-U simulator {path} has interface version {version}, but micronpu needs {_VERSION}.",
-            hint="delete that file, so that it is built again",
-        )
+    library, _ = load_library(path, "Ethos-U simulator", "ethosu_sim_version", _VERSION, _declare)
     return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    handle = ctypes.c_void_p
+    library.ethosu_sim_create.restype = handle
+    library.ethosu_sim_create.argtypes = (ctypes.c_int32, ctypes.c_int32)
+    library.ethosu_sim_destroy.argtypes = (handle,)
+    library.ethosu_sim_reset.argtypes = (handle,)
+    library.ethosu_sim_set_callback.argtypes = (handle, _CALLBACK, ctypes.c_void_p)
+    library.ethosu_sim_set_work_limit.argtypes = (handle, ctypes.c_uint64)
+    library.ethosu_sim_run.argtypes = (
+        handle,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.POINTER(_Region),
+        ctypes.c_int32,
+        ctypes.POINTER(_Range),
+        ctypes.c_int32,
+    )
+    library.ethosu_sim_run.restype = ctypes.c_int32
+    library.ethosu_sim_unwritten.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
+    library.ethosu_sim_unwritten.restype = ctypes.c_uint64
+    library.ethosu_sim_command_name.argtypes = (handle, ctypes.c_uint32)
+    library.ethosu_sim_command_name.restype = ctypes.c_char_p
+    library.ethosu_sim_error.argtypes = (handle,)
+    library.ethosu_sim_error.restype = ctypes.c_char_p
+    for name in ("ethosu_sim_error_offset", "ethosu_sim_error_operation"):
+        getattr(library, name).argtypes = (handle,)
+        getattr(library, name).restype = ctypes.c_uint64
 
 
 class EthosUSimulator:

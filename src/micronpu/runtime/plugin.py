@@ -23,6 +23,7 @@ from micronpu.quiet import quiet
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
 from micronpu.runtime.build import build_plugin, find_executorch
 from micronpu.runtime.check import CarriedReference, StreamCheck
+from micronpu.runtime.library import load_library
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
 from micronpu.runtime.stream_executor import StreamProgram
 from micronpu.runtime.tosa_executor import TosaProgram
@@ -106,21 +107,9 @@ class Plugin:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-            self.host = _host_functions(self._library)
-            self._library.micronpu_abi_version.restype = ctypes.c_int32
-            version = self._library.micronpu_abi_version()
-        except (OSError, AttributeError) as error:
-            raise RuntimeUnavailableError(
-                f"The runtime plug-in {path} cannot be loaded: {error}.",
-                hint="delete that file, so that it is built again",
-            ) from error
-        if version != _ABI_VERSION:
-            raise RuntimeUnavailableError(
-                f"The runtime plug-in {path} has interface version {version}, but micronpu needs {_ABI_VERSION}.",
-                hint="delete that file, so that it is built again",
-            )
+        self._library, self.host = load_library(
+            path, "runtime plug-in", "micronpu_abi_version", _ABI_VERSION, _host_functions
+        )
         self._library.micronpu_last_error.restype = ctypes.c_char_p
         self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
         self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)

@@ -1,0 +1,47 @@
+"""Shared libraries of our own, loaded once each."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from micronpu.errors import RuntimeUnavailableError
+
+Functions = TypeVar("Functions")
+
+
+def load_library(
+    path: Path, what: str, version: str, wanted: int, declare: Callable[[ctypes.CDLL], Functions]
+) -> tuple[ctypes.CDLL, Functions]:
+    """Loads a library that micronpu has built.
+
+    Args:
+        what: it is, for messages.
+        version: name of its function that returns the version of its interface.
+        wanted: that version.
+        declare: says of which types its functions are.
+
+    Returns:
+        The library, and what ``declare`` returns.
+
+    Raises:
+        RuntimeUnavailableError: it cannot be loaded, lacks a function, or has another interface.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+        functions = declare(library)
+        asked = getattr(library, version)
+        asked.restype = ctypes.c_int32
+        found = asked()
+    except (OSError, AttributeError) as error:
+        raise RuntimeUnavailableError(
+            f"The {what} {path} cannot be loaded: {error}.", hint="delete that file, so that it is built again"
+        ) from error
+    if found != wanted:
+        raise RuntimeUnavailableError(
+            f"The {what} {path} has interface version {found}, but micronpu needs {wanted}.",
+            hint="delete that file, so that it is built again",
+        )
+    return library, functions
