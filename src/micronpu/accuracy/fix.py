@@ -24,8 +24,8 @@ from micronpu.accuracy.subject import Listener, Row, Subject
 from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
 from micronpu.compiler.quantized import HowToQuantize
 from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
-from micronpu.frontend.program import is_compute, origin_of, overload_name
-from micronpu.ops import ATEN_IMPORTS
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import is_compute, origin_of
 from micronpu.quantize.settings_file import Quantization, read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
@@ -301,7 +301,7 @@ def _settings_of(layer: Layer, names: set[str]) -> Iterator[tuple[str, str]]:
         node = waiting.pop()
         if is_compute(node):
             nodes.append(node)
-            entry = ATEN_IMPORTS.get(overload_name(node))
+            entry = known_import(node)
             if entry is not None and entry.moves_only:  # on the grid of what it moves: its readers count, too
                 waiting += list(node.users)
         elif node.op == "call_function":

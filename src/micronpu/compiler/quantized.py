@@ -119,7 +119,7 @@ def _trial(
     places = [i for n in (chosen[:1] if states else chosen) for i in numbers[n]][:most]
     rows = [row for sequence in sequences for row in sequence]
     tried = tuple(rows[i] for i in places)
-    return Trial(tried, tuple(places), first, bool(kept), float_results(module, tried, states))
+    return Trial(tried, tuple(places), first, bool(kept), float_results(module, tried))
 
 
 def exported_module(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
@@ -186,7 +186,7 @@ def quantized_module(
                 "`train` and `calibration` are both given, and each chooses the ranges of the quantized tensors.",
                 hint="leave out one of them",
             )
-        check_stateless(module)
+        check_stateless(states)
         from micronpu.quantize.qat import quantize_aware_training
 
         with clock.step("train"):

@@ -21,7 +21,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import NO_STATES, PREFIX, States, run_sequence
+from micronpu.frontend.states import PREFIX, run_sequence
 from micronpu.ir.interpreter import interpret
 from micronpu.quantize.calibrate import one_thread
 from micronpu.quantize.loops import Loop
@@ -81,15 +81,11 @@ def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
     return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
 
 
-def float_results(module: torch.nn.Module, rows: Sequence[Tensors], states: States = NO_STATES) -> list[Tensors]:
-    """What a float model gives for the rows that will be run; nothing where it cannot.
-
-    Args:
-        states: of the module, which are further inputs and outputs of it.
-    """
+def float_results(module: GraphModule, rows: Sequence[Tensors]) -> list[Tensors]:
+    """What a float model, with its states lifted, gives for the rows that will be run; nothing where it cannot."""
     with torch.no_grad(), quiet(), one_thread():
         try:
-            return [_tensors(results) for results in run_sequence(module, rows, states)]
+            return [_tensors(results) for results in run_sequence(module, rows)]
         except Exception:  # what is wrong with the model is said where it is calibrated
             return []
 

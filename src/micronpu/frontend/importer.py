@@ -46,13 +46,18 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.quantization import Requantize
 
 
+def known_import(node: Node) -> AtenImport | None:
+    """How the operator of a node becomes one of ours, or a table; None where it does not."""
+    return ATEN_IMPORTS.get(overload_name(node))
+
+
 def clamp_behind(node: Node) -> Node | None:
     """The clamp that ``node`` takes into itself: its only reader, with nothing quantized between, or None."""
-    entry = ATEN_IMPORTS.get(overload_name(node))
+    entry = known_import(node)
     if entry is None or not entry.fuses or len(node.users) != 1:
         return None
     (user,) = node.users
-    following = ATEN_IMPORTS.get(overload_name(user))
+    following = known_import(user)
     return user if following is not None and following.is_activation else None
 
 
@@ -357,7 +362,7 @@ def _index_type(node: Node) -> TensorType:
 
 def import_of(node: Node) -> AtenImport:
     """How a compute node is imported; raises `UnsupportedError` where no operator does."""
-    entry = ATEN_IMPORTS.get(overload_name(node))
+    entry = known_import(node)
     if entry is None:
         name = overload_name(node)
         what = f"No operator of micronpu imports {name or node.target}."

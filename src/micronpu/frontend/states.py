@@ -206,10 +206,9 @@ def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
             getattr(module, state.attribute).copy_(state.initial)
 
 
-def run_sequence(
-    module: torch.nn.Module, rows: Sequence[Sequence[torch.Tensor]], states: States = NO_STATES
-) -> Iterator[tuple[Any, ...]]:
+def run_sequence(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
     """Runs a lifted module call by call from the first values of its states; yields each call's other results."""
+    states = states_of(module)
     values = states.initial
     for row in rows:
         results = module(*row, *values)
@@ -220,15 +219,15 @@ def run_sequence(
         yield tuple(results[: -len(states.values)])
 
 
-def rows_with_states(
-    module: torch.nn.Module, rows: Sequence[Sequence[torch.Tensor]], states: States
-) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Runs a lifted module as `run_sequence`; yields all that it is given in each call."""
+def rows_with_states(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Runs a lifted module as `run_sequence`, where it has states; yields all that it is given in each call."""
+    states = states_of(module)
     values = states.initial
     for row in rows:
         yield (*row, *values)
-        results = module(*row, *values)
-        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+        if states:
+            results = module(*row, *values)
+            values = tuple(v.detach().clone() for v in results[-len(states.values) :])
 
 
 def integer_states(module: GraphModule) -> GraphModule:

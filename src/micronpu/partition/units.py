@@ -9,9 +9,8 @@ from torch.fx import Node
 
 from micronpu.errors import UnsupportedError
 from micronpu.frontend import program
-from micronpu.frontend.importer import Piece, clamp_behind, import_piece
-from micronpu.frontend.program import ProgramView, is_compute, origin_of, overload_name
-from micronpu.ops import ATEN_IMPORTS
+from micronpu.frontend.importer import Piece, clamp_behind, import_piece, known_import
+from micronpu.frontend.program import ProgramView, is_compute, origin_of
 from micronpu.report.verdict import Reason
 
 IMPORTED = "is_imported"
@@ -51,7 +50,7 @@ class Unit:
 
     @property
     def moves_only(self) -> bool:
-        entry = ATEN_IMPORTS.get(overload_name(self.head)) if self.head is not None else None
+        entry = known_import(self.head) if self.head is not None else None
         return self.head is None or (entry is not None and entry.moves_only)
 
     @functools.cached_property

@@ -9,12 +9,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.errors import UnsupportedError
-from micronpu.frontend.importer import NodeArguments, fused_kind
-from micronpu.frontend.program import arguments, is_float_cast, overload_name
+from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
+from micronpu.frontend.program import arguments, is_float_cast
 from micronpu.frontend.states import states_of
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
-from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
@@ -43,7 +42,7 @@ def annotate(
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
             continue
-        entry = ATEN_IMPORTS.get(overload_name(node))
+        entry = known_import(node)
         if entry is not None and able.computes(entry.overload):
             config = config_of(node)
             if config is not None:
@@ -74,7 +73,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
 
 def _dictated(node: Node, able: Capabilities) -> Quantization | None:
     """The rule with the fixed grid that a value is on, be it moved or selected since it was computed; None without."""
-    while (entry := ATEN_IMPORTS.get(overload_name(node))) is not None and able.computes(entry.overload):
+    while (entry := known_import(node)) is not None and able.computes(entry.overload):
         rule = rule_of(node, entry)
         if rule.output is OutputQuantization.FIXED:
             return rule
@@ -181,7 +180,7 @@ def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:
 def _is_output(node: Node) -> bool:
     """Whether the program returns the value, be it moved in between."""
     for user in node.users:
-        entry = ATEN_IMPORTS.get(overload_name(user))
+        entry = known_import(user)
         if user.op == "output" or (entry is not None and entry.moves_only and _is_output(user)):
             return True
     return False
@@ -208,7 +207,7 @@ def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:
     if not entry.fuses or len(node.users) != 1:
         return None
     (user,) = node.users
-    following = ATEN_IMPORTS.get(overload_name(user))
+    following = known_import(user)
     if following is None or not following.is_activation:
         return None
     try:

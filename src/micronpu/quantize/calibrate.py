@@ -266,18 +266,18 @@ def calibrated(
         fold_batch_norms(module)
         states = states_of(module)
         prepared = _prepared(module, quantizer)
+        if states:
+            prepared.meta[KEY] = states
         prepare_loops(prepared, quantizer, _prepared)
         number = 0
         with finite_values(prepared, lambda: number):
             for sequence in sequences:
-                calls = run_sequence(prepared, sequence, states)
+                calls = run_sequence(prepared, sequence)
                 for _ in sequence:
                     _run(number, lambda: next(calls))  # noqa: B023
                     number += 1
                     if progress is not None:
                         progress(number)
-        if states:
-            prepared.meta[KEY] = states
     return prepared
 
 
@@ -327,14 +327,13 @@ def quantize(
     progress: Progress | None = None,
 ) -> GraphModule:
     """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
-    states = states_of(module)
     prepared = calibrated(module, sequences, quantizer, progress)
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]
-    if states and corrections is not None and corrections.need_data:
+    if corrections is not None and corrections.need_data:
         with quiet(), torch.no_grad(), one_thread():
-            rows = [row for sequence in sequences for row in rows_with_states(prepared, sequence, states)]
+            rows = [row for sequence in sequences for row in rows_with_states(prepared, sequence)]
     return converted(prepared, rows, corrections)
 
 
@@ -375,7 +374,7 @@ def calibrate_and_quantize(
     if is_qat:
         from micronpu.quantize.qat import train_or_calibrate
 
-        check_stateless(lifted)
+        check_stateless(states_of(lifted))
         return train_or_calibrate(module, calibration_batches(calibration_inputs, examples), quantizer, train_fn)
     if lifted is not module:
         return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer))

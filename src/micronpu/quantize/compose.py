@@ -17,11 +17,10 @@ import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.importer import NodeArguments
+from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Capabilities, Results, Step
-from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import STAMP
@@ -196,7 +195,7 @@ class GraphWriter(NodeArguments):
         while waiting:
             user = waiting.pop()
             name = overload_name(user)
-            entry = ATEN_IMPORTS.get(name)
+            entry = known_import(user)
             if user in seen:
                 continue
             seen.add(user)

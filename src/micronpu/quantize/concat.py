@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.fx import Node
 
 from micronpu.errors import UnsupportedError
-from micronpu.frontend.importer import fused_kind
+from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.hidden import batch_norm_behind, hidden_batch_norm
@@ -60,5 +60,5 @@ def _takes_clamp(part: Any) -> bool:
     if part.target is hidden_batch_norm:  # in training, layer -> unfold -> batch norm
         layer = part.args[0].args[0]
         assert batch_norm_behind(layer) is part
-    entry = ATEN_IMPORTS.get(overload_name(layer))
+    entry = known_import(layer)
     return entry is not None and entry.fuses and len(part.users) == 1

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.errors import ModelError
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.states import State, is_write, states_of
+from micronpu.frontend.states import State, States, is_write, states_of
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.specs import KEY as _ANNOTATION
@@ -28,13 +28,12 @@ def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
     return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
 
 
-def check_stateless(lifted: GraphModule) -> None:
+def check_stateless(states: States) -> None:
     """Raises `ModelError` where a model that is to be trained keeps a state."""
-    states = states_of(lifted).values
     if states:
         raise ModelError(
-            f"The model keeps a state, `{states[0].name}`, from one call to the next, and quantization-aware training "
-            "shows it single inputs.",
+            f"The model keeps a state, `{states.values[0].name}`, from one call to the next, and quantization-aware "
+            "training shows it single inputs.",
             hint="calibration with sequences, or a model to train that takes its states and returns them",
         )
 
