@@ -11,7 +11,8 @@ from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.rewrites import DENSE_RANK, LARGEST_STRIDE, TO_BE_SOUND, TO_SPARE
+from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
+from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE
 
 
 def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:

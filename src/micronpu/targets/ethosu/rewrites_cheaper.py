@@ -339,3 +339,17 @@ def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list
     weights = chain.constant(kernel, weight.type.with_shape(kernel.shape))
     result = chain.add(moved, x, weights, bias, qparams=y.type.qparams)
     return chain.result(result, y) if result.shape == y.shape else None
+
+
+TO_COST_LESS: tuple[Rewrite, ...] = (
+    TransposeAsMatrix(),
+    TransposeByConvolution(),
+    PlanesIntoConvolution(),
+    PixelsIntoChannels(),
+    ChannelsIntoKernel(),
+    FlatPixels(),
+    DiagonalConvolution(),
+    MeanAsPool(),
+    PoolAsColumn(),
+)
+"""Of what Vela takes, where its estimate says that it pays."""

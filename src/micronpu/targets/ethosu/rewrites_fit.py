@@ -76,3 +76,11 @@ class MultiplyBytes(Rewrite):
         chain = Chain(self.name, node)
         chain.add(BytesBatchMatmul(), *node.inputs, qparams=y.type.qparams)
         return chain.result(chain.nodes[-1].output, y)
+
+
+TO_FIT: tuple[Rewrite, ...] = (
+    MultiplyBilinear(),
+    MultiplyBytes(),
+    PickFromDepthwise(),
+)
+"""Of what Vela refuses."""

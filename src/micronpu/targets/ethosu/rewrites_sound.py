@@ -18,6 +18,7 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
+from micronpu.passes.rewrites import ReflectBySlices
 
 _LONGEST_WINDOW = 256
 
@@ -108,3 +109,7 @@ def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
         size = -(-size // window)
         x = chain.add(MaxPool2d((1, window), (1, 1)), chain.reshape(x, 1, outer * size, window, inner))
     return chain.reshape(x, *shape)
+
+
+TO_BE_SOUND: tuple[Rewrite, ...] = (LinearAsConvolution(), ExtremesAsPools(), ReflectBySlices())
+"""Of what Vela takes, and whose command stream computes something else; none of them can be left out."""

@@ -100,3 +100,10 @@ class FlattenSlices(Rewrite):
             x = chain.add(Slice((0, begin, 0), (flat[0], size, flat[2])), chain.add(Reshape(flat), x))
             x = chain.add(Reshape(cut), x)
         return chain.result(x, node.output)
+
+
+TO_SPARE: tuple[Rewrite, ...] = (
+    FlattenSlices(),
+    StridesIntoChannels(),
+)
+"""Of what Vela takes, and has trouble with."""

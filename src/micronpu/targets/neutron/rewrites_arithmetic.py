@@ -190,3 +190,12 @@ class FillMatrices(Rewrite):
         product = chain.add(node.op, *operands, qparams=y.type.qparams)
         part = chain.cut(chain.cut(product, 1, 0, y.shape[1]), 2, 0, y.shape[2])
         return chain.finish(Reshape(y.shape), part, y)
+
+
+ARITHMETIC: tuple[Rewrite, ...] = (
+    ExpandOperand(),
+    ExpandByProduct(),
+    AddNegative(),
+    ShiftAndBack(),
+    FillMatrices(),
+)

@@ -80,3 +80,9 @@ class FillProduct(Rewrite):
         product = chain.add(node.op, *wide, qparams=y.type.qparams)
         flat = chain.add(Slice((0, 0, 0, 0), (1, 1, 1, size)), product)
         return chain.finish(Reshape(y.shape), flat, y)
+
+
+CHANNELS: tuple[Rewrite, ...] = (
+    PadChannels(),
+    FillProduct(),
+)

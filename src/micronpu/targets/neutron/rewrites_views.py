@@ -15,6 +15,7 @@ from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
+from micronpu.passes.rewrites import ReflectBySlices
 from micronpu.targets.neutron.rules.published import LANES
 
 MOST_PARTS = 64
@@ -221,3 +222,17 @@ class PreluAsPicture(Rewrite):
             slope = chain.padded(slope, 0, 0, -channels % LANES)
         z = chain.add(node.op, wide, slope, qparams=y.type.qparams)
         return chain.finish(Reshape(y.shape), chain.cut(z, 3, 0, channels), y)
+
+
+VIEWS: tuple[Rewrite, ...] = (
+    FlattenRows(),
+    PadAsPicture(),
+    ReflectBySlices(MOST_PARTS),
+    JoinRows(),
+    AddParts(),
+    MeanOfRows(),
+    MaximumOfWindows(),
+    AddRow(),
+    HalveRows(),
+    PreluAsPicture(),
+)

@@ -208,3 +208,14 @@ class RepeatElements(Rewrite):
         x = copies(chain, x, batch * height, rows // height, width * channels)
         x = copies(chain, x, batch * rows * width, columns // width, channels)
         return chain.finish(Reshape(y.shape), x, y)
+
+
+WINDOWS: tuple[Rewrite, ...] = (
+    DenseKernel(),
+    SplitMultiplier(),
+    DenseDepthwise(),
+    PadBeforePool(),
+    PoolOneByOne(),
+    PickRows(),
+    RepeatElements(),
+)
