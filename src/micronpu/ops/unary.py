@@ -219,11 +219,17 @@ class Rsqrt(Elementwise):
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        """Results for every 128th int16 input, as `Table` has them."""
-        highest = y.scale * y.dtype.limits[1]
-        return wide_lookup_table(
-            lambda v: np.where(v > 0, 1.0 / np.sqrt(np.where(v > 0, v, 1.0)), highest), x.scale, 0, y.scale, 0
-        )
+        """Results for every 128th int16 input, as `Table` has them.
+
+        LiteRT rounds the root to float32 before it divides, which decides where a result is near the middle of a step.
+        """
+        highest = np.float32(y.scale * y.dtype.limits[1])
+
+        def function(v: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            roots = np.sqrt(np.where(v > 0, v, 1.0).astype(np.float32))
+            return np.where(v > 0, np.float32(1.0) / roots, highest)
+
+        return wide_lookup_table(function, x.scale, 0, y.scale, 0)
 
     @from_aten("rsqrt.default", "rsqrt_.default")
     @classmethod
