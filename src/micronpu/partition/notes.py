@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from micronpu.ir.graph import Graph
+import numpy as np
+
+from micronpu.ir.graph import Graph, Node
 from micronpu.ir.types import DType
+from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.linear import FullyConnected
 from micronpu.ops.softmax import Softmax
 
 _STEPS_OF_SOFTMAX = 256
+_FEW_STEPS = 3
+"""Of a grid from zero, for the largest weight of a channel: hardly more is left of it than its signs."""
+_MANY_CHANNELS = 0.25
+"""Part of a layer's channels."""
+_MOST_NAMES = 5
 
 
-def coarse_notes(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """What the report says about rows that are too long for the fixed grid of their softmax."""
+def coarse_notes(graphs: Sequence[Graph]) -> tuple[str, ...]:
+    """What the report says about values that are small for the grid that they are on."""
+    return (*_long_rows(graphs), *_small_channels(graphs))
+
+
+def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
+    """Of layers with one scale for weights of channels of very different size."""
+    names = [
+        node.origin.nodes[0]
+        for graph in graphs
+        for node in graph.nodes
+        if isinstance(node.op, (Conv2d, DepthwiseConv2d, FullyConnected))
+        and node.origin.nodes
+        and _part_of_small_channels(node) >= _MANY_CHANNELS
+    ]
+    names = list(dict.fromkeys(names))
+    if not names:
+        return ()
+    listed = ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + (" and others" if names[_MOST_NAMES:] else "")
+    return (
+        f"All channels of a layer share one scale of the weights, and in {len(names)} layer"
+        f"{'' if len(names) == 1 else 's'} a quarter of the channels or more has no weight above {_FEW_STEPS} of its "
+        f"steps: {listed}. Training does not mend that. One scale per channel (`per_channel=True`, no `--per-tensor`) "
+        "costs no cycles.",
+    )
+
+
+def _part_of_small_channels(node: Node) -> float:
+    weight = node.inputs[1]
+    grid = weight.type.qparams
+    if weight.data is None or grid is None or not grid.is_per_tensor:
+        return 0.0
+    axis = weight.data.ndim - 1 if isinstance(node.op, DepthwiseConv2d) else 0
+    channels = np.moveaxis(weight.data, axis, 0)
+    largest = np.abs(channels.reshape(len(channels), -1).astype(np.int32)).max(1)
+    # Channels that are filled up have no bias either.
+    bias = node.inputs[2].data if len(node.inputs) > 2 else None
+    largest = largest[(largest > 0) | (bias != 0 if bias is not None and bias.size == len(largest) else False)]
+    # Weights that a rewrite makes may be ones on a grid of their own.
+    return float((largest <= _FEW_STEPS).mean()) if largest.max(initial=0) > 2 * _FEW_STEPS else 0.0
+
+
+def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
+    """Of rows that are too long for the fixed grid of their softmax."""
     long = [
         (node.origin.nodes[-1] if node.origin.nodes else node.output.name, node.output.shape[-1])
         for graph in graphs

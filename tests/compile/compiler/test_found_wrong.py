@@ -236,3 +236,20 @@ def test_a_softmax_over_very_long_rows_is_said_to_be_coarse():
         x = torch.randn(1, size, generator=torch.Generator().manual_seed(0))
         notes = " ".join(micronpu.compile(nn.Softmax(-1).eval(), x, "imxrt700-neutron", calibration=[x]).report.notes)
         assert ("rows of 1,152 values on the grid of int8, with steps of 1/256" in notes) == (size == 1152)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_channels_that_one_scale_leaves_hardly_a_step_are_named(bits: int) -> None:
+    """Also after training, which cannot mend it; and not where each channel has its own scale."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(4, 8, 3)
+    with torch.no_grad():
+        layer.weight[:4] *= 0.02
+    x = torch.randn(1, 4, 6, 6)
+    for per_channel in (True, False):
+        settings = {"default": {"weight_bits": bits, "per_channel": per_channel}}
+        program = micronpu.compile(
+            layer.eval(), x, "imxrt700-neutron", calibration=[x], quantization=settings, verify=False
+        )
+        notes = " ".join(program.report.notes)
+        assert ("no weight above 3 of its steps: `conv2d`. Training does not mend that." in notes) != per_channel
