@@ -17,7 +17,6 @@ from micronpu.compiler.quantized import HowToQuantize, exported_module
 from micronpu.errors import ModelError, first_line
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.states import states_of
-from micronpu.ir.types import DType
 from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
 from micronpu.quantize.converted import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -62,7 +61,7 @@ class Subject:
     @property
     def has_int16(self) -> bool:
         """Whether the target computes with int16."""
-        return DType.INT16 in device_for(self.target, self.options).capabilities.activations
+        return device_for(self.target, self.options).capabilities.has_int16
 
     def quantizer(self, how: HowToQuantize) -> StaticQuantizer:
         """The quantizer for the target.

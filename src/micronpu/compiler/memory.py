@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from micronpu.chips import ACTIVATIONS
-from micronpu.deploy.board import Board, board_of
+from micronpu.deploy.board import board_of
 from micronpu.deploy.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
 from micronpu.deploy.pools import pools_of
 from micronpu.deploy.strip import strip
@@ -43,7 +42,7 @@ def memory_of(
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
     items = [Item(what, size) for what, size in sums.items() if size]
     items.append(Item(REST, max(len(device) - sum(item.bytes for item in items), 0)))
-    arenas = [arena_of(plan, i, _planned_region(board)) for i, size in enumerate(plan.memories, 1) if size]
+    arenas = [arena_of(plan, i, board.sram) for i, size in enumerate(plan.memories, 1) if size]
     known = [part.npu_sram for part in parts if part.npu_sram is not None]
     inside = [graph_arena(f"inside partition {i}", p.graph) for i, p in enumerate(parts) if p.npu_sram is None]
     least = max((arena.bound for arena in inside), default=0)
@@ -57,11 +56,6 @@ def memory_of(
         npu_sram=max(known, default=None),
         open=(*pools.open, *([_HIDDEN] if inside else [])),
     )
-
-
-def _planned_region(board: Board) -> str:
-    memory = board.chip.memory_for(ACTIVATIONS) if board.chip is not None else None
-    return memory.name if memory is not None else "sram"
 
 
 def arena_of(plan: Plan, number: int, region: str) -> Arena:

@@ -60,6 +60,15 @@ class Board:
         """What gcc is called with for the core."""
         return _FLAGS.get(self.core, "-mcpu=cortex-m55 -mfloat-abi=hard")
 
+    @property
+    def sram(self) -> str:
+        """Name of the memory that tensors are computed in."""
+        return self._memory_for(ACTIVATIONS) or "sram"
+
+    def _memory_for(self, role: str) -> str:
+        memory = self.chip.memory_for(role) if self.chip is not None else None
+        return memory.name if memory is not None else ""
+
     def regions(self, program: int | Sequence[Item], pools: Pools, more: Sequence[Item] = ()) -> tuple[Region, ...]:
         """What stands in each memory of the chip, without the firmware's own code.
 
@@ -68,9 +77,7 @@ class Board:
             more: what else stands in the memory that tensors are computed in.
         """
         sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
-        roles = {role: self.chip.memory_for(role) if self.chip is not None else None for role in (ACTIVATIONS, WEIGHTS)}
-        sram, weights = (m.name if m is not None else "" for m in roles.values())
-        sram = sram or "sram"
+        sram, weights = self.sram, self._memory_for(WEIGHTS)
         far = next((n for n in ("ddr", "dram") if n in sizes), "dram")
         flash = sram if self.memory_mode == SRAM_ONLY else weights or (far if far in sizes else "flash")
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)

@@ -44,6 +44,11 @@ class Capabilities:
     index_types: tuple[DType, ...] = ()
     resizes: bool = False
 
+    @property
+    def has_int16(self) -> bool:
+        """Whether activations may be int16."""
+        return DType.INT16 in self.activations
+
     def computes(self, overload: str) -> bool:
         """Whether an overload has a way that is an operator, or a table where the device has these."""
         return any(
