@@ -133,7 +133,10 @@ def test_stripped_program(kind: str) -> None:
     assert not any(key.startswith(PREFIX) for key in after.named_data)
     assert PREFIX.encode() not in device
     assert (after.methods, after.payloads) == (
-        {n: dataclasses.replace(m, recorded_bytes=after.methods[n].recorded_bytes) for n, m in before.methods.items()},
+        {
+            n: dataclasses.replace(m, recorded_outside=after.methods[n].recorded_outside)
+            for n, m in before.methods.items()
+        },
         before.payloads,
     )
     assert strip(device) == device

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from micronpu import _flatbuffer
@@ -19,6 +19,8 @@ from micronpu.arguments import check_bytes, check_text
 from micronpu.container.digest import KEY
 from micronpu.errors import PayloadError
 from micronpu.runtime.loops import loops_of
+from micronpu.targets.ethosu.payload import FIRST, parse
+from micronpu.targets.ethosu.stream import results_of
 
 IDENTIFIER = b"ET12"
 """Of the flatbuffer, at its fifth byte."""
@@ -75,8 +77,10 @@ class MethodSummary:
     """A method: its tensors (None for other values), the operators and delegates that it calls.
 
     Attributes:
-        recorded_bytes: upper bound of what one run writes into a debug buffer when values are recorded: every tensor
-            argument of every instruction, NPU operations inside delegates included.
+        recorded_outside: upper bound of what one run writes into a debug buffer when values are recorded, without what
+            the operations of command streams write: every tensor argument of every instruction, and the operators of
+            graphs inside delegates.
+        streams: payloads of an Ethos-U.
         states: tensors in planned memory with a first value, which live on from one call to the next.
         state_places: memory and offset of each.
     """
@@ -86,9 +90,15 @@ class MethodSummary:
     outputs: tuple[TensorValue | None, ...]
     operators: tuple[str, ...]
     delegates: tuple[str, ...]
-    recorded_bytes: int
+    recorded_outside: int
+    streams: tuple[bytes, ...] = field(default=(), repr=False)
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def recorded_bytes(self) -> int:
+        """Upper bound of what one run writes into a debug buffer when values are recorded."""
+        return self.recorded_outside + sum(map(stream_output_bytes, self.streams))
 
 
 @dataclass(frozen=True)
@@ -220,7 +230,8 @@ def _summary(
             outputs=tuple(_tensor(values.table(i)) for i in plan.vector(4).integers()),
             operators=tuple(operators),
             delegates=tuple(delegates),
-            recorded_bytes=recorded,
+            recorded_outside=recorded,
+            streams=tuple(blob for blob in graphs if blob.startswith(FIRST.encode())),
             states=tuple(states.values()),
             state_places=tuple(states),
         )
@@ -309,6 +320,14 @@ def _rounds(plan: _flatbuffer.Table, values: _flatbuffer.Vector, instructions: l
 def graph_output_bytes(blob: bytes) -> int:
     """Bytes that a traced run of a graph in an open container records; 0 for any other blob."""
     return litert_output_bytes(blob) or tosa_output_bytes(blob)
+
+
+def stream_output_bytes(payload: bytes) -> int:
+    """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
+    try:
+        return sum(map(_recorded, results_of(parse(payload).commands)))
+    except PayloadError:
+        return 0  # the plug-in's to report
 
 
 def tosa_output_bytes(blob: bytes) -> int:

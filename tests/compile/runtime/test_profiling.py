@@ -218,6 +218,15 @@ def test_the_gap_of_the_second_entry(tmp_path, via):
     assert all(steps < 0.01 or "erf" in row for row, (steps,) in zip(gap["aot_ops"], gap["gap"], strict=True))
 
 
+def test_what_is_large_inside_of_a_stream_has_its_place(tmp_path):
+    """The runtime ends the process where the values are more than was set aside for them."""
+    wide = torch.nn.Sequential(torch.nn.Conv2d(1, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 1, 1)).eval()
+    x = torch.randn(1, 1, 8, 8)
+    program = micronpu.compile(wide, x, "ethos-u55-128", calibration=[x])
+    program.run(x, profile=tmp_path / "e")
+    assert (tmp_path / f"e{VALUES}").stat().st_size > 64 * 64
+
+
 def test_values_that_are_wrong_are_seen(tmp_path):
     """What an operation wrote, set to zero in the record, shows in the row of its operator."""
     etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"

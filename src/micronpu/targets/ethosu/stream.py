@@ -5,6 +5,7 @@ Source: the driver actions of Arm's public Ethos-U core driver, and the configur
 
 from __future__ import annotations
 
+import math
 import struct
 
 from micronpu.errors import PayloadError
@@ -20,7 +21,9 @@ _CONFIG_OF_COP2 = 10
 _HAS_VALUE, _CODE = 0x4000, 0x3FF
 _STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
 """Codes of convolution, depthwise convolution, pool, element-wise operation, resize and transfer."""
-_CONVOLUTION = _STARTS[0]
+_CONVOLUTION, _TRANSFER = _STARTS[0], _STARTS[-1]
+_OFM_SIZES = (0x111, 0x112, 0x113)
+"""Codes of width, height and depth of what an operation writes, each less one."""
 _WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
 """Code of the format of the weights, U85 alone, and what it says of weights with two zeros in every four."""
 _FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
@@ -123,3 +126,16 @@ def accelerator_of(commands: bytes) -> str:
             hint="compile the model again with this version of micronpu",
         )
     return name
+
+
+def results_of(commands: bytes) -> list[int]:
+    """Elements that each operation of a stream writes, transfers left out."""
+    words, at, found, sizes = words_of(commands), 0, [], dict.fromkeys(_OFM_SIZES, 1)
+    while at < len(words):
+        has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
+        if not has_value and code in sizes:
+            sizes[code] = (words[at] >> 16) + 1
+        elif not has_value and code in _STARTS and code != _TRANSFER:
+            found.append(math.prod(sizes.values()))
+        at += 2 if has_value else 1
+    return found
