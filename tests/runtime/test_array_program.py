@@ -33,7 +33,7 @@ for path in sys.argv[1:]:
     assert len(outputs) == len(expected) > 0
     for got, wanted in zip(outputs, expected):
         assert got.dtype == wanted.dtype and np.array_equal(got, wanted), path
-heavy = {"torch", "torchao", "executorch.exir", "executorch.extension.pybindings.portable_lib"} & set(sys.modules)
+heavy = {"torch", "torchao", "executorch.exir", "executorch.extension.pybindings._C"} & set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -266,7 +266,7 @@ def _buffers(tensors: Any, count: int) -> list[Buffer]:
 
 
 _KERNELS = ("libexecutorch_kernels_optimized.so", "libexecutorch_kernels_quantized.so")
-"""The libraries of the wheel with kernels that need no torch. `portable_lib` links the very same."""
+"""The libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the very same."""
 _lock = threading.Lock()
 _loaded: Plugin | None = None
 _with_torch = False
@@ -299,8 +299,11 @@ def load_plugin(*, torch: bool = True) -> Plugin:
         try:
             if torch and not _with_torch:
                 with quiet():
-                    import executorch.extension.pybindings.portable_lib
-                    import executorch.kernels.quantized  # noqa: F401  (registers the out variants of q and dq)
+                    # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
+                    import executorch.kernels.quantized  # noqa: F401
+
+                    # Not by `portable_lib`, which brings ExecuTorch's compiler along: seconds, for a class of warnings.
+                    from executorch.extension.pybindings import _C  # noqa: F401
 
                 _with_torch = True
             elif _loaded is None:

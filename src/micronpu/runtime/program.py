@@ -267,7 +267,7 @@ class HostProgram:
                 self._plugin.clear_error()
                 try:
                     self._has_record = True
-                    return tuple(self._method.execute(arguments))
+                    return tuple(self._method(arguments))
                 except RuntimeError as error:
                     raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
 
@@ -412,17 +412,17 @@ class HostProgram:
             self._load_locked()
 
     def _load_locked(self) -> None:
-        from executorch.runtime import Runtime
+        # What `executorch.runtime` wraps: that one brings ExecuTorch's compiler along, which takes seconds to import.
+        from executorch.extension.pybindings import _C
 
-        runtime = Runtime.get()
-        known = runtime.backend_registry.registered_backend_names
+        known = _C._get_registered_backend_names()
         for delegate in self._summary.delegates:
             if delegate not in known:
                 raise PayloadError(
                     f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
                     hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
                 )
-        missing = sorted(set(self._summary.operators) - set(runtime.operator_registry.operator_names))
+        missing = sorted(set(self._summary.operators) - set(_C._get_operator_names()))
         if missing:
             raise PayloadError(
                 f"{self._name} calls operators that the host runtime does not have: {', '.join(missing)}.",
@@ -430,10 +430,11 @@ class HostProgram:
             )
         self._plugin.clear_error()
         try:
-            self._program = runtime.load_program(
+            self._program = _C._load_program_from_buffer(
                 self._data,
                 enable_etdump=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
+                program_verification=_C.Verification.InternalConsistency,
             )
             with self._plugin.mode(self._mode, self.checks):
                 self._method = self._program.load_method(self.method_name)

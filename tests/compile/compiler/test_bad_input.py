@@ -381,7 +381,7 @@ def test_command_in_a_process_of_its_own(files):
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
-        timeout=120,
+        timeout=900,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: m.py has no function 'nett'. Try: one of net, ")

@@ -81,6 +81,7 @@ def assert_both_entries_agree(
 # ---------------------------------------------------------------- the same as the front door
 
 
+@pytest.mark.slow
 def test_the_example():
     spec = importlib.util.spec_from_file_location("keyword_spotting", EXAMPLE)
     assert spec is not None and spec.loader is not None

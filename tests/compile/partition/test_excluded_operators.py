@@ -6,6 +6,7 @@ import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn import functional as F
 
 import micronpu
@@ -89,19 +90,35 @@ def gelu(report: DelegationReport) -> list[Verdict]:
     return found
 
 
+FIRST = {frozenset(excluded): name for name, excluded in reversed(EXCLUDED.items())}.values()
+"""A name for each set of operators; the others are further ways to write it."""
+
+
 @pytest.mark.parametrize("name", EXCLUDED)
 def test_excluded_operators_stay_on_the_host_of_the_front_door(name, classifier):
     model, x = classifier
     options = NeutronCompileOptions("imxrt700", operators_not_to_delegate=(name,))
+    if name not in FIRST:
+        check_excluded(micronpu.check(model, x, "imxrt700-neutron", options=options).report, name)
+        return
     program = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x], options=options)
     check_excluded(program.report, name)
     assert float((program.run(x) - program.quantized(x)).abs().max()) <= 1 / 256
 
 
-@pytest.mark.parametrize("name", EXCLUDED)
-def test_excluded_operators_stay_on_the_host_in_executorchs_flow(name, classifier):
+@pytest.fixture(scope="module")
+def quantized(classifier) -> GraphModule:
     model, x = classifier
-    quantized = calibrate_and_quantize(torch.export.export(model, (x,)), [(x,)], NeutronQuantizer())
+    return calibrate_and_quantize(torch.export.export(model, (x,)), [(x,)], NeutronQuantizer())
+
+
+SOME = ("aten::relu", "aten.addmm.default", "aten._softmax.default")
+"""Names of what ExecuTorch has decomposed by then, and of what it has not."""
+
+
+@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in EXCLUDED])
+def test_excluded_operators_stay_on_the_host_in_executorchs_flow(name, classifier, quantized):
+    x = classifier[1]
     partitioner = NeutronPartitioner(generate_neutron_compile_spec("imxrt700", operators_not_to_delegate=[name]))
     edge = to_edge_transform_and_lower(torch.export.export(quantized, (x,)), partitioner=[partitioner])
     check_excluded(partitioner.report, name)

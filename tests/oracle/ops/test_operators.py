@@ -29,15 +29,19 @@ ROWS = all_cases()
 ROWS_PER_PROGRAM = 60  # a delegate call has at most 255 inputs
 
 
+def operator_of(row: Case) -> tuple[str, str]:
+    return row.family, row.op.name
+
+
 def programs_of(rows: list[Case]) -> Iterator[Any]:
-    """Rows of one family at a time.  Transposes at the border may also be left to the core, as an option says."""
-    for family, found in groupby(rows, key=lambda row: row.family):
+    """Rows of one operator at a time.  Transposes at the border may also be left to the core, as an option says."""
+    for (family, name), found in groupby(sorted(rows, key=operator_of), key=operator_of):
         together = list(found)
         for start in range(0, len(together), ROWS_PER_PROGRAM):
             some = together[start : start + ROWS_PER_PROGRAM]
-            yield pytest.param(some, False, id=f"{family}-{start}")
-            if any(row.op.name == "transpose" for row in some):
-                yield pytest.param(some, True, id=f"{family}-{start}-core_converts")
+            yield pytest.param(some, False, id=f"{family}-{name}-{start}")
+            if name == "transpose":
+                yield pytest.param(some, True, id=f"{family}-{name}-{start}-core_converts")
 
 
 PROGRAMS = list(programs_of(ROWS))

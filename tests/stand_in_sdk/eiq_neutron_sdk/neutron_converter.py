@@ -4,7 +4,6 @@ import ctypes
 import os
 import subprocess
 import sys
-import time
 
 from eiq_neutron_sdk._wrapping import wrap
 
@@ -43,10 +42,12 @@ def _convert(model, context):
         ctypes.string_at(0)
     elif _MOOD == "hang":
         # A process of its own that outlives its parent unless the whole group is ended.
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
-        with open(os.environ["STAND_IN_NOTE"], "w", encoding="utf-8") as note:
-            note.write(str(child.pid))
-        time.sleep(120)
+        held = os.open(os.environ["STAND_IN_ALIVE"], os.O_WRONLY)
+        os.set_inheritable(held, True)
+        wait = f"import os, time; time.sleep(120); os.write({held}, b'left alone')"
+        subprocess.Popen([sys.executable, "-c", wait], close_fds=False)
+        os.write(held, b"started\n")
+        exec(wait)
     elif _MOOD == "silent_exit":
         os._exit(0)
     elif _MOOD == "exit_code":

@@ -36,7 +36,7 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         env=variables | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"} | environment,
-        timeout=60,
+        timeout=900,
     )
 
 
