@@ -47,7 +47,6 @@ Row = dict[str, Any]
 
 def compile_here(name: str, target: str, samples: int) -> Row:
     """The row of `measure_own`, in this process; everything that a compilation needs is imported first."""
-    import executorch.kernels.quantized  # noqa: F401
 
     import micronpu.compiler.compile
     import micronpu.runtime

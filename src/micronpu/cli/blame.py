@@ -86,6 +86,7 @@ def blame(
             show_default=False,
         ),
     ] = None,
+    json: console.JsonInstead = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Show which layers cost the accuracy: quantized against float on real data, worst first, and what to try."""
@@ -93,7 +94,8 @@ def blame(
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
-    if report_json is not None and str(report_json) != "-":
+    report_json = console.json_path(json, report_json)
+    if report_json not in (None, console.STANDARD_OUTPUT):
         check_writable(report_json)
     if fix_output is not None:
         if not fix:
@@ -142,7 +144,7 @@ def blame(
                 budget=budget,
                 listener=listener,
             )
-    out = console.errors() if str(report_json) == "-" else console.output()
+    out = console.words(report_json)
     out.print(found)
     if fixes is not None:
         out.print("", fixes)

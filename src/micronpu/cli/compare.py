@@ -73,7 +73,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.Json = False,
     report_html: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the table as a web page.", show_default=False)
     ] = None,
@@ -120,7 +120,7 @@ def compare(
         from micronpu.report.pages import write_candidates
 
         write_candidates(found, report_html)
-        console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+        console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
 

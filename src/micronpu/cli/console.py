@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from micronpu.errors import MicroNpuError
+from micronpu.errors import MicroNpuError, OptionError
 from micronpu.progress import STEPS
 
 DIFFERENT = 1
@@ -27,15 +30,55 @@ PLAIN_WIDTH = 120
 Listener = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonInstead = Annotated[
+    bool, typer.Option("--json", help="Print JSON on standard output, and the words on standard error.")
+]
+STANDARD_OUTPUT = Path("-")
+_QUIET = inspect.Parameter(
+    "quiet",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no words, only errors and what --json asks for.")
+    ],
+)
+_quiet = False
+"""Whether the command under way prints no words."""
 
-def output(*, quiet: bool = False) -> Console:
-    """Standard output, as it is at the time of the call; ``quiet`` prints nothing."""
-    return _console(stderr=False, quiet=quiet)
+
+def output() -> Console:
+    """Standard output, as it is at the time of the call, for words; with ``--quiet`` they go nowhere."""
+    return _console(stderr=False, quiet=_quiet)
 
 
-def errors(*, quiet: bool = False) -> Console:
-    """Standard error, as it is at the time of the call; ``quiet`` prints nothing."""
-    return _console(stderr=True, quiet=quiet)
+def words(report_json: Path | None) -> Console:
+    """Where a command says what it has done: not where a program reads JSON."""
+    return _console(stderr=report_json == STANDARD_OUTPUT, quiet=_quiet)
+
+
+def errors() -> Console:
+    """Standard error, as it is at the time of the call."""
+    return _console(stderr=True, quiet=False)
+
+
+def print_json(told: Any) -> None:
+    """JSON on standard output, with ``--quiet``, too."""
+    typer.echo(json.dumps(told, indent=2))
+
+
+def json_path(json: bool, report_json: Path | None) -> Path | None:
+    """Where ``--json`` and ``--report-json PATH`` want the report.
+
+    Raises:
+        OptionError: both are given.
+    """
+    if json and report_json is not None:
+        raise OptionError(
+            "--json prints what --report-json writes to a file, and both are given.",
+            hint="one of them; --report-json - is the same as --json",
+        )
+    return STANDARD_OUTPUT if json else report_json
 
 
 def _console(*, stderr: bool, quiet: bool) -> Console:
@@ -50,10 +93,10 @@ def _console(*, stderr: bool, quiet: bool) -> Console:
 
 
 @contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Listener]:
-    """A listener that shows the steps on a terminal, and nothing where there is none, or with ``quiet``."""
+def progress() -> Iterator[Listener]:
+    """A listener that shows the steps on a terminal, and nothing where there is none, or with ``--quiet``."""
     console = errors()
-    if quiet or not console.is_terminal:
+    if _quiet or not console.is_terminal:
         yield lambda name, part: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -73,11 +116,14 @@ def progress(*, quiet: bool = False) -> Iterator[Listener]:
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     """A command that ends with a sentence and the exit code of the error where something is wrong.
 
-    The command has a parameter ``debug``; where it is true the traceback is printed as well.
+    The command has a parameter ``debug``; where it is true the traceback is printed as well. It gets the option
+    ``--quiet``.
     """
 
     @functools.wraps(command)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        global _quiet
+        _quiet = bool(kwargs.pop("quiet", False))
         try:
             command(*args, **kwargs)
         except MicroNpuError as error:
@@ -90,7 +136,14 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             sentence = f"micronpu ended with an error that it did not expect: {what.rstrip('.')}."
             hint = "" if kwargs.get("debug") else " Try: the same command with --debug, which shows where it happened."
             _fail(sentence + hint, bool(kwargs.get("debug")))
+        finally:
+            _quiet = False
 
+    signature = inspect.signature(command, eval_str=True)
+    own = [*signature.parameters.values()]
+    place = next((i for i, p in enumerate(own) if p.name == "debug"), len(own))
+    own[place:] = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[place:]]
+    run.__signature__ = signature.replace(parameters=[*own[:place], _QUIET, *own[place:]])  # type: ignore[attr-defined]
     return run
 
 

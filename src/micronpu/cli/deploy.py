@@ -53,8 +53,7 @@ def deploy(
     force: Annotated[
         bool, typer.Option("--force", help="Write into a folder that holds files; those of other names stay.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    json: console.Json = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
@@ -75,11 +74,9 @@ def deploy(
         data_files=_beside(program),
     )
     if json:
-        import json as json_module
-
-        console.output().print_json(json_module.dumps(_told(done)))
+        console.print_json(_told(done))
         return
-    show_deployment(done, console.output(quiet=quiet))
+    show_deployment(done, console.output())
 
 
 def check_folder_free(folder: Path) -> None:

@@ -21,7 +21,7 @@ def diff(
         Path, typer.Argument(metavar="BEFORE", help="A report (.json), or a program (.pte).", show_default=False)
     ],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another of the same kind.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.Json = False,
     report_html: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the differences as a web page.", show_default=False)
     ] = None,
@@ -55,7 +55,7 @@ def diff(
         from micronpu.report.pages import write_difference
 
         write_difference(found, report_html)
-        console.errors().print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+        console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if found.is_any:
         raise typer.Exit(console.DIFFERENT)
 

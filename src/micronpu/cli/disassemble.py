@@ -35,7 +35,7 @@ def disassemble(
     memory: Annotated[
         bool, typer.Option("--memory", help="Show which bytes of the scratch memory are alive during each operation.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.Json = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Show the command streams of an Ethos-U program: what each operation reads and writes, and for which line.
@@ -52,15 +52,15 @@ def disassemble(
         lines = [line for a, b in pairs for line in difference(a, b, registers)]
         if len(found) != len(other):
             lines.append(f"{program} has {len(found)} streams, {diff} has {len(other)}.")
-        for line in lines:
+        if json:
+            console.print_json({"differences": lines})
+        for line in lines if not json else ():
             out.print(Text(line), soft_wrap=True)
         if lines:
             raise typer.Exit(console.DIFFERENT)
         return
     if json:
-        import json as json_module
-
-        out.print_json(json_module.dumps([stream.to_dict() for stream in found]))
+        console.print_json([stream.to_dict() for stream in found])
         return
     for number, stream in enumerate(found):
         out.print(Text(f"Partition {number}, {stream.accelerator}: {len(stream.steps)} operations", style="bold"))

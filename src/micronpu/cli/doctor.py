@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json as json_module
 import platform
 import re
 import sys
@@ -47,24 +46,20 @@ class Finding:
     needed: bool = True
 
 
+@console.guarded
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.Json = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Say what is installed, what is missing and how to get it.
 
     Exit code 1 where something is missing that micronpu cannot do without.
     """
-    _doctor(json=json, debug=debug)
-
-
-@console.guarded
-def _doctor(json: bool, debug: bool) -> None:
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
     findings = list(examine())
     if json:
         told = {"tested": _TESTED, "here": here, "findings": [asdict(f) for f in findings]}
-        typer.echo(json_module.dumps(told, indent=1))
+        console.print_json(told)
     else:
         _print(findings, here)
     if any(f.needed and not f.good for f in findings):

@@ -54,6 +54,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="PATH", help="Write the figures as JSON; - for standard output.", show_default=False),
     ] = None,
+    json: console.JsonInstead = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Judge a .pte program on data, beside the float model: what was lost, and whether that is noise."""
@@ -61,7 +62,8 @@ def evaluate(
 
     if metric is not None and labels is None:
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
-    if report_json is not None and str(report_json) != "-":
+    report_json = console.json_path(json, report_json)
+    if report_json not in (None, console.STANDARD_OUTPUT):
         check_writable(report_json)
     with console.progress() as listener:
         listener("load", 0.0)
@@ -73,14 +75,13 @@ def evaluate(
 
         listener("load", 1.0)
         found = run(loaded.module, program, rows, truth, metric=judge, output=output, fast=fast, listener=listener)
-    out = console.errors() if str(report_json) == "-" else console.output()
-    out.print(found)
+    console.words(report_json).print(found)
     write_json(report_json, found.to_json())
 
 
 def write_json(path: Path | None, text: str) -> None:
     """Writes JSON to a file, or to standard output where the path is "-"."""
-    if path is not None and str(path) == "-":
+    if path == console.STANDARD_OUTPUT:
         typer.echo(text)
     elif path is not None:
         write_file(path, (text + "\n").encode())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,52 @@ _SHOWN = 100
 """Elements of an output that are printed; a longer one is shortened in the middle."""
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a run has given.
+
+    Attributes:
+        results: arrays; numbers and nothing as the program returns them.
+        notes: what the user should know.
+        wrote: a line for each file.
+    """
+
+    results: tuple[Any, ...]
+    notes: tuple[str, ...]
+    wrote: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Each result's type, shape and values, a large one's shortened."""
+        import numpy as np
+
+        lines = []
+        for number, result in enumerate(self.results):
+            if isinstance(result, np.ndarray):
+                lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
+                lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
+            else:  # a number or nothing, which a program returns as it is
+                lines.append(f"output {number}: {result}")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values, as JSON has them: what is no finite number is a text, "nan", "inf" or "-inf"."""
+        import numpy as np
+
+        def told(value: Any) -> Any:
+            if isinstance(value, list):
+                return [told(inner) for inner in value]
+            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+        outputs: list[dict[str, Any]] = []
+        for result in self.results:
+            if isinstance(result, np.ndarray):
+                described = {"dtype": result.dtype.name, "shape": list(result.shape)}
+                outputs.append({**described, "values": told(result.tolist())})
+            else:
+                outputs.append({"dtype": type(result).__name__, "shape": None, "values": told(result)})
+        return {"outputs": outputs, "notes": list(self.notes)}
+
+
 def run_program(
     path: Path,
     inputs: Sequence[str],
@@ -43,7 +90,7 @@ def run_program(
     time_limit: float | None = None,
     profile: Path | None = None,
     listener: Listener,
-) -> list[str]:
+) -> Done:
     """Runs a program on arrays from files.
 
     Args:
@@ -53,9 +100,6 @@ def run_program(
         check, isolated: see `RunOptions`.
         time_limit: the same; 0 for no limit, None for the usual one.
         profile: where an ETDump goes, and the recorded values beside it.
-
-    Returns:
-        Lines for the user: each output's type, shape and values, and what was written.
 
     Raises:
         MicroNpuError: a file cannot be read or written, or does not fit the program.
@@ -103,20 +147,14 @@ def run_program(
             "could be told apart."
             for c in program.checks.values()
         ]
-    lines = notes
-    for number, result in enumerate(results):
-        if isinstance(result, np.ndarray):
-            lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
-            lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
-        else:  # a number or nothing, which a program returns as it is
-            lines.append(f"output {number}: {result}")
+    wrote: list[str] = []
     for number, result in enumerate(results):
         if folder is None or result is None:
             continue
         memory = io.BytesIO()
         np.save(memory, np.asarray(result))
-        lines.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
-    return lines
+        wrote.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
+    return Done(tuple(results), tuple(notes), tuple(wrote))
 
 
 def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import json
+import json as json_module
 import socket
 import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,7 @@ def explore(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Of the page; 8080 takes the next free one.")] = _ANY_FREE,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print graphs and colours as JSON, and open no page.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Open a program in Google's Model Explorer, the inside of its NPU partitions, too; ends with Ctrl+C.
@@ -64,6 +66,11 @@ def explore(
         check_same_program(data, str(program), known, str(report))
         graphs += (report_graph(known),)
     sets = node_data(graphs, known, read_blame(str(blame)) if blame is not None else None)
+    if json:
+        console.print_json(
+            {"graphs": [{"id": g.id, "nodes": [asdict(n) for n in g.nodes]} for g in graphs], "node_data": sets}
+        )
+        return
     explorer = load_explorer()
     config = explorer.config().add_model_from_path(str(program), adapterId="micronpu")
     if report is not None:
@@ -74,7 +81,7 @@ def explore(
             (report, {k: v for k, v in graphs_of.items() if k == MODEL}),
         ):
             if path is not None and own:
-                config.add_node_data(title, json.dumps(own), model_name=path.name)
+                config.add_node_data(title, json_module.dumps(own), model_name=path.name)
     shown = browser and has_browser()
     if browser and not shown:
         console.errors().print("No browser was found here: open the address below in one, Ctrl+C ends it.")

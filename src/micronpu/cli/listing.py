@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from micronpu.chips import Chip
     from micronpu.targets.family import Target
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -25,7 +24,7 @@ def targets(
         list[Path] | None,
         typer.Argument(metavar="CHIP.toml", help="Chip files of your own, to be listed too.", show_default=False),
     ] = None,
-    json: Json = False,
+    json: console.Json = False,
     debug: Debug = False,
 ) -> None:
     """List what can be compiled for."""
@@ -93,7 +92,7 @@ def _clock(mhz: float | None) -> str:
 
 
 @console.guarded
-def passes(json: Json = False, debug: Debug = False) -> None:
+def passes(json: console.Json = False, debug: Debug = False) -> None:
     """List what changes a program on its way.
 
     --disabled-passes leaves out any of them, but those that say otherwise."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from micronpu import __version__
@@ -53,7 +52,6 @@ Target = Annotated[
     str,
     typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 HtmlReport = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
 ]
@@ -127,7 +125,6 @@ MaxCycles = Annotated[
         show_default="as few as there can be",
     ),
 ]
-_STANDARD_OUTPUT = Path("-")
 
 
 def _budget(flag: str, metavar: str, help: str) -> Any:
@@ -223,7 +220,7 @@ def compile_command(
     compress: Compress = None,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
-    quiet: Quiet = False,
+    json: console.JsonInstead = False,
     debug: Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
@@ -236,6 +233,7 @@ def compile_command(
     from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
+    report_json = console.json_path(json, report_json)
     options = chosen_options(context, find_target(target))
     from micronpu.report.budgets import Budgets, check_budgets
 
@@ -256,11 +254,11 @@ def compile_command(
             "--max-loss and --max-cycles say how sparse the weights become.", hint="--sparsity 2:4 as well"
         )
     for path in (output, report_html, report_json):
-        if path is not None and not (path == _STANDARD_OUTPUT and path is report_json):
+        if path is not None and not (path == console.STANDARD_OUTPUT and path is report_json):
             check_writable(path)
     if deploy_to is not None:
         check_folder_free(deploy_to)
-    with console.progress(quiet=quiet) as listener:
+    with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)
         data = load_calibration(calibration, loaded)
@@ -295,14 +293,14 @@ def compile_command(
     if min_accuracy is not None and eval_data is not None and labels is not None:
         results += (accuracy_budget(min_accuracy, loaded, program, eval_data, labels, metric),)
     program.report = replace(program.report, budgets=results)
-    out = _words(report_json, quiet)
+    out = console.words(report_json)
     out.print(program)
     if program.report.sparsity is not None:
         out.print(program.report.sparsity)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
-    _write_reports(program.report, report_html, report_json, quiet)
+    _write_reports(program.report, report_html, report_json)
     check_budgets(results)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
@@ -332,6 +330,7 @@ def check(
     how: Quantization = UNCHANGED,
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
+    json: console.JsonInstead = False,
     debug: Debug = False,
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
@@ -341,9 +340,10 @@ def check(
     from micronpu.cli.files import load_model
     from micronpu.targets.registry import find_target
 
+    report_json = console.json_path(json, report_json)
     options = chosen_options(context, find_target(target))
     for path in (report_html, report_json):
-        if path is not None and not (path == _STANDARD_OUTPUT and path is report_json):
+        if path is not None and not (path == console.STANDARD_OUTPUT and path is report_json):
             check_writable(path)
     with console.progress() as listener:
         listener("load", 0.0)
@@ -363,23 +363,18 @@ def check(
             quantization=how.chosen(),
             options=options,
         ).report
-    _words(report_json).print(report)
+    console.words(report_json).print(report)
     _write_reports(report, report_html, report_json)
     if require_full and report.left_over:
         raise typer.Exit(1)
 
 
-def _words(report_json: Path | None, quiet: bool = False) -> Console:
-    """Where a command says what it has done: not where a program reads JSON."""
-    return console.errors(quiet=quiet) if report_json == _STANDARD_OUTPUT else console.output(quiet=quiet)
-
-
-def _write_reports(report: DelegationReport, html: Path | None, json: Path | None, quiet: bool = False) -> None:
-    out = _words(json, quiet)
+def _write_reports(report: DelegationReport, html: Path | None, json: Path | None) -> None:
+    out = console.words(json)
     if html is not None:
         report.to_html(html)
         out.print(Text(f"Wrote {html}."), soft_wrap=True)
-    if json == _STANDARD_OUTPUT:
+    if json == console.STANDARD_OUTPUT:
         typer.echo(report.to_json())
     elif json is not None:
         write_file(json, (report.to_json() + "\n").encode())
@@ -451,14 +446,14 @@ def run(
             show_default=False,
         ),
     ] = None,
-    quiet: Quiet = False,
+    json: console.JsonInstead = False,
     debug: Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import run_program
 
-    with console.progress(quiet=quiet) as listener:
-        results = run_program(
+    with console.progress() as listener:
+        done = run_program(
             program,
             inputs or [],
             output,
@@ -470,29 +465,28 @@ def run(
             profile=profile,
             listener=listener,
         )
-    out = console.output(quiet=quiet)
-    for line in results:
+    out = console.words(console.json_path(json, None))
+    for line in (*done.notes, *done.lines(), *done.wrote):
         out.print(Text(line), soft_wrap=True)
+    if json:
+        console.print_json(done.to_dict())
 
 
 @app.command(cls=Command)
 @console.guarded
 def inspect(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
     from micronpu.cli.inspection import inspect_pte
 
     found = inspect_pte(read_file(program), str(program))
-    out = console.output()
     if json:
-        import json as json_module
-
-        out.print_json(json_module.dumps(found.to_dict()))
+        console.print_json(found.to_dict())
     else:
-        out.print(found)
+        console.output().print(found)
 
 
 app.command(name="eval", cls=Command)(evaluate)

@@ -396,14 +396,17 @@ def _fold_weights(model: GraphModule) -> None:
         model.graph.erase_node(node)
         made.name = node.name
         model.register_buffer(name, value)
+    read = _read_attributes(model)
     model.graph.eliminate_dead_code()
-    for node in model.graph.find_nodes(op="get_attr"):
-        if not node.users:
-            if hasattr(model, str(node.target)):
-                delattr(model, str(node.target))
-            model.graph.erase_node(node)
+    for name in sorted(read - _read_attributes(model)):
+        if hasattr(model, name):  # of the model itself; what is in parts of it belongs to the user, too
+            delattr(model, name)
     model.graph.lint()
     model.recompile()
+
+
+def _read_attributes(model: GraphModule) -> set[str]:
+    return {str(node.target) for node in model.graph.find_nodes(op="get_attr")}
 
 
 def _without_dequantized(model: GraphModule) -> set[Node]:

@@ -28,6 +28,8 @@ def described(module: Any) -> tuple[str, dict[str, Any], list[str]]:
             for part in node.target.split("."):
                 value = getattr(value, part)
             tensors[node.target] = value
+    # What the float model was folded into must not stay in memory.
+    assert not {name for name in module.state_dict() if name.startswith("folded_")} - tensors.keys()
     return str(module.graph), tensors, [origin_of(node).source for node in module.graph.nodes]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit.cli.test_cli_help import micronpu as command
 from typer.testing import CliRunner
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.chips import shipped_chips
 from micronpu.cli.doctor import examine, satisfies
+from micronpu.cli.execute import Done
 from micronpu.cli.main import app
 from micronpu.targets.catalogue import catalogue
 from micronpu.targets.registry import all_targets
@@ -93,11 +96,65 @@ def test_the_report_on_standard_output_is_json_alone(tmp_path: Path, monkeypatch
     assert not (tmp_path / "-").exists()
 
 
-def test_quiet_prints_nothing(tmp_path: Path) -> None:
-    golden = Path(__file__).parents[2] / "golden" / "neutron.pte"
-    command = ["deploy", str(golden), "-o", str(tmp_path / "firmware"), "--quiet"]
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.mark.parametrize("name", [c.name or c.callback.__name__ for c in app.registered_commands if c.callback])
+def test_every_command_can_be_quiet_and_give_json(name: str) -> None:
+    """As a script meets it: the options are there, and --json goes with --report-json where both are."""
+    done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    options = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+    assert {"--quiet", "--json", "--debug"} <= options
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["targets"],
+        ["passes"],
+        ["doctor"],
+        ["inspect", "neutron.pte"],
+        ["explore", "neutron.pte"],
+        ["disassemble", "ethosu-litert.pte"],
+        ["disassemble", "ethosu-litert.pte", "--diff", "ethosu-litert.pte"],
+        ["diff", "neutron.pte", "neutron.pte"],
+        ["run", "neutron.pte", "-i", "neutron.npz:input_0"],
+    ],
+    ids=" ".join,
+)
+def test_json_is_all_that_a_quiet_command_prints(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(GOLDEN)
+    done = CliRunner().invoke(app, [*command, "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) is not None and done.stderr == ""
+    if command[0] != "explore":
+        done = CliRunner().invoke(app, [*command, "-q"])
+        assert done.exit_code == 0 and done.output == ""
+    if command[0] == "run":
+        (output,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["outputs"]
+        expected = np.load("neutron.npz")["output_0"]
+        assert output["shape"] == list(expected.shape) and output["dtype"] == expected.dtype.name
+        assert np.array_equal(np.asarray(output["values"], expected.dtype), expected)
+
+
+def test_numbers_that_json_has_not_are_texts() -> None:
+    done = Done((np.array([[np.nan, -np.inf, 1.5]]), 2, None), (), ())
+    assert done.to_dict()["outputs"][0]["values"] == [["nan", "-inf", 1.5]]
+    assert json.loads(json.dumps(done.to_dict(), allow_nan=False))["outputs"][2] == {
+        "dtype": "NoneType",
+        "shape": None,
+        "values": None,
+    }
+
+
+def test_a_quiet_command_still_says_what_is_wrong(tmp_path: Path) -> None:
+    command = ["deploy", str(GOLDEN / "neutron.pte"), "-o", str(tmp_path / "firmware"), "--quiet"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0 and done.output == ""
     assert (tmp_path / "firmware" / "model.h").is_file()
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1 and again.stderr.startswith("Error: ")
+    twice = CliRunner().invoke(app, ["eval", "m.py:m", "p.pte", "--data", "x.npy", "--json", "--report-json", "r.json"])
+    assert twice.exit_code == 1 and "Try: one of them" in twice.stderr
+    assert "imxrt700" in CliRunner().invoke(app, ["targets"]).stdout, "quiet is of one command"
