@@ -4,7 +4,8 @@
     python -m benchmarks.coverage tv:resnet18 own:unet     # some
     python -m benchmarks.coverage --peer --json rows.json  # beside ExecuTorch's own Neutron flow
     python -m benchmarks.coverage --target ethos-u85-256 --activations int16
-    python -m benchmarks.coverage --check --size 64 --json rows.json  # decisions on many networks
+    python -m benchmarks.coverage --check --size 64        # decisions on many networks
+    python -m benchmarks.coverage --whole 20 --size 64     # compiled, as many as 20 minutes of CPU time do
 
 The networks have random weights with a fixed seed and are calibrated with random data: only operators, partitions and
 times are measured. `tv:` and `timm:` need those libraries, which are no dependency of micronpu; without them their
@@ -19,6 +20,7 @@ import argparse
 import importlib
 import json
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -159,7 +161,11 @@ TIMM = (
 """Of the small ones; timm's own names."""
 
 WIDE = (*NETWORKS, *(name for name in map("timm:{}".format, TIMM) if name not in NETWORKS))
-"""What `--check` looks at: classes of networks, not only those that anything was tuned to."""
+"""What `--check` and `--whole` look at: classes of networks, not only those that anything was tuned to."""
+
+WIDE_TARGETS = ("imxrt700-neutron", "imxrt700", "ethos-u55-128", "ethos-u85-256")
+CHECKED = "coverage_check"
+"""The file of their figures."""
 
 _LIBRARIES = {"tv": "torchvision", "timm": "timm"}
 _schemas: list[torch.library.Library] = []
@@ -288,17 +294,27 @@ def coverage(
     return row
 
 
-def decisions(names: Sequence[str], targets: Sequence[str], size: int) -> list[dict[str, Any]]:
-    """Partitions and what stays on the host, as `micronpu.check` decides it, without compiling.
+def decisions(
+    names: Sequence[str],
+    targets: Sequence[str],
+    size: int,
+    *,
+    compile_seconds: float = 0.0,
+    finished: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> list[dict[str, Any]]:
+    """Partitions and what stays on the host, of programs that are compiled or as `micronpu.check` decides it.
 
     Args:
         size: of pictures, where a network takes any; 0 for its own.
+        compile_seconds: of CPU time, within which networks are begun to be compiled; the others are decided.
+        finished: is given each row as soon as it is there.
 
     Returns:
-        A row per network: operators, and per target the partitions and the host's operators with their counts and one
-        reason each, or an error.
+        A row per network: operators, and per target whether it was compiled or decided, the partitions and the host's
+        operators with their counts and one reason each, or an error.
     """
     rows = []
+    begun = _cpu_seconds()
     for name in names:
         try:
             model, shapes = build(name, size)
@@ -307,26 +323,55 @@ def decisions(names: Sequence[str], targets: Sequence[str], size: int) -> list[d
             continue
         row: dict[str, Any] = {"network": name, "inputs": [list(shape) for shape in shapes], "targets": {}}
         text = f"{name:36}"
+        inputs = tuple(torch.randn(shape) for shape in shapes)
+        whole = _cpu_seconds() - begun < compile_seconds
+        quantized: dict[bool, nn.Module] = {}
         for target in targets:
-            inputs = tuple(torch.randn(shape) for shape in shapes)
+            of_arm = target.startswith("ethos")  # a family has one quantized module for all of its targets
+            found: dict[str, Any] = {"how": "compiled" if whole else "decided"}
             try:
-                report = micronpu.check(model, inputs, target).report
+                if whole:
+                    source = quantized.get(of_arm, model)
+                    data = [inputs] if source is model else None
+                    program = micronpu.compile(source, inputs, target, calibration=data, verify=False, held_out=0)
+                    quantized[of_arm], report = program.quantized, program.report
+                    found["bytes"] = len(program.buffer)
+                else:
+                    report = micronpu.check(model, inputs, target).report
             except MicroNpuError as error:
-                row["targets"][target] = {"error": str(error)}
+                row["targets"][target] = found | {"error": str(error)}
                 text += f"  {target}: error {error}"
                 continue
             row["operators"] = len(report.verdicts)
-            reasons = {v.operator: v.reasons[0].detail for v in report.host if v.reasons}
-            found = {
+            found |= {
                 "partitions": report.partitions,
                 "host": dict(Counter(v.operator for v in report.host)),
-                "reasons": reasons,
+                "reasons": {v.operator: v.reasons[0].detail for v in report.host if v.reasons},
             }
             row["targets"][target] = found
-            text += f"  {target}: {report.partitions}, host {found['host'] or 'nothing'}"
+            text += f"  {target}: {found['how']}, {report.partitions}, host {found['host'] or 'nothing'}"
         rows.append(row)
+        finished(row)
         print(text, flush=True)
     return rows
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has ended."""
+    return sum(os.times()[:4])
+
+
+def keep(row: dict[str, Any]) -> None:
+    """Puts a row into the file of figures; what it does not say stays as it was."""
+    try:
+        rows = {known["network"]: known for known in results.read(CHECKED)}
+    except FileNotFoundError:
+        rows = {}
+    known = rows.get(row["network"], {"targets": {}})
+    # A size that is not the one of before makes other figures.
+    same = known.get("inputs") == row["inputs"]
+    rows[row["network"]] = row | {"targets": (known["targets"] if same else {}) | row["targets"]}
+    results.write(CHECKED, "python -m benchmarks.coverage --whole 20 --size 64", list(rows.values()))
 
 
 def line(row: dict[str, Any]) -> str:
@@ -379,17 +424,19 @@ def main() -> None:
     parser.add_argument("--sqnr", action="store_true", help="run the programs and compare them with the float network")
     parser.add_argument("--peer", action="store_true", help="measure executorch.backends.nxp, too (tv: and timm: only)")
     parser.add_argument("--check", action="store_true", help="decide for many networks, and compile none")
-    parser.add_argument("--targets", default="imxrt700-neutron,ethos-u55-128", help="for --check, by commas")
-    parser.add_argument("--size", type=int, default=0, help="for --check, height and width of pictures")
+    parser.add_argument("--whole", type=float, default=0.0, metavar="MINUTES", help="compile many, within a CPU time")
+    parser.add_argument("--targets", default=",".join(WIDE_TARGETS), help="for --check and --whole, by commas")
+    parser.add_argument("--size", type=int, default=0, help="for --check and --whole, height and width of pictures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, - for standard output")
     options = parser.parse_args()
     unknown = [name for name in options.networks if name.partition(":")[0] not in ("own", *_LIBRARIES)]
     unknown += [n for n in options.networks if n.startswith("own:") and n.removeprefix("own:") not in OWN]
     if unknown:
         parser.error(f"no such network: {', '.join(unknown)}. Try: one of {', '.join(NETWORKS)}")
-    if options.check:
+    if options.check or options.whole:
         names = WIDE if options.networks == NETWORKS else options.networks
-        rows = decisions(names, options.targets.split(","), options.size)
+        seconds = 60 * options.whole
+        rows = decisions(names, options.targets.split(","), options.size, compile_seconds=seconds, finished=keep)
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=2) + "\n")
         return

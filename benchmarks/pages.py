@@ -117,6 +117,32 @@ def coverage(figures: Any) -> str:
     )
 
 
+def coverage_check(figures: Any) -> str:
+    """What is decided about many networks, and what was compiled."""
+    targets = list(dict.fromkeys(target for row in figures for target in row["targets"]))
+
+    def cell(found: dict[str, Any] | None) -> str:
+        if found is None:
+            return "not tried"
+        if "error" in found:
+            return f"refused: {found['error'].split('. ')[0]}"
+        left = ", ".join(f"{count} x {name}" for name, count in found["host"].items())
+        return f"{found['partitions']}{f', host: {left}' if left else ''} ({found.get('how', 'decided')})"
+
+    return table(
+        ("network", "input", "operators", *(f"`{target}`" for target in targets)),
+        [
+            (
+                f"`{row['network']}`",
+                ", ".join("x".join(map(str, shape)) for shape in row["inputs"]),
+                str(row.get("operators", "")),
+                *(cell(row["targets"].get(target)) for target in targets),
+            )
+            for row in figures
+        ],
+    )
+
+
 def ethosu_latency(figures: Any) -> str:
     """Vela's estimate beside what is published."""
 
@@ -187,6 +213,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cortexm_latency": ("figures.md", "cortexm_latency", cortexm_latency),
     "memory_plans": ("figures.md", "memory_plans", memory_plans),
     "coverage": ("coverage.md", "coverage", coverage),
+    "coverage_check": ("coverage.md", "coverage_check", coverage_check),
     "sparsity": ("sparsity.md", "sparsity", sparsity),
 }
 """Name of a table: its page, the file that it is made of, and what makes it."""
