@@ -16,14 +16,26 @@ if TYPE_CHECKING:
     )
     from micronpu.targets.ethosu.backend import EthosUBackend, EthosUPartitioner
     from micronpu.targets.ethosu.options import EthosUCompileSpec, VelaExternalBlockPlacements
+    from micronpu.targets.ethosu.pipeline_config import (
+        ArmPassPipelineConfig,
+        LeakyReLULoweringConfig,
+        QuantizeInfConfig,
+        SDPASafeSoftmaxGuardPolicy,
+        SoftmaxDecompositionConfig,
+    )
     from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
 _HOMES = {
+    "ArmPassPipelineConfig": "targets.ethosu.pipeline_config",
     "EthosUBackend": "targets.ethosu.backend",
     "EthosUCompileSpec": "targets.ethosu.options",
     "EthosUPartitioner": "targets.ethosu.backend",
     "EthosUQuantizer": "targets.ethosu.quantizer",
+    "LeakyReLULoweringConfig": "targets.ethosu.pipeline_config",
     "QuantizationConfig": "quantize.config",
+    "QuantizeInfConfig": "targets.ethosu.pipeline_config",
+    "SDPASafeSoftmaxGuardPolicy": "targets.ethosu.pipeline_config",
+    "SoftmaxDecompositionConfig": "targets.ethosu.pipeline_config",
     "VelaExternalBlockPlacements": "targets.ethosu.options",
     "calibrate_and_quantize": "quantize.calibrate",
     "get_symmetric_a16w8_quantization_config": "quantize.config",
@@ -32,11 +44,16 @@ _HOMES = {
 }
 
 __all__ = [
+    "ArmPassPipelineConfig",
     "EthosUBackend",
     "EthosUCompileSpec",
     "EthosUPartitioner",
     "EthosUQuantizer",
+    "LeakyReLULoweringConfig",
     "QuantizationConfig",
+    "QuantizeInfConfig",
+    "SDPASafeSoftmaxGuardPolicy",
+    "SoftmaxDecompositionConfig",
     "VelaExternalBlockPlacements",
     "calibrate_and_quantize",
     "get_symmetric_a16w8_quantization_config",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from micronpu.quantize import shims
 from micronpu.quantize.observers import ChannelSearch, LeastErrorSearch, PercentileSearch, RangeSearch, WeightSearch
@@ -30,6 +30,7 @@ __all__ = [
     "FakeQuantizeBase",
     "MovingAverageMinMaxObserver",
     "ObserverBase",
+    "annotated_by_others",
     "convert_pt2e",
     "hand_over",
     "prepare_pt2e",
@@ -68,6 +69,12 @@ _OBSERVERS = {
     "minmax_per_channel": theirs.PerChannelMinMaxObserver,
     "moving_average_per_channel": theirs.MovingAveragePerChannelMinMaxObserver,
 }
+
+
+def annotated_by_others(model: GraphModule) -> list[Node]:
+    """Nodes that another quantizer has annotated."""
+    annotations = ((node, node.meta.get("quantization_annotation")) for node in model.graph.nodes)
+    return [node for node, found in annotations if found is not None and found._annotated]
 
 
 def hand_over(model: GraphModule) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,8 @@ class StaticQuantizer:
         self.capabilities = capabilities
         self.is_qat = bool(is_qat)
         self._open = False
+        self._others: list[Any] = []
+        self._left: frozenset[Node] = frozenset()
         self.disabled_rewrites = check_rewrites(disabled_rewrites)
         self.settings = QuantizationSettings()
         self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=self.is_qat, activations=activations))
@@ -86,6 +89,10 @@ class StaticQuantizer:
     def global_config(self) -> QuantizationConfig | None:
         """The configuration of what no other setting is for."""
         return self.settings.default
+
+    @global_config.setter
+    def global_config(self, config: QuantizationConfig | None) -> None:
+        self.set_global(config)
 
     def set_global(self, config: QuantizationConfig | None) -> Self:
         """Configures what no other setting is for."""
@@ -147,6 +154,26 @@ class StaticQuantizer:
         self.settings.io = self._checked(config)
         return self
 
+    def add_quantizer(self, quantizer: Any) -> Self:
+        """Asks another quantizer first, the one that was added last before all others.
+
+        What it annotates stays as it says; this one annotates the rest.  Where they meet, torchao takes the grid of the
+        operator that computes the value.
+
+        Args:
+            quantizer: a torchao `Quantizer`; its ``transform_for_annotation``, ``annotate`` and ``validate`` are asked.
+
+        Raises:
+            OptionError: it is none.
+        """
+        if not callable(getattr(quantizer, "annotate", None)) or quantizer is self:
+            raise OptionError(
+                f"`add_quantizer` got {'itself' if quantizer is self else f'a {type(quantizer).__name__}'}.",
+                hint="a torchao Quantizer, an object with a method `annotate(model)`",
+            )
+        self._others.insert(0, quantizer)
+        return self
+
     def set_corrections(self, corrections: Corrections) -> Self:
         """Sets what is done to weights and biases of the whole model beside rounding them.
 
@@ -193,6 +220,9 @@ class StaticQuantizer:
         from micronpu.quantize import shims
 
         shims.apply()
+        for other in self._others:
+            if callable(transform := getattr(other, "transform_for_annotation", None)):
+                model = transform(model)
         return self.rewritten(model)
 
     def rewritten(self, model: GraphModule) -> GraphModule:
@@ -212,10 +242,22 @@ class StaticQuantizer:
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
-        from micronpu.quantize.pt2e import hand_over
+        from micronpu.quantize.pt2e import annotated_by_others, hand_over
 
-        hand_over(self.annotated(model))
+        for other in self._others:
+            other.annotate(model)
+        with self._leaving(annotated_by_others(model)):
+            hand_over(self.annotated(model))
         return model
+
+    @contextmanager
+    def _leaving(self, nodes: Collection[Node]) -> Iterator[None]:
+        """Meanwhile some nodes are not for this quantizer."""
+        self._left = frozenset(nodes)
+        try:
+            yield
+        finally:
+            self._left = frozenset()
 
     def annotated(self, model: GraphModule) -> GraphModule:
         """As `annotate`, in our own terms."""
@@ -223,13 +265,16 @@ class StaticQuantizer:
         reveal(model)
         return model
 
-    @classmethod
-    def is_ours(cls) -> bool:
-        """Whether the class leaves to this one what torchao asks a quantizer for."""
-        return all(getattr(cls, name) is getattr(StaticQuantizer, name) for name in _ASKED)
+    def is_ours(self) -> bool:
+        """Whether the class leaves to this one what torchao asks a quantizer for, and no other quantizer is asked."""
+        own = type(self)
+        return not self._others and all(getattr(own, name) is getattr(StaticQuantizer, name) for name in _ASKED)
 
     def validate(self, model: GraphModule) -> None:
-        """Nothing to check: an annotation that the target cannot use shows in the delegation report."""
+        """Has others check theirs; an annotation that the target cannot use shows in the delegation report."""
+        for other in self._others:
+            if callable(validate := getattr(other, "validate", None)):
+                validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
         """States get one grid; QAT: tensors that share a grid share its range."""
@@ -255,4 +300,4 @@ class StaticQuantizer:
         )
 
     def _config_of(self, node: Node) -> QuantizationConfig | None:
-        return stamped(node, self.settings)
+        return None if node in self._left else stamped(node, self.settings)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from torch import nn
+from torchao.quantization.pt2e import FixedQParamsObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec
 
+import micronpu
 from micronpu.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.ethosu import (
+    ArmPassPipelineConfig,
     EthosUCompileSpec,
     EthosUPartitioner,
     EthosUQuantizer,
     QuantizationConfig,
+    QuantizeInfConfig,
+    SoftmaxDecompositionConfig,
     VelaExternalBlockPlacements,
     get_symmetric_a8w4_quantization_config,
     get_symmetric_a16w8_quantization_config,
@@ -148,6 +156,10 @@ def test_arguments_of_the_compile_spec(tmp_path):
         (lambda: EthosUCompileSpec("ethos-u99"), "ethos-u99"),
         (lambda: get_symmetric_quantization_config(is_dynamic=True), "`is_dynamic` is True"),
         (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "have no grid here"),
+        (lambda: SPEC.dump_debug_info("json"), "`debug_mode` is 'json'"),
+        (lambda: SPEC.set_pass_pipeline_config("stable"), "`config` is a str"),
+        (lambda: ArmPassPipelineConfig(softmax="stable"), "no SoftmaxDecompositionConfig"),
+        (lambda: QuantizeInfConfig(neg_inf="-inf"), "`neg_inf` is '-inf'"),
         (lambda: QuantizationConfig(weight_bits=2), "`weight_bits` is 2"),
         (lambda: EthosUPartitioner(SPEC).register_custom_partition_op("relu"), "an overload of an operator"),
     ],
@@ -156,6 +168,67 @@ def test_wrong_arguments_are_value_errors(call, sentence):
     with pytest.raises(ValueError, match=sentence) as raised:
         call()
     assert isinstance(raised.value, MicroNpuError)
+
+
+class Shifted:
+    """As torchao's `Quantizer`: one operator on a grid of the user's own."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.asked = name, []
+
+    def annotate(self, model):
+        self.asked.append("annotate")
+        (node,) = (n for n in model.graph.nodes if n.name == self.name)
+        kind = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
+        observer = FixedQParamsObserver.with_args(**kind, scale=0.5, zero_point=7)
+        kinds = QuantizationSpec(**kind, observer_or_fake_quant_ctr=observer)
+        node.meta["quantization_annotation"] = QuantizationAnnotation({node.args[0]: kinds}, kinds, _annotated=True)
+        return model
+
+    def validate(self, model):
+        self.asked.append("validate")
+
+
+def test_a_quantizer_that_is_asked_first():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 4, 3)).eval()
+    other = Shifted("tanh")
+    quantizer = EthosUQuantizer(SPEC).add_quantizer(other)
+    module = converted(model, X, quantizer)
+    assert other.asked == ["annotate", "validate"]
+    (tanh,) = (n for n in module.graph.nodes if n.name == "tanh")
+    assert [n.args[1:3] for n in tanh.users] == [(0.5, 7)]  # ours would be (1 / 128, 0)
+    assert len([n for n in module.graph.nodes if is_quantize(n)]) == 4
+    partitioner = EthosUPartitioner(SPEC)
+    lowered(module, X, partitioner)
+    assert not partitioner.report.host
+    program = micronpu.compile(model, X, "ethos-u55-128", calibration=[X], quantizer=quantizer)
+    assert not program.report.host and other.asked == ["annotate", "validate"] * 2
+    for wrong in (quantizer, torch.relu):
+        with pytest.raises(OptionError, match="`add_quantizer` got"):
+            quantizer.add_quantizer(wrong)
+
+
+def test_setters_of_passes_and_of_what_is_written(tmp_path):
+    quantizer = EthosUQuantizer(SPEC)
+    quantizer.global_config = get_symmetric_a16w8_quantization_config()
+    assert quantizer.global_config.activations == "int16"
+    spec = EthosUCompileSpec("ethos-u55-128")
+    spec.set_pass_pipeline_config(ArmPassPipelineConfig())
+    assert not spec.notes
+    spec.set_pass_pipeline_config(
+        ArmPassPipelineConfig(softmax=SoftmaxDecompositionConfig.STABLE, quantize_inf=QuantizeInfConfig(neg_inf=-100.0))
+    )
+    assert spec.dump_debug_info(EthosUCompileSpec.DebugMode.JSON) is spec
+    assert "without effect here: softmax, quantize_inf" in spec.notes[1] and "no folder" in spec.notes[0]
+    spec.dump_intermediate_artifacts_to(tmp_path)
+    partitioner = EthosUPartitioner(spec)
+    lowered(converted(net(), X, EthosUQuantizer(spec)), X, partitioner)
+    (file,) = tmp_path.rglob("debug.json")
+    rows = json.loads(file.read_text())
+    assert {row["computes"].split("{")[0] for row in rows} >= {"conv2d"}
+    assert any(".py:" in row["source"] and "relu" in row["computes"] for row in rows)
+    assert partitioner.report.notes[-1:] != () and any("softmax" in note for note in partitioner.report.notes)
+    assert not spec.dump_debug_info(None).debug_info
 
 
 def test_operators_of_ones_own_are_noted():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
 from torch import nn
 from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported_model_to_train
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
@@ -217,3 +217,13 @@ def test_getters_of_the_target():
     assert (spec.get_num_units(), spec.get_num_pipes(), spec.get_num_macs()) == (1, 8, 8)
     assert NeutronTargetSpec("imx95").is_subsystem() and NeutronTargetSpec("imx95").get_num_units() == 1
     assert NeutronTargetSpec("mcxn94x").get_hw_version() is NeutronHWVersion.N1
+    info = spec.neutron_target_info
+    with quiet():
+        program = torch.export.export(Net().eval(), X)
+        edge = to_edge(program).exported_program()
+    for graph, fuses, clamps in (
+        (program.graph, info.is_fusable_conv_or_linear__aten, info.is_supported_fused_activation__aten),
+        (edge.graph, info.is_fusable_conv_or_linear__edge, info.is_supported_fused_activation__edge),
+    ):
+        assert [n.name.split("_")[-1 if "aten" not in n.name else 1] for n in graph.nodes if clamps(n)] == ["relu"]
+        assert len([n for n in graph.nodes if fuses(n)]) == 2

@@ -105,6 +105,25 @@ def plan_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None =
     return best
 
 
+def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
+    """JSON: what each operator of a written model was in the user's model."""
+    rows = []
+    for index, number in enumerate(model.nodes):
+        node = graph.nodes[number]
+        origin = node.origin
+        found = {
+            "operator": index,
+            "computes": str(node.op),
+            "nodes": list(origin.nodes),
+            "module": origin.module,
+            "source": origin.source,
+            "debug_handles": list(origin.debug_handles),
+            "passes": list(origin.passes),
+        }
+        rows.append(found)
+    return json.dumps(rows, indent=1) + "\n"
+
+
 def accept_partition(graph: Graph, spec: EthosUCompileSpec) -> None:
     """Whether Vela makes a program of a graph that can be used, as it is or else by any plan.
 
@@ -143,6 +162,8 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
     # A host does not find what stands outside of the program, and cannot run what the simulator does not model.
     if spec.carry_graph or external or best.unproved:
         named[graph_key(payload)] = NamedData(_host_graph(graph, model))
+    if spec.debug_info:
+        files.write("debug.json", lambda: _origins(graph, model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
     return EthosUPartition(

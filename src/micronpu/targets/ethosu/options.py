@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import InitVar, dataclass, field
+from enum import Enum
 from typing import ClassVar
 
 from micronpu.arguments import check_switch, check_text, described, strings
@@ -18,6 +19,7 @@ from micronpu.targets.ethosu.accelerators import (
     find_accelerator,
     with_entries,
 )
+from micronpu.targets.ethosu.pipeline_config import ArmPassPipelineConfig
 from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
@@ -40,6 +42,13 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
 # Vela's newer compiler, and says nothing on the way.
 _NO_EFFECT = ("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-")
 _OWN_INI = "Arm/vela.ini"
+
+
+class DebugMode(Enum):
+    """What `dump_debug_info` is asked for; both are one file here, beside the flatbuffer."""
+
+    JSON = 1
+    TOSA = 2
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,7 @@ class EthosUCompileSpec(Switches, Options):
             chip brings along the SRAM of its file.
         intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
             made if missing, "" for none.
+        debug_info: write there, too, what every operator was in the model, as ``debug.json``.
         disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
             passes` lists them.
 
@@ -101,7 +111,8 @@ class EthosUCompileSpec(Switches, Options):
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
-    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "config_ini", "verify_streams")
+    _pipeline_notes: ClassVar[tuple[str, ...]] = ()  # an object's own where scripts have set some
+    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "debug_info", "config_ini", "verify_streams")
     only_where_given: ClassVar[tuple[str, ...]] = (
         "system_entries",
         "disabled_passes",
@@ -123,6 +134,7 @@ class EthosUCompileSpec(Switches, Options):
     external_weights: str = ""
     max_sram_bytes: int = 0
     intermediates_dir: str = field(default="", compare=False)
+    debug_info: bool = field(default=False, compare=False)
     disabled_passes: tuple[str, ...] = ()
 
     def __post_init__(self, external_block_placements: VelaExternalBlockPlacements | None) -> None:
@@ -144,7 +156,7 @@ class EthosUCompileSpec(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        for name in ("carry_graph", "verify_streams"):
+        for name in ("carry_graph", "verify_streams", "debug_info"):
             check_switch(name, getattr(self, name))
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
@@ -193,11 +205,31 @@ class EthosUCompileSpec(Switches, Options):
         object.__setattr__(self, "intermediates_dir", folder)
         return self
 
+    def dump_debug_info(self, debug_mode: DebugMode | None) -> EthosUCompileSpec:
+        """Sets `debug_info`, which no program depends on either; None sets it back.
+
+        Returns:
+            The same object, as scripts expect.
+        """
+        if debug_mode is not None and not isinstance(debug_mode, DebugMode):
+            raise OptionError(f"`debug_mode` is {debug_mode!r}.", hint="EthosUCompileSpec.DebugMode.JSON, or None")
+        object.__setattr__(self, "debug_info", debug_mode is not None)
+        return self
+
+    def set_pass_pipeline_config(self, config: ArmPassPipelineConfig) -> None:
+        """Takes what scripts say of ExecuTorch's own passes; the report names what has no effect."""
+        if not isinstance(config, ArmPassPipelineConfig):
+            raise OptionError(f"`config` is a {type(config).__name__}.", hint="an ArmPassPipelineConfig")
+        object.__setattr__(self, "_pipeline_notes", config.notes)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a report says about options that change nothing."""
         idle = [flag for flag in self.extra_flags if flag.startswith(_NO_EFFECT)]
-        return (f"Flags of the vela command without effect here: {', '.join(idle)}.",) if idle else ()
+        found = [f"Flags of the vela command without effect here: {', '.join(idle)}."] if idle else []
+        if self.debug_info and not self.intermediates_dir:
+            found.append("`debug_info` has no folder to write to: give `intermediates_dir`, too.")
+        return (*found, *self._pipeline_notes)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -256,6 +288,9 @@ class EthosUCompileSpec(Switches, Options):
                 )
             options[section, key] = value
         return options
+
+
+EthosUCompileSpec.DebugMode = DebugMode  # type: ignore[attr-defined]  # where scripts look for it
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

@@ -6,10 +6,14 @@ import re
 from dataclasses import InitVar, dataclass
 from enum import Enum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from micronpu.arguments import check_text
 from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
 from micronpu.errors import OptionError
+
+if TYPE_CHECKING:
+    from micronpu.targets.neutron.target_info import NeutronTargetNeutronC
 
 FAMILY = "neutron"
 
@@ -182,6 +186,13 @@ class NeutronTargetSpec:
                 hint='variant = "N3-64" and the like',
             )
         return NeutronHWVersion[found[1]]
+
+    @property
+    def neutron_target_info(self) -> NeutronTargetNeutronC:
+        """Which operators are computed together; the same for every Neutron."""
+        from micronpu.targets.neutron.target_info import NeutronTargetNeutronC  # which needs torch
+
+        return NeutronTargetNeutronC()
 
     @property
     def notes(self) -> tuple[str, ...]:

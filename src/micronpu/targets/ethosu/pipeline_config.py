@@ -1,0 +1,85 @@
+"""What a script for ExecuTorch's own back end says about its passes; ours have no such choice.
+
+Every form that these options choose among computes the same function.  Here softmax is one operator, or one of Vela's,
+leaky ReLU one operator, and infinities of constant masks are written as what a softmax takes for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+
+from micronpu.errors import OptionError
+
+
+class SoftmaxDecompositionConfig(Enum):
+    """How softmax is put together there."""
+
+    MASKED = auto()
+    STABLE = auto()
+
+
+class LeakyReLULoweringConfig(Enum):
+    """How leaky ReLU is put together there."""
+
+    TABLE = auto()
+    DECOMPOSE = auto()
+
+
+class SDPASafeSoftmaxGuardPolicy(Enum):
+    """Whether rows of attention that are masked as a whole are guarded there."""
+
+    PRESERVE = auto()
+    REMOVE = auto()
+    REMOVE_WHEN_PROVEN = auto()
+
+
+@dataclass
+class QuantizeInfConfig:
+    """What stands for infinities there.
+
+    Attributes:
+        neg_inf, pos_inf: finite numbers.
+    """
+
+    neg_inf: float = -256.0
+    pos_inf: float = 255.0
+
+    def __post_init__(self) -> None:
+        for name in ("neg_inf", "pos_inf"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise OptionError(f"`{name}` is {value!r}; it is a number.", hint=f"{name}=-100.0")
+
+
+@dataclass
+class ArmPassPipelineConfig:
+    """The options of the passes of ExecuTorch's own back end, under their names; see `notes`.
+
+    Raises:
+        OptionError: one has a value of another type.
+    """
+
+    softmax: SoftmaxDecompositionConfig = SoftmaxDecompositionConfig.MASKED
+    leaky_relu: LeakyReLULoweringConfig = LeakyReLULoweringConfig.DECOMPOSE
+    quantize_inf: QuantizeInfConfig = field(default_factory=QuantizeInfConfig)
+    sdpa_safe_softmax_guard: SDPASafeSoftmaxGuardPolicy = SDPASafeSoftmaxGuardPolicy.PRESERVE
+
+    def __post_init__(self) -> None:
+        kinds = (SoftmaxDecompositionConfig, LeakyReLULoweringConfig, QuantizeInfConfig, SDPASafeSoftmaxGuardPolicy)
+        for option, kind in zip(fields(self), kinds, strict=True):
+            given = getattr(self, option.name)
+            if not isinstance(given, kind):
+                raise OptionError(f"`{option.name}` is {given!r}, no {kind.__name__}.", hint=f"a {kind.__name__}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence that names what was chosen and changes nothing; empty where nothing was."""
+        usual = ArmPassPipelineConfig()
+        chosen = [f.name for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name)]
+        if not chosen:
+            return ()
+        return (
+            f"Options of ExecuTorch's passes without effect here: {', '.join(chosen)}; operators that they put "
+            "together are whole, and `disabled_passes` switches what there is.",
+        )

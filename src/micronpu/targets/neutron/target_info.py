@@ -1,0 +1,43 @@
+"""What scripts ask `NeutronTargetSpec.neutron_target_info`: which operators are computed together."""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from micronpu.errors import MicroNpuError
+from micronpu.frontend.importer import fused_kind
+from micronpu.frontend.program import overload_name, value_of
+
+_CLAMPS = ("relu", "relu6", "hardtanh", "clamp")
+_PRODUCTS = ("linear", "addmm", "mm")
+_CONVOLUTIONS = ("conv2d", "convolution")
+
+
+class NeutronTargetNeutronC:
+    """Which activations a convolution or linear layer computes along with its sums.
+
+    Operators of the exported program and of the edge dialect are the same here; each question has the two names of
+    scripts.
+    """
+
+    @staticmethod
+    def is_supported_fused_activation__aten(node_: Node) -> bool:
+        """Whether the node is a clamp to bounds that are part of the operator before it: ReLU, ReLU6, -1 to 1.
+
+        Sigmoid and tanh, which ExecuTorch's own back end counts in, are operators of their own.
+        """
+        if overload_name(node_).split(".")[0].rstrip("_") not in _CLAMPS:
+            return False
+        try:
+            return bool(fused_kind(node_))
+        except MicroNpuError:
+            return False
+
+    @staticmethod
+    def is_fusable_conv_or_linear__aten(node_: Node) -> bool:
+        """Whether the node is a linear layer or a convolution of pictures."""
+        name = overload_name(node_).split(".")[0]
+        return name in _PRODUCTS or (name in _CONVOLUTIONS and value_of(node_).dim() == 4)
+
+    is_supported_fused_activation__edge = is_supported_fused_activation__aten
+    is_fusable_conv_or_linear__edge = is_fusable_conv_or_linear__aten
