@@ -75,6 +75,7 @@ CALLS: tuple[Call, ...] = (
         for f in (ethosu.get_symmetric_quantization_config, ethosu.get_symmetric_a16w8_quantization_config)
     ),
     Call("get_symmetric_a8w4_quantization_config", ethosu.get_symmetric_a8w4_quantization_config),
+    Call("QuantizeInfConfig", ethosu.QuantizeInfConfig),
     Call("CustomDelegationOptions", neutron.CustomDelegationOptions),
     Call(
         "NeutronCompileOptions",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
+from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
 from micronpu.arguments import check_type
 from micronpu.compiler.program import CompiledProgram
@@ -55,9 +56,10 @@ def evaluate(
         program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
             simulators.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
-            tuples where the model has several.
+            tuples where the model has several.  Of a model with states sequences of calls, ``[[x0, x1, ...], ...]``,
+            as for calibration; states begin anew with each.
         labels: an array with an entry per row; or fewer, where each is for as many successive rows and ``metric`` is a
-            function of yours.
+            function of yours.  Of a model with states one per call, or one per sequence, which judges its last call.
         metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
             returns a number, of which more is better; "top1" where there are labels and nothing is said.
         quantized: the quantized model, ``program.quantized``, to be judged as well.
@@ -78,15 +80,26 @@ def evaluate(
     chosen = metric_of(metric or "top1") if labels is not None else None
     with _Finished(program, fast) as finished:
         finished.check_output(output)
-        rows = calibration_batches(_cut(data, finished.examples), finished.examples, kind="evaluation")
+        sequences = Sequences.of(data, finished.examples) if finished.has_states else None
+        rows = (
+            sequences.rows
+            if sequences is not None
+            else calibration_batches(_cut(data, finished.examples), finished.examples, kind="evaluation")
+        )
+        begins = sequences.begins if sequences is not None else frozenset()
         inputs = tuple(_joined([r[i].numpy() for r in rows], _batch(rows[0])) for i in range(len(rows[0])))
         runs: dict[str, Callable[[], Array]] = {
-            "float": lambda: run_float(checked_module(model), rows, output, lambda part: tell("float", part))
+            "float": lambda: run_float(checked_module(model), rows, output, lambda part: tell("float", part), begins)
         }
         if quantized is not None:
-            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, tell)
+            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, tell, begins)
         runs["program"] = lambda: _run_rows(
-            lambda row: finished.run(row, output), rows, output, lambda part: tell("program", part)
+            lambda row: finished.run(row, output),
+            rows,
+            output,
+            lambda part: tell("program", part),
+            begins,
+            finished.reset,
         )
         results: dict[str, tuple[Array, float]] = {}
         for name, run in runs.items():
@@ -102,8 +115,13 @@ def evaluate(
                 hint="the program that was compiled from this model",
             )
         check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
-    array = None if labels is None else _labels(labels, len(float_outputs), chosen, float_outputs)
-    return _judged(results, array, chosen, inputs)
+    judged: Array | None = None
+    note = ""
+    if sequences is not None:
+        labels, judged, note = sequences.judged(labels)
+    scored = float_outputs if judged is None else float_outputs[judged]
+    array = None if labels is None else _labels(labels, len(scored), chosen, scored)
+    return _judged(results, array, chosen, inputs, judged, (note,) if note else ())
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
@@ -120,15 +138,26 @@ def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
 
 
 def _judged(
-    results: dict[str, tuple[Array, float]], labels: Array | None, metric: Metric | None, inputs: tuple[Array, ...]
+    results: dict[str, tuple[Array, float]],
+    labels: Array | None,
+    metric: Metric | None,
+    inputs: tuple[Array, ...],
+    scored: Array | None,
+    notes: tuple[str, ...],
 ) -> Evaluation:
+    """What was found.
+
+    Args:
+        scored: numbers of the rows that have labels; None for all.
+    """
     wanted = results["float"][0]
     scores: dict[str, Score] = {}
     differences: dict[str, Difference] = {}
-    notes: tuple[str, ...] = ()
     if labels is not None and metric is not None:
-        outputs = {name: found for name, (found, _) in results.items()}
-        scores, differences, notes = _scored(outputs, labels, metric, inputs)
+        every = slice(None) if scored is None else scored
+        outputs = {name: found[every] for name, (found, _) in results.items()}
+        scores, differences, more = _scored(outputs, labels, metric, tuple(x[every] for x in inputs))
+        notes = (*notes, *more)
     judged = tuple(
         Judged(
             name,
@@ -269,9 +298,23 @@ def _joined(parts: Sequence[Array], batch: int) -> Array:
     return np.concatenate(rows)
 
 
-def _run_rows(run: Callable[[Row], Any], rows: Sequence[Row], output: int, tell: Callable[[float], None]) -> Array:
+def _run_rows(
+    run: Callable[[Row], Any],
+    rows: Sequence[Row],
+    output: int,
+    tell: Callable[[float], None],
+    begins: Collection[int] = (),
+    reset: Callable[[], None] = lambda: None,
+) -> Array:
+    """One output for all rows.
+
+    Args:
+        begins: numbers of rows in front of which ``reset`` is called.
+    """
     found = []
     for number, row in enumerate(rows):
+        if number in begins:
+            reset()
         if number % 16 == 0:
             tell(number / len(rows))
         result = run(row)
@@ -281,16 +324,23 @@ def _run_rows(run: Callable[[Row], Any], rows: Sequence[Row], output: int, tell:
 
 
 def run_float(
-    module: Callable[..., Any], rows: Sequence[Row], output: int = 0, tell: Callable[[float], None] = lambda part: None
+    module: Callable[..., Any],
+    rows: Sequence[Row],
+    output: int = 0,
+    tell: Callable[[float], None] = lambda part: None,
+    begins: Collection[int] = (),
 ) -> Array:
     """What a float model gives for rows, [N, ...]; many at once where it gives the same as one by one.
+
+    Args:
+        begins: numbers of rows with which a model with states begins anew; empty for one without.
 
     Raises:
         ModelError: the model cannot compute a row.
     """
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), begun_anew(module) as reset:
         try:
-            if _takes_batches(module, rows, output):
+            if not begins and _takes_batches(module, rows, output):
                 found = []
                 for start in range(0, len(rows), BATCH):
                     tell(start / len(rows))
@@ -298,7 +348,7 @@ def run_float(
                     found.append(_tensor(module(*batch), output).numpy())
                 tell(1.0)
                 return np.concatenate(found)
-            return _run_rows(lambda row: module(*row), rows, output, tell)
+            return _run_rows(lambda row: module(*row), rows, output, tell, begins, reset)
         except (ModelError, OptionError):
             raise
         except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
@@ -323,15 +373,17 @@ def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int)
     return bool((both - wanted).abs().max() <= _CLOSE * wanted.abs().max()) if wanted.is_floating_point() else False
 
 
-def _run_quantized(module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, tell: Listener) -> Array:
+def _run_quantized(
+    module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, tell: Listener, begins: Collection[int]
+) -> Array:
     """The quantized model, whose inputs and outputs are integers where the program's are."""
 
     def run(row: Row) -> Array:
         given = [torch.from_numpy(a) for a in finished.as_given(row)]
         return finished.as_float(_tensor(module(*given), output).numpy(), output)
 
-    with torch.no_grad(), quiet(), one_thread():
-        return _run_rows(run, rows, output, lambda part: tell("quantized", part))
+    with torch.no_grad(), quiet(), one_thread(), begun_anew(module) as reset:
+        return _run_rows(run, rows, output, lambda part: tell("quantized", part), begins, reset)
 
 
 class _Finished:
@@ -339,6 +391,7 @@ class _Finished:
 
     Attributes:
         examples: tensors of the shapes and types that the float model takes.
+        has_states: whether the program keeps something from one call to the next.
     """
 
     def __init__(self, program: Any, fast: bool) -> None:
@@ -359,6 +412,7 @@ class _Finished:
             known = (program.borders.inputs, program.borders.outputs)
         self._inputs, self._outputs = borders_of(plan, summary.named_data, known)
         self._program = ArrayProgram(data, RunOptions(fast=fast), name=name)
+        self.has_states = bool(self._program.states)
         self.examples = tuple(self._example(b, name) for b in self._inputs)
 
     def __enter__(self) -> _Finished:
@@ -396,6 +450,10 @@ class _Finished:
         if border.is_integer and border.scale is not None and border.zero_point is not None:
             return np.asarray((result.astype(np.float32) - border.zero_point) * np.float32(border.scale))
         return result
+
+    def reset(self) -> None:
+        """Begins anew."""
+        self._program.reset()
 
     def run(self, row: Row, output: int) -> Array:
         """One output for a row of the float model."""

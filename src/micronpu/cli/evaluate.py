@@ -29,13 +29,18 @@ def evaluate(
         typer.Option(
             metavar="DATA",
             help="Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
-            "picks arrays), or file.py:function, which returns a list of inputs.",
+            "picks arrays), or file.py:function, which returns a list of inputs; for a model with states a list of "
+            "sequences, each a list of inputs.",
             show_default=False,
         ),
     ],
     labels: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="FILE.npy or FILE.npz:name with an entry for each row.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="FILE.npy or FILE.npz:name with an entry for each row, or for each sequence.",
+            show_default=False,
+        ),
     ] = None,
     metric: Annotated[
         str | None,

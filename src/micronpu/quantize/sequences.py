@@ -13,7 +13,9 @@ from micronpu.quantize.calibrate import calibration_batches
 Row = tuple[torch.Tensor, ...]
 
 
-def calibration_sequences(calibration: Any, examples: Sequence[torch.Tensor]) -> list[list[Row]]:
+def calibration_sequences(
+    calibration: Any, examples: Sequence[torch.Tensor], kind: str = "calibration"
+) -> list[list[Row]]:
     """Calibration data as a list of sequences, each the inputs of one call after the other.
 
     Args:
@@ -21,25 +23,26 @@ def calibration_sequences(calibration: Any, examples: Sequence[torch.Tensor]) ->
             tensor or array with several rows for a model of batch 1. Calls that stand by themselves, tensors of one row
             or tuples, are together one sequence, in their order.
         examples: the example inputs.
+        kind: what the data are for, in errors.
 
     Raises:
         ModelError: a sequence is empty, or an input does not fit.
     """
     if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
-        return [calibration_batches(calibration, examples)]
+        return [calibration_batches(calibration, examples, kind=kind)]
     found: list[list[Row]] = []
     open_one = False
     for number, item in enumerate(calibration):
         if isinstance(item, list):
             if not item:
                 raise ModelError(
-                    f"The calibration sequence {number} is shorter than one call: it is empty.",
+                    f"The {kind} sequence {number} is shorter than one call: it is empty.",
                     hint="a list of the inputs of the calls, one after the other",
                 )
-            found.append(calibration_batches(item, examples))
+            found.append(calibration_batches(item, examples, kind=kind))
             open_one = False
             continue
-        rows = calibration_batches([item], examples)
+        rows = calibration_batches([item], examples, kind=kind)
         if len(rows) > 1:
             found.append(rows)
             open_one = False
@@ -48,4 +51,4 @@ def calibration_sequences(calibration: Any, examples: Sequence[torch.Tensor]) ->
         else:
             found.append(rows)
             open_one = True
-    return found or [calibration_batches([], examples)]
+    return found or [calibration_batches([], examples, kind=kind)]

@@ -124,7 +124,7 @@ class Evaluation:
         gained = difference.value if self.larger_is_better else -difference.value
         if difference.worse is not None and difference.better is not None:
             counts = (
-                f"{difference.worse} of {self.rows:,} rows are right in float only and {difference.better} in the "
+                f"{difference.worse} of {self.labels:,} rows are right in float only and {difference.better} in the "
                 f"program only"
             )
             size = f"{100 * difference.value:+.2f} points"

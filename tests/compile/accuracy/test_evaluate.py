@@ -102,6 +102,65 @@ class Two(nn.Module):
         return y.argmax(1), y
 
 
+class Listens(nn.Module):
+    """Scores of all frames of a sequence so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("heard", torch.zeros(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.heard = 0.5 * self.heard + torch.tanh(self.layer(x))
+        return self.heard * 1.0
+
+
+def test_sequences_begin_anew(tmp_path):
+    model, random = Listens().eval(), torch.Generator().manual_seed(2)
+    data = [list(torch.randn(n, 1, 4, generator=random)) for n in (5, 3, 4, 6)]
+    program = micronpu.compile(model, data[0][:1], "imxrt700-neutron", calibration=data, held_out=0)
+    truth, found = [], []
+    for sequence in data:
+        heard = torch.zeros(1, 4)
+        program.reset()
+        for x in sequence:
+            heard = 0.5 * heard + torch.tanh(model.layer(x))
+            truth.append(heard.detach())
+            found.append(program.run(x))
+    truth, found = torch.cat(truth), torch.cat(found)
+    model.heard.fill_(0.7)  # what it holds is put back
+    with pytest.raises(MicroNpuError, match=r"sequences of \[1\] calls, the data for \[5, 3, 4, 6\]"):
+        micronpu.evaluate(model, program, data, [[0]])
+    model.heard.zero_()
+    labels = truth.argmax(1)
+    got = micronpu.evaluate(
+        model, program, data, [part.tolist() for part in labels.split([5, 3, 4, 6])], quantized=program.quantized
+    )
+    assert (got.rows, got.labels) == (18, 18) and got.of("float").score.value == 1.0
+    ratio = 10 * torch.log10(truth.square().sum() / (truth - found).square().sum())
+    assert got.program.against_float.sqnr == pytest.approx(float(ratio), abs=1e-3)
+    assert got.of("quantized").against_float.sqnr > 20 and not model.heard.any()
+    assert got.program.score.value == pytest.approx(float((found.argmax(1) == labels).float().mean()))
+    last = torch.tensor([4, 7, 11, 17])
+    got = micronpu.evaluate(model, program, data, (labels[last] + 1) % 4)
+    assert got.labels == 4 and got.of("float").score.value == 0 and "the last call of each" in got.notes[0]
+    got = micronpu.evaluate(model, program, data)
+    assert got.rows == 18 and "18 calls of 4 sequences, each begun anew" in got.notes[0]
+    program.save(tmp_path / "m.pte")
+    np.save(tmp_path / "y.npy", labels[last].numpy())
+    (tmp_path / "m.py").write_text(
+        "import torch\nfrom tests.compile.accuracy.test_evaluate import Listens\n"
+        "def model(): return Listens().eval(), (torch.zeros(1, 4),)\n"
+        "def data():\n    random = torch.Generator().manual_seed(2)\n"
+        "    return [list(torch.randn(n, 1, 4, generator=random)) for n in (5, 3, 4, 6)]\n"
+    )
+    given = [f"{tmp_path}/m.py:model", f"{tmp_path}/m.pte", "--data", f"{tmp_path}/m.py:data"]
+    result = CliRunner().invoke(app, ["eval", *given, "--labels", f"{tmp_path}/y.npy"])
+    assert result.exit_code == 0, result.output
+    assert "the last call of each" in " ".join(result.output.split())
+
+
 def test_several_inputs_and_outputs_and_batches():
     random = torch.Generator().manual_seed(3)
     rows = [(torch.randn(2, 4, generator=random), torch.randint(0, 6, (2,), generator=random)) for _ in range(12)]

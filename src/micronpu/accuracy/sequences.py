@@ -1,0 +1,84 @@
+"""Data of a model with states: sequences of calls, each of which begins with the first values of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from micronpu.accuracy.metrics import Array
+from micronpu.errors import ModelError
+from micronpu.quantize.sequences import calibration_sequences
+
+Row = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The calls of all sequences, one after the other.
+
+    Attributes:
+        rows: inputs of each call.
+        lengths: calls of each sequence.
+    """
+
+    rows: list[Row]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: Any, examples: tuple[torch.Tensor, ...]) -> Sequences:
+        """Data in the form of calibration data.
+
+        Raises:
+            ModelError: a sequence is empty, or an input does not fit.
+        """
+        found = calibration_sequences(data, examples, kind="evaluation")
+        return cls([row for sequence in found for row in sequence], tuple(map(len, found)))
+
+    @property
+    def begins(self) -> frozenset[int]:
+        """Numbers of the calls with which sequences begin."""
+        return frozenset(int(n) for n in np.cumsum((0, *self.lengths[:-1])))
+
+    def judged(self, labels: Any) -> tuple[Any, Array | None, str]:
+        """Labels with one for each judged call, the numbers of these calls, None for all, and what that means.
+
+        A label for each call judges all of them, one for each sequence its last call.
+        """
+        given = list(labels) if isinstance(labels, (list, tuple)) else labels
+        if isinstance(given, list) and given and all(hasattr(g, "__len__") for g in given):
+            lengths = tuple(map(len, given))
+            if lengths != self.lengths:
+                raise ModelError(
+                    f"The labels are for sequences of {list(lengths)} calls, the data for {list(self.lengths)}.",
+                    hint="a label for each call, or one for each sequence",
+                )
+            given = [label for sequence in given for label in sequence]
+        count, calls = len(self.lengths), len(self.rows)
+        told = f"{calls:,} calls of {count:,} sequences, each begun anew"
+        if hasattr(given, "__len__") and len(given) == count != calls:
+            return given, np.cumsum(self.lengths) - 1, f"{told}; judged is the last call of each."
+        return given, None, f"{told}; intervals and p take every call for itself, though those of a sequence are alike."
+
+
+@contextmanager
+def begun_anew(module: Callable[..., Any]) -> Iterator[Callable[[], None]]:
+    """Yields what sets the buffers of a module back to what they were; afterwards they are that, too."""
+    holders = list(module.modules()) if isinstance(module, nn.Module) else []
+    first = [(m, name, b, b.clone()) for m in holders for name, b in m._buffers.items() if b is not None]
+
+    def reset() -> None:
+        for holder, name, _, value in first:
+            holder._buffers[name] = value.clone()
+
+    try:
+        yield reset
+    finally:
+        with torch.no_grad():
+            for holder, name, own, value in first:
+                holder._buffers[name] = own.copy_(value)
