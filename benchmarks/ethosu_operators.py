@@ -4,8 +4,9 @@
 
 The modules are those of the peer's own sweep, whose file is given; its figures lie beside it.  Every module is
 quantized with its inputs, compiled by `micronpu.compile`, and the finished `.pte` is run.  A row tells how much was
-delegated and how far the program is from the quantized module in eager mode, in steps of the result's grid; totals
-stand at the end.
+delegated, how many streams were run beside their graphs and agree, and how far the program is from the quantized module
+in eager mode, in steps of the result's grid; totals stand at the end, and the last rows of every target in
+`benchmarks/results/ethosu_operators.json`.
 
 A module counts as "full" when nothing stays on the host but quantize, dequantize and a change of the element type, all
 at the border of the program; "partial" when operators do, "none" when all do, "error" when the export fails.
@@ -33,6 +34,7 @@ import micronpu
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 from micronpu.quantize.config import Activations
 
+NAME = "ethosu_operators"
 CASTS = ("to.dtype", "_to_copy.default")
 BATCHES = 4
 PEER_ROWS = {
@@ -112,6 +114,7 @@ def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str, ac
             "host": dict(collections.Counter(v.operator for v in computing)),
             "casts": len(host) - len(computing),
             "cycles": sum(part.program.cycles for part in program.partitions),  # type: ignore[attr-defined]
+            "streams": sum(not part.unproved for part in program.partitions),  # type: ignore[attr-defined]
             "steps": max(difference(program, batch) for batch in batches),
         }
         if not full:
@@ -154,6 +157,8 @@ def totals(rows: list[Row], peer: dict[str, str]) -> str:
         ("more than one step", far),
     ):
         lines.append(f"{title}: {', '.join(names) or 'none'}")
+    parts, streams = (sum(row.get(key, 0) for row in rows) for key in ("partitions", "streams"))
+    lines.append(f"streams that agree with their graphs: {streams} of {parts}")
     return "\n".join(lines)
 
 
@@ -171,10 +176,12 @@ def main() -> int:
         for row in sweep(arguments.cases, arguments.target, arguments.activations, arguments.only):
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
-    print(totals(rows, peer_rows(arguments.cases, arguments.target, arguments.activations)), flush=True)
+    peer = peer_rows(arguments.cases, arguments.target, arguments.activations)
+    print(totals(rows, peer), flush=True)
     if not arguments.only:
-        name = f"ethosu_operators_{arguments.target}_{arguments.activations}".replace("-", "_")
-        results.write(name, f"python -m benchmarks.ethosu_operators op_sweep.py --target {arguments.target}", rows)
+        done = results.read(NAME) if results.is_there(NAME) else {}
+        done[f"{arguments.target}, {arguments.activations}"] = {"rows": rows, "peer": peer}
+        results.write(NAME, "python -m benchmarks.ethosu_operators op_sweep.py --target ... --activations ...", done)
     return int(any(row["status"] == "error" for row in rows))
 
 

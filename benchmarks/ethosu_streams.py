@@ -10,12 +10,10 @@ data folder (`benchmarks/networks.py`).
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
-from benchmarks import networks
+from benchmarks import networks, results
 from benchmarks.run import CONSOLE, TRAINED
 from benchmarks.trained import CALIBRATION_ROWS, run_rows
 from rich.table import Table
@@ -25,7 +23,6 @@ from micronpu.ethosu import EthosUCompileSpec
 from micronpu.runtime import HostProgram, RunOptions
 from micronpu.targets.ethosu.accelerators import accelerators
 
-RESULTS = Path(__file__).parent / "results" / "ethosu_streams.json"
 WHOLE = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
 """On these all rows are run."""
 FEW = 24
@@ -83,14 +80,14 @@ def main() -> None:
                     rows.append(measure(network, target, activations))
                 row = rows[-1]
                 CONSOLE.print(f"{name} {target} {activations}: {row.different} of {row.values:,} values differ")
-                versions = {"micronpu": micronpu.__version__, "torch": str(torch.__version__)}
-                record = {"versions": versions, "rows": [asdict(r) for r in rows]}
-                RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     table = Table("network", "target", "activations", "rows", "values", "different", ".pte", title="Streams and graphs")
     for row in rows:
         cells = (row.rows, row.values, row.different, row.pte_bytes)
         table.add_row(row.network, row.target, row.activations, *(f"{n:,}" for n in cells))
     CONSOLE.print(table)
+    everything = (list(given.networks), list(given.targets)) == (list(TRAINED), sorted(accelerators()))
+    if everything and len(given.activations) == 2:
+        results.write("ethosu_streams", "python -m benchmarks.ethosu_streams", [asdict(row) for row in rows])
 
 
 if __name__ == "__main__":

@@ -204,10 +204,142 @@ def _peer(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['delegated']}/{row['nodes']}", str(row["partitions"])
 
 
-TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+def time(figures: Any) -> str:
+    """Steps of a compilation for Neutron, beside the peer's total."""
+    steps = ("export", "quantize", "partition", "compile", "lower", "verify")
+
+    def row(found: dict[str, Any]) -> list[str]:
+        own, peer = found["micronpu"], found["peer"]
+        times = [f"{own['seconds'].get(step, 0.0):.2f}" for step in (*steps, "total")]
+        memory = [str(side["peak_rss_mib"]) for side in (own, peer)]
+        return [found["network"], *times, f"{peer['seconds']['total']:.2f}", f"{found['ratio']:.2f}", *memory]
+
+    return table(("network", *steps, "total", "peer", "ratio", "MiB", "peer MiB"), map(row, figures))
+
+
+def ethosu_trained(figures: Any) -> str:
+    """Accuracy and cycles of trained networks, a line per network."""
+    cells = {(r["network"], r["target"], r["activations"]): r for r in figures}
+    targets = list(dict.fromkeys(r["target"] for r in figures))
+
+    def row(name: str) -> list[str]:
+        mine = [cells[name, target, wide] for target in targets for wide in ("int8", "int16")]
+        scores = [_score(mine[0], value) for value in (mine[0]["float_score"], mine[0]["score"], mine[1]["score"])]
+        name += " (AUC)" if mine[0]["metric"] == "AUC" else ""
+        slowest = max(r["milliseconds"] for r in mine[::2])
+        return [name, *scores, *(f"{r['cycles']:,}" for r in mine), f"{slowest:.1f}"]
+
+    names = [f"{target.removeprefix('ethos-').upper()} {wide}" for target in targets for wide in ("int8", "int16")]
+    head = ("network", "float", "int8", "int16", *names, "ms, int8")
+    return table(head, map(row, dict.fromkeys(r["network"] for r in figures)))
+
+
+def _beside_peer(figures: Any) -> Iterable[tuple[str, list[tuple[dict[str, Any], dict[str, Any]]]]]:
+    """Networks, each with both sides' rows on every target."""
+    for name in dict.fromkeys(found["micronpu"]["network"] for found in figures):
+        mine = [found for found in figures if found["micronpu"]["network"] == name]
+        yield name.removeprefix("trained:"), [(found["micronpu"], found["peer"]) for found in mine]
+
+
+def ethosu_cycles(figures: Any) -> str:
+    """Vela's cycles of both sides on both accelerators, and what the peer leaves to the core."""
+
+    def row(name: str, sides: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+        cells = [name]
+        for own, peer in sides:
+            left = f", {peer['compute'] - peer['delegated']} operators on the core" if peer["host"] else ""
+            cells += [f"{own['cycles']:,}", f"{peer['cycles']:,}{left}"]
+        return cells
+
+    targets = [own["target"].removeprefix("ethos-").upper() for own, _ in next(iter(_beside_peer(figures)))[1]]
+    head = ("network", *(cell for target in targets for cell in (target, "peer")))
+    return table(head, (row(*found) for found in _beside_peer(figures)))
+
+
+def ethosu_time(figures: Any) -> str:
+    """Processor time, peak memory and bytes of both sides."""
+
+    def rows() -> Iterable[list[str]]:
+        for name, sides in _beside_peer(figures):
+            for own, peer in sides:
+                cells = [name, own["target"].removeprefix("ethos-").upper()]
+                for key, form in (("cpu_seconds", ".2f"), ("peak_rss_mib", ",d"), ("pte_bytes", ",d")):
+                    cells += [format(own[key], form), format(peer[key], form), f"{own[key] / peer[key]:.2f}"]
+                yield cells
+
+    sides = ("peer", "ratio")
+    return table(("network", "accelerator", "CPU s", *sides, "MiB", *sides, "`.pte` bytes", *sides), rows())
+
+
+def ethosu_operators(figures: Any) -> str:
+    """Modules of one operator that are whole on the NPU, and those that are not."""
+
+    def row(name: str, rows: Sequence[dict[str, Any]], peer: dict[str, str]) -> list[str]:
+        whole = sum(r["status"] == "full" for r in rows)
+        others = ", ".join(r["op"] for r in rows if r["status"] != "full") or "none"
+        theirs = str(sum(status == "full" for status in peer.values())) if peer else ""
+        parts, streams = (sum(r.get(key, 0) for r in rows) for key in ("partitions", "streams"))
+        return [f"`{name}`", f"{whole} of {len(rows)}", theirs, f"{streams} of {parts}", others]
+
+    head = ("", "whole on the NPU", "peer", "streams that agree with their graphs", "not whole")
+    return table(head, (row(name, found["rows"], found["peer"]) for name, found in figures.items()))
+
+
+def ethosu_streams(figures: Any) -> str:
+    """Streams beside graphs, a line per accelerator."""
+
+    def row(target: str) -> list[str]:
+        mine = [r for r in figures if r["target"] == target]
+        sums = (sum(r[key] for r in mine) for key in ("rows", "values", "different"))
+        return [f"`{target}`", str(len(mine)), *(f"{n:,}" for n in sums)]
+
+    head = ("accelerator", "programs", "rows", "values", "different")
+    return table(head, map(row, dict.fromkeys(r["target"] for r in figures)))
+
+
+def combined(figures: Any) -> str:
+    """Networks with operators for the core in between, a line per network and chain."""
+
+    def row(r: dict[str, Any]) -> list[str]:
+        digits = 4 if r["network"] == "autoencoder" else 2
+        counts = [str(r[key]) for key in ("on_npu", "on_core", "float_operators", "requantizing_pairs")]
+        scores = [f"{r[key]:.{digits}f}" for key in ("float", "int8")]
+        return [r["network"], r["chain"], *scores, *counts, f"{r['rows_equal']} of {r['rows']}"]
+
+    head = ("network", "chain", "float", "int8", "on the NPU", "on the core", "in float", "dq/q pairs", "rows equal")
+    return table(head, map(row, figures))
+
+
+def qat(*found: Any) -> str:
+    """Weights of few bits, after training and in training."""
+
+    def row(r: dict[str, Any]) -> list[str]:
+        weights = f"{r['weight_bits']} bits, per {'channel' if r['per_channel'] else 'tensor'}, {r['epochs']} epochs"
+        scores = [f"{r[key]:.1f} %" for key in ("float_accuracy", "ptq_accuracy", "qat_accuracy")]
+        return [
+            weights,
+            *scores,
+            f"{r['regained']:.0%}" if r["regained"] > 0 else "none",
+            f"{r['train_seconds']:.0f} s",
+        ]
+
+    return table(("weights", "float", "PTQ", "QAT", "regained", "training"), map(row, found))
+
+
+_QAT = ("qat_4_bits", "qat_5_bits_per_tensor", "qat_4_bits_per_tensor")
+
+TABLES: dict[str, tuple[str, str | tuple[str, ...], Callable[..., str]]] = {
     "accuracy": ("figures.md", "accuracy", accuracy),
     "steps": ("figures.md", "accuracy", steps),
     "exactness": ("figures.md", "exactness", exactness),
+    "time": ("figures.md", "time", time),
+    "ethosu_trained": ("figures.md", "ethosu_trained", ethosu_trained),
+    "ethosu_cycles": ("figures.md", "ethosu_networks", ethosu_cycles),
+    "ethosu_time": ("figures.md", "ethosu_networks", ethosu_time),
+    "ethosu_operators": ("figures.md", "ethosu_operators", ethosu_operators),
+    "ethosu_streams": ("ethosu-simulator.md", "ethosu_streams", ethosu_streams),
+    "combined": ("figures.md", "combined", combined),
+    "qat": ("recipes.md", _QAT, qat),
     "neutron_latency": ("figures.md", "neutron_latency", neutron_latency),
     "ethosu_latency": ("figures.md", "ethosu_latency", ethosu_latency),
     "cortexm_latency": ("figures.md", "cortexm_latency", cortexm_latency),
@@ -216,7 +348,13 @@ TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "coverage_check": ("coverage.md", "coverage_check", coverage_check),
     "sparsity": ("sparsity.md", "sparsity", sparsity),
 }
-"""Name of a table: its page, the file that it is made of, and what makes it."""
+"""Name of a table: its page, the file or files that it is made of, and what makes it."""
+
+
+def files(name: str) -> tuple[str, ...]:
+    """The files of figures of a table."""
+    found = TABLES[name][1]
+    return (found,) if isinstance(found, str) else found
 
 
 def made(page: str) -> str:
@@ -226,11 +364,11 @@ def made(page: str) -> str:
         ValueError: a table has no place in it.
     """
     text = (DOCS / page).read_text(encoding="utf-8")
-    for name, (where, file, make) in TABLES.items():
-        if where != page or not results.is_there(file):
+    for name, (where, _, make) in TABLES.items():
+        if where != page or not all(map(results.is_there, files(name))):
             continue
         begin, end = f"<!-- {name}: made by `python -m benchmarks.pages` -->", f"<!-- end of {name} -->"
-        content = f"{begin}\n\n{make(results.read(file))}\n\n{end}"
+        content = f"{begin}\n\n{make(*map(results.read, files(name)))}\n\n{end}"
         parts = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", text, flags=re.DOTALL)
         if len(parts) != 2:
             raise ValueError(f"{page} has {len(parts) - 1} places for the table {name}: `{begin}` to `{end}`.")

@@ -136,9 +136,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
     figures = measure(given.weight_bits, per_channel=not given.per_tensor, epochs=given.epochs, rate=given.rate)
-    found = asdict(figures) | {"regained": figures.regained}
+    found = asdict(figures) | {"regained": figures.regained, "epochs": given.epochs}
     name = f"qat_{given.weight_bits}_bits" + ("_per_tensor" if given.per_tensor else "")
-    results.write(name, f"python -m benchmarks.qat --weight-bits {given.weight_bits}", found)
+    results.write(name, " ".join(("python -m benchmarks.qat", *sys.argv[1:])), found)
     if given.json:
         print(json.dumps(found, indent=2))
     else:

@@ -13,7 +13,10 @@ def test_a_page_is_what_the_figures_say(page: str) -> None:
     assert pages.made(page) == (pages.DOCS / page).read_text(encoding="utf-8"), "Run `make pages`."
 
 
-@pytest.mark.parametrize("name", sorted({f for _, f, _ in pages.TABLES.values() if results.is_there(f)}))
+_FILES = sorted({file for name in pages.TABLES for file in pages.files(name) if results.is_there(file)})
+
+
+@pytest.mark.parametrize("name", _FILES)
 def test_figures_say_what_they_were_measured_with(name: str) -> None:
     content = json.loads((results.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     assert content["command"].startswith("python -m benchmarks.")
