@@ -19,12 +19,32 @@ from benchmarks import results
 
 DOCS = Path(__file__).parents[1] / "docs"
 MOST_STEPS = 4
+_NAMES = {
+    "resnet8": "ResNet8",
+    "resnet20": "ResNet-20",
+    "cifarnet": "CifarNet",
+    "dscnn_folded": "DS-CNN, folded",
+    "dscnn": "DS-CNN with BatchNorm",
+    "mobilenetv1": "MobileNetV1 0.25",
+    "mobilenetv1_025": "MobileNetV1 0.25",
+    "mobilenetv2": "MobileNetV2-224",
+    "mbv2_224": "MobileNetV2-224",
+    "chain100": "100 convolution blocks",
+    "chain400": "400 convolution blocks",
+    "autoencoder_litert": "autoencoder without nine biases",
+    "wake_word": "wake word",
+}
+"""What readers call the networks of the scripts."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
     return "\n".join((first, "|" + "---|" * len(head), *others))
+
+
+def _name(network: str) -> str:
+    return _NAMES.get(network, network)
 
 
 def _score(row: dict[str, Any], value: float | None) -> str:
@@ -40,7 +60,7 @@ def accuracy(figures: Any) -> str:
         head,
         [
             (
-                row["network"] if row["metric"] == "accuracy %" else f"{row['network']} (AUC)",
+                _name(row["network"]) + ("" if row["metric"] == "accuracy %" else " (AUC)"),
                 str(row["rows"]),
                 f"{row['delegated']}/{row['operators']}",
                 str(row["partitions"]),
@@ -62,7 +82,7 @@ def steps(figures: Any) -> str:
         head,
         [
             (
-                row["network"],
+                _name(row["network"]),
                 *(f"{share:.2f} %" if share else "0" for share in row["steps_percent"]),
                 str(row["most_steps"]),
                 "" if row["same_class"] is None else f"{row['same_class']:.2f} %",
@@ -77,7 +97,7 @@ def exactness(figures: Any) -> str:
     ways = ("interpreter", "litert")
     return table(
         ("network", "reference interpreter", "LiteRT's reference kernels"),
-        [(row["network"], *(f"{row[f'{w}_equal']} of {row[f'{w}_rows']}" for w in ways)) for row in figures],
+        [(_name(row["network"]), *(f"{row[f'{w}_equal']} of {row[f'{w}_rows']}" for w in ways)) for row in figures],
     )
 
 
@@ -212,7 +232,7 @@ def time(figures: Any) -> str:
         own, peer = found["micronpu"], found["peer"]
         times = [f"{own['seconds'].get(step, 0.0):.2f}" for step in (*steps, "total")]
         memory = [str(side["peak_rss_mib"]) for side in (own, peer)]
-        return [found["network"], *times, f"{peer['seconds']['total']:.2f}", f"{found['ratio']:.2f}", *memory]
+        return [_name(found["network"]), *times, f"{peer['seconds']['total']:.2f}", f"{found['ratio']:.2f}", *memory]
 
     return table(("network", *steps, "total", "peer", "ratio", "MiB", "peer MiB"), map(row, figures))
 
@@ -225,9 +245,9 @@ def ethosu_trained(figures: Any) -> str:
     def row(name: str) -> list[str]:
         mine = [cells[name, target, wide] for target in targets for wide in ("int8", "int16")]
         scores = [_score(mine[0], value) for value in (mine[0]["float_score"], mine[0]["score"], mine[1]["score"])]
-        name += " (AUC)" if mine[0]["metric"] == "AUC" else ""
+        title = _name(name) + (" (AUC)" if mine[0]["metric"] == "AUC" else "")
         slowest = max(r["milliseconds"] for r in mine[::2])
-        return [name, *scores, *(f"{r['cycles']:,}" for r in mine), f"{slowest:.1f}"]
+        return [title, *scores, *(f"{r['cycles']:,}" for r in mine), f"{slowest:.1f}"]
 
     names = [f"{target.removeprefix('ethos-').upper()} {wide}" for target in targets for wide in ("int8", "int16")]
     head = ("network", "float", "int8", "int16", *names, "ms, int8")
@@ -238,7 +258,7 @@ def _beside_peer(figures: Any) -> Iterable[tuple[str, list[tuple[dict[str, Any],
     """Networks, each with both sides' rows on every target."""
     for name in dict.fromkeys(found["micronpu"]["network"] for found in figures):
         mine = [found for found in figures if found["micronpu"]["network"] == name]
-        yield name.removeprefix("trained:"), [(found["micronpu"], found["peer"]) for found in mine]
+        yield _name(name.removeprefix("trained:")), [(found["micronpu"], found["peer"]) for found in mine]
 
 
 def ethosu_cycles(figures: Any) -> str:
@@ -304,7 +324,7 @@ def combined(figures: Any) -> str:
         digits = 4 if r["network"] == "autoencoder" else 2
         counts = [str(r[key]) for key in ("on_npu", "on_core", "float_operators", "requantizing_pairs")]
         scores = [f"{r[key]:.{digits}f}" for key in ("float", "int8")]
-        return [r["network"], r["chain"], *scores, *counts, f"{r['rows_equal']} of {r['rows']}"]
+        return [_name(r["network"]), r["chain"], *scores, *counts, f"{r['rows_equal']} of {r['rows']}"]
 
     head = ("network", "chain", "float", "int8", "on the NPU", "on the core", "in float", "dq/q pairs", "rows equal")
     return table(head, map(row, figures))
