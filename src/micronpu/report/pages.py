@@ -60,7 +60,7 @@ def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Pa
     rows = [
         ("★" if n in front else "", *candidate_texts(c, candidates.metric)) for n, c in enumerate(candidates.candidates)
     ]
-    numbers = {i for i, name in enumerate(columns) if name in CANDIDATE_NUMBERS}
+    numbers = {i for i, name in enumerate(columns) if name in (*CANDIDATE_NUMBERS, candidates.metric) and name}
     note = '<p class="note">★ fits, and no other is as good in time, SRAM, flash and accuracy and better in one.</p>'
     parts = (_head("one model, many targets", candidates.model), _card("Targets", columns, rows, numbers), note)
     body = "\n".join(parts)

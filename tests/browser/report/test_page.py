@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from micronpu.ir.graph import Origin
+from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Arena, Item, Life, MemoryReport, Region
+from micronpu.report.pages import write_candidates
 from micronpu.report.verdict import Reason, Verdict
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -149,6 +151,18 @@ def test_page_fits_a_phone(opened: Callable[[int], Browser]) -> None:
         assert page.execute_script(f"{right}; return c.getBoundingClientRect().right") < 390
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_comparison_names_its_targets_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    row = Candidate("corstone300", "int8", blocks="No.", failed=True)
+    browser.get(write_candidates(Candidates("net.py:net", "", (row,)), tmp_path / "c.html").as_uri())
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        assert "corstone300" in text(browser, "table")
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_nothing_is_logged_or_fetched(opened: Callable[[int], Browser]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shutil
 import subprocess
@@ -119,7 +120,28 @@ def test_c_compiles_as_it_stands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime"])
+PUBLIC = ["micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime", "micronpu.recipes"]
+
+
+def own(value: object) -> dict[str, object]:
+    """Public methods and properties that a class of ours defines, by name."""
+    members = vars(value).items() if isinstance(value, type) and value.__module__.startswith("micronpu") else ()
+    parts = {n: m.fget if isinstance(m, property) else getattr(m, "__func__", m) for n, m in members if n[0] != "_"}
+    return {n: part for n, part in parts.items() if callable(part) and not isinstance(part, type)}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_says_what_it_is(module: str) -> None:
+    """What a class overrides may leave it to the class above."""
+    found = importlib.import_module(module)
+    for name in found.__all__:
+        value = getattr(found, name)
+        assert not callable(value) or (inspect.getdoc(value) or "").strip(), f"{module}.{name}"
+        for method in own(value):
+            assert (inspect.getdoc(getattr(value, method)) or "").strip(), f"{module}.{name}.{method}"
+
+
+@pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_on_the_reference_page(module: str) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     section = text.partition(f"## {module}\n")[2].partition("\n## ")[0]

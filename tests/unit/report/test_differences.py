@@ -112,5 +112,7 @@ def test_pages_are_whole(tmp_path: Path) -> None:
     write_candidates(Candidates("net.py:net", "", rows), tmp_path / "c.html")
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert "★" in text and "2.0 KiB" in text and "&lt;No&gt;." in text
+    write_candidates(Candidates("net.py:net", "top1", rows), tmp_path / "c.html")
+    assert '<th class="number">top1</th>' in (tmp_path / "c.html").read_text(encoding="utf-8")
     write_difference(difference(report(), report()), tmp_path / "d.html")
     assert "Both say the same." in (tmp_path / "d.html").read_text(encoding="utf-8")

@@ -233,6 +233,7 @@ class EthosUCompileSpec(Switches, Options):
 
     @property
     def accelerator(self) -> Accelerator:
+        """The NPU that `target` names, with its defaults for Vela."""
         return find_accelerator(self.target)
 
     @property
