@@ -160,17 +160,16 @@ class CompiledProgram:
 
     def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
         """Runs the program on arrays, call by call from the first values of its states, in a copy of its own."""
-        from micronpu.runtime import HostProgram
+        from micronpu.runtime import ArrayProgram
 
-        host: list[HostProgram] = []
+        host: list[ArrayProgram] = []
 
         def run(row: Sequence[Any]) -> list[Any]:
-            tensors = [torch.from_numpy(a.copy()) for a in row]
             if not self.states:
-                return [t.numpy() for t in self._results(*tensors)]
+                return [t.numpy() for t in self._results(*(torch.from_numpy(a.copy()) for a in row))]
             if not host:
-                host.append(HostProgram(self.buffer))
-            return [t.numpy() for t in host[0].run(*tensors)]
+                host.append(ArrayProgram(self.buffer))
+            return list(host[0].run_arrays(*row))
 
         return run
 
