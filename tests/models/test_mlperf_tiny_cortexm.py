@@ -80,7 +80,7 @@ def some(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow) if name == "MobileNetV1025" else name
 
 
-@pytest.mark.parametrize("name", map(some, NETWORKS))
+@pytest.mark.parametrize("name", [some(name) for name in NETWORKS])
 def test_runtime_is_the_integer_reference(name: str) -> None:
     edge, program, inputs = lowered(name)
     calls = [reference_name(node.target) for node in edge.graph.nodes if node.op == "call_function"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.chip_files import SMALL_NEUTRON
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,13 +33,7 @@ source = "imagination"
 name = "{core}"
 clock_mhz = {core_mhz}
 
-[npu]
-family = "neutron"
-variant = "N3-64"
-class = "C"
-pipelines = 8
-macs = 8
-clock_mhz = {npu_mhz}
+{npu}clock_mhz = {npu_mhz}
 
 [[memory]]
 name = "sram"
@@ -94,7 +89,7 @@ def test_what_the_report_calls_rewritten_is_rewritten(tmp_path: Path, target: st
     """Int8 on the core and float on the core cost differently, so that deciding by both would disagree."""
     name = f"two{core_mhz}with{npu_mhz}"
     path = tmp_path / f"{name}.toml"
-    path.write_text(CHIP.format(name=name, core="cortex-m7", core_mhz=core_mhz, npu_mhz=npu_mhz))
+    path.write_text(CHIP.format(name=name, core="cortex-m7", core_mhz=core_mhz, npu=SMALL_NEUTRON, npu_mhz=npu_mhz))
     chip = f"{path}:{name}-{target}"
     options = NeutronCompileOptions(config=str(path), converter_flavor="SDK_25_12")
     x = data(1, 100, 10)

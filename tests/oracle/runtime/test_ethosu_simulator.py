@@ -27,8 +27,8 @@ TARGETS = (
     *("ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048"),
 )
 FORMATS = ("litert", "tosa")
-PARTS = 40
-"""`make test` takes every 40th row, other ones for every accelerator and format; the slow test takes all."""
+PARTS = 66
+"""`make test` takes every 66th row, other ones for every accelerator and format; the slow test takes all."""
 
 
 def compiled(row: Case, target: str, via: str) -> EthosUPartition | None:

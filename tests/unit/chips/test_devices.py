@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.chip_files import SMALL_NEUTRON
 
 from micronpu.chips import load_chip, shipped_chips
 from micronpu.errors import OptionError
@@ -18,21 +19,15 @@ PUBLISHED = {
 }
 UNPUBLISHED = {"imx943": "S", "imx952": "S", "s32k5": "C", "s32n79": "S"}
 
-CHIP = """
+CHIP = f"""
 name = "mine"
 title = "My chip"
 source = "me"
 [core]
 name = "cortex-m4"
 clock_mhz = 100
-[npu]
-family = "neutron"
-variant = "N3-64"
-class = "C"
-pipelines = 8
-macs = 8
-clock_mhz = 100
-{npu}
+{SMALL_NEUTRON}clock_mhz = 100
+{{npu}}
 [[target]]
 name = "mine-neutron"
 title = "Mine"
