@@ -52,13 +52,20 @@ COLUMNS: dict[str, Partition] = {
 
 
 @functools.cache
+def exported() -> torch.export.ExportedProgram:
+    """All rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(Rows(overloads()), batches()[0])
+
+
+@functools.cache
 def quantized(target: str, activations: Activations = "int8") -> ProgramView:
     """All rows, as the quantizer of a target makes them."""
     data = batches()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(Rows(overloads()), data[0])
-        module = calibrate_and_quantize(program, data, device_for(target).quantizer(activations=activations))
+        module = calibrate_and_quantize(exported(), data, device_for(target).quantizer(activations=activations))
     return ProgramView(module)
 
 
