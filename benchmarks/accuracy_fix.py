@@ -219,6 +219,11 @@ def measure(name: str, budget: float) -> dict[str, Any]:
 
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "default": {},
+    "bias correction": {"bias_correction": True},
+    "adaptive rounding": {"adaptive_rounding": True},
+    "adaptive rounding + bias correction": {"adaptive_rounding": True, "bias_correction": True},
+    "input observer mse": {"default": {"input_observer": "mse"}},
+    "input observer mse + adaptive rounding": {"default": {"input_observer": "mse"}, "adaptive_rounding": True},
     "stem in int16": {"modules": {"stem": {"activations": "int16"}}},
     "int16": {"default": {"activations": "int16"}},
 }

@@ -25,7 +25,7 @@ from torch import nn
 from micronpu.chips.core import Core, InstructionSet, find_core
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.compile import host_part
-from micronpu.compiler.quantized import quantized_module, quantizer_for
+from micronpu.compiler.quantized import HowToQuantize, quantized_module
 from micronpu.ir.graph import Node
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
@@ -96,7 +96,7 @@ def nodes_of(network: str, core: str) -> list[Node]:
     if x.dim() == 4:
         x = x.to(memory_format=torch.channels_last)
     device = device_for(core)
-    quantizer = quantizer_for(device, None, False, True, "int8", None)
+    quantizer = HowToQuantize().quantizer_for(device)
     module = quantized_module(build().eval(), (x,), quantizer, calibration=[(x,)], clock=Clock(None)).module
     return [node for graph in host_part(module, device).core_graphs for node in graph.nodes]
 

@@ -1,10 +1,10 @@
 """Bytes planned for the tensors between calls: ours, the bound that nothing beats, and ExecuTorch's greedy planner.
 
     python -m benchmarks.memory_plans               # benchmarks/results/memory_plans.json
-    python -m benchmarks.memory_plans tv:resnet18   # one of them, and no file
+    python -m benchmarks.memory_plans tv:resnet18   # one of them; the others keep their figures
 
 The networks have random weights and are compiled for a core alone, where every tensor is planned.
-All three get the same tensors with the same lives, in the same process.
+All three get the same tensors with the same lives, in the same process.  Seconds are those of the processor.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import micronpu
 from micronpu.partition import lower
 from micronpu.partition.memory import Lifetime, lower_bound, plan
 
+NAME = "memory_plans"
 TARGET = "cortex-m33"
 NETWORKS = (
     *SMALL,
@@ -35,8 +36,30 @@ NETWORKS = (
     "tv:mnasnet0_5",
     "tv:mobilenet_v2",
     "tv:resnet18",
+    *(
+        f"own:{name}"
+        for name in (
+            "gru",
+            "lstm",
+            "classic_unet",
+            "temporal_shift",
+            "cached_attention",
+            "voice_activity",
+            "noise_suppression",
+            "wavenet",
+            "crnn",
+            "keyword_transformer",
+            "video",
+            "siamese",
+            "prototypes",
+            "squeeze_excite",
+            "super_resolution",
+            "denoiser",
+            "generator",
+        )
+    ),
 )
-"""Those of MLPerf Tiny, and of `benchmarks.coverage` those that are compiled in a minute."""
+"""Those of MLPerf Tiny, and those of `benchmarks.coverage` that are compiled in a minute."""
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -46,9 +69,9 @@ def measured(name: str) -> dict[str, Any]:
     def watched(alignment: int, specs: Any, graph_module: Any, signature: Any, extra_padding: int = 0) -> Any:
         specs = list(specs)
         theirs = greedy(alignment, specs, graph_module, signature, extra_padding)
-        start = time.perf_counter()
+        start = time.process_time()
         ours = plan(alignment, specs, graph_module, signature, extra_padding)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         lives = [Lifetime(s.allocated_memory, *s.lifetime) for s in specs]
         sizes = {"planned": sum(ours.bufsizes), "bound": lower_bound(lives), "greedy": sum(theirs.bufsizes)}
         found.update(network=name, target=TARGET, tensors=len(specs), **sizes, seconds=round(seconds, 3))
@@ -56,13 +79,16 @@ def measured(name: str) -> dict[str, Any]:
 
     lower.plan, before = watched, lower.plan
     try:
-        make, shape = SMALL.get(name, (None, ()))
-        model, shape = (make().eval(), shape) if make is not None else build(name)
-        x = torch.randn(shape)
-        if name not in SMALL:
-            settle(model, x)
-        x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
-        micronpu.compile(model, (x,), TARGET, calibration=[(x,)], verify=False)
+        if name in SMALL:
+            make, shape = SMALL[name]
+            model, shapes = make().eval(), (shape,)
+        else:
+            model, shapes = build(name)
+        inputs = tuple(torch.randn(shape) for shape in shapes)
+        if name not in SMALL and len(inputs) == 1:
+            settle(model, inputs[0])
+        inputs = tuple(x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in inputs)
+        micronpu.compile(model, inputs, TARGET, calibration=[inputs], verify=False)
     finally:
         lower.plan = before
     return found
@@ -71,14 +97,12 @@ def measured(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=NETWORKS)
-    names = tuple(parser.parse_args().networks)
-    rows = []
-    for name in names:
-        row = measured(name)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    if names == NETWORKS:
-        results.write("memory_plans", "python -m benchmarks.memory_plans", rows)
+    rows = {row["network"]: row for row in results.read(NAME)} if results.is_there(NAME) else {}
+    for name in parser.parse_args().networks:
+        rows[name] = measured(name)
+        print(json.dumps(rows[name]), flush=True)
+        known = sorted(rows, key=lambda name: NETWORKS.index(name) if name in NETWORKS else len(NETWORKS))
+        results.write(NAME, "python -m benchmarks.memory_plans", [rows[name] for name in known])
 
 
 if __name__ == "__main__":
