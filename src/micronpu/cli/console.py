@@ -81,12 +81,19 @@ def json_path(json: bool, report_json: Path | None) -> Path | None:
     return STANDARD_OUTPUT if json else report_json
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence: who read the output has seen enough (`| head`), and files are still to be written."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _console(*, stderr: bool, quiet: bool) -> Console:
     # The bytes of a file's name may be no UTF-8; Python has them as characters that no stream takes.
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
-    console = Console(stderr=stderr, highlight=False, quiet=quiet)
+    console = _Console(stderr=stderr, highlight=False, quiet=quiet)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PLAIN_WIDTH
     return console
