@@ -87,6 +87,33 @@ CALLS: tuple[Call, ...] = (
         any=("listener",),
     ),
     Call(
+        "fix",
+        micronpu.fix,
+        # A time in which nothing new is begun: the network as it is.
+        lambda: {"model": net(), "data": [X * i for i in range(16)], "target": "imxrt700-neutron", "budget": 1e-9},
+        {
+            **{k: _COMPILE_WRONG[k] for k in ("model", "target", "calibration", "options", "quantization")},
+            "data": CALIBRATION,
+            "example_inputs": [*INPUTS[3:11], *INPUTS[12:]],
+            "budget": [0, -1, math.nan, math.inf],
+        },
+        further=_MAPPED,
+        any=("listener",),
+    ),
+    Call(
+        "sparsify",
+        micronpu.sparsify,
+        # A target that gains nothing: nothing is trained.
+        lambda: {"model": net(), "calibration": [X, X + 1], "target": "imxrt700-neutron"},
+        {
+            **{k: _COMPILE_WRONG[k] for k in ("model", "calibration", "target", "options")},
+            "example_inputs": [*INPUTS[3:11], *INPUTS[12:]],
+            **{name: [-1, math.nan] for name in ("max_loss", "max_cycles")},
+            "score": [3, lambda: 1],
+        },
+        any=("listener", "score"),
+    ),
+    Call(
         "CompiledProgram.save",
         lambda path, vela=False: program().save(path, vela=vela),
         lambda: {"path": new_file()},

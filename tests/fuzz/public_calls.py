@@ -30,8 +30,6 @@ NOT_CALLED = {
     "OutliningPartitioner": "`get_chip_recipe` makes it",
     "NumericGap": "ExecuTorch's Inspector calls it",
     "Sparsified": "`sparsify` makes it",
-    "sparsify": "a good call trains for half a minute",
-    "fix": "a good call compiles for a minute",
     "NeutronHWVersion": "an enumeration",
     "LeakyReLULoweringConfig": "an enumeration",
     "SDPASafeSoftmaxGuardPolicy": "an enumeration",

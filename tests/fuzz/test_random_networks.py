@@ -12,6 +12,7 @@ KEPT = (
     Row(569, "ethos-u85-512", via="tosa", length=3),  # a softmax whose TOSA form rounds one element otherwise
     Row(384, "ethos-u55-128", via="tosa"),  # a stream that is wrong for weights other than zero
     Row(5136, "mcxn94x"),  # ExecuTorch's entry: a result of one channel, its axes in no order that a payload can name
+    Row(1950, "cortex-m33", length=3),  # where() of almost equal values, of which calibration had seen the one only
     Row(5344, "imxrt700-neutron"),  # the position of the larger of two values that one step makes equal
     Row(5390, "ethos-u85-512", length=7),  # the same behind TOSA
 )

@@ -21,11 +21,14 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
 from micronpu.accuracy.subject import Listener, Row, Subject
+from micronpu.arguments import check_switch
 from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
 from micronpu.compiler.quantized import HowToQuantize
 from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
+from micronpu.frontend.checks import check_listener
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute, origin_of
+from micronpu.quantize.calibrate import in_turn
 from micronpu.quantize.settings_file import Quantization, read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
@@ -92,6 +95,10 @@ def fix(
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
+    check_switch("per_channel", per_channel)
+    check_listener(listener)
+    if isinstance(data, Iterator):
+        data = list(in_turn(data, "blame"))
     start = time.perf_counter()
     subject = Subject.of(model, data, target, calibration, example_inputs, options)
     search = _Search(subject, budget, start, listener)

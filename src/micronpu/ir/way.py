@@ -158,6 +158,9 @@ class Writer(AtenArguments, Protocol):
     def decided(self, number: Float) -> Float:
         """A number as the decision that it stands for, in the type of the operator's result; see `number`."""
 
+    def kept_or_zero(self, number: Float, x: Float) -> Float:
+        """The product of a number that is 0 or 1 and a value, on the value's grid."""
+
     def number(self, x: Float) -> Float | None:
         """The number that a decision was made of by `decided`; None for others."""
 

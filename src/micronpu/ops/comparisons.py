@@ -229,7 +229,7 @@ def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, npt.
         operand = value
         if constant is not None and not _is_float(write, value):
             operand = float(constant) if constant.size == 1 else write.constant(constant.astype(np.float32))
-        made.append(write("mul.Tensor", factor, operand))
+        made.append(write.kept_or_zero(factor, operand))
     if not made:
         return None
     return made[0] if len(made) == 1 else write("add.Tensor", *made)

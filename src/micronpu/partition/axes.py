@@ -43,26 +43,28 @@ def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
 
 
 def order_results(module: GraphModule, partitioning: Partitioning) -> None:
-    """Copies what partitions hand on in an order that no payload can name; the NPU makes the copy, which costs nothing.
+    """Copies what partitions compute in an order that no payload can name; the NPU makes the copy, which costs nothing.
 
-    conv2d -> quantize -> dequantize -> host    conv2d -> quantize -> dequantize -> clone{contiguous} -> quantize -> ...
+    conv2d -> quantize -> dequantize -> y    conv2d -> quantize -> dequantize -> clone{contiguous} -> quantize -> ...
+
+    Also inside of them: where they end is known when their command streams are.
     """
     for partition in partitioning.partitions:
-        members = set(partition.nodes)
-        for quantize in partition.outputs:
-            outside = [n for n in quantize.users if is_dequantize(n) and not members.issuperset(n.users)]
-            if is_in_order(value_of(quantize)) or not outside or overload_name(quantize) != _QUANTIZE:
+        for quantize in partition.nodes:
+            if overload_name(quantize) != _QUANTIZE or is_in_order(value_of(quantize)):
                 continue
-            with module.graph.inserting_after(outside[-1]):
-                floats = module.graph.node_copy(outside[-1])
+            readers = [n for n in quantize.users if is_dequantize(n)]
+            if not readers:
+                continue
+            with module.graph.inserting_after(quantize):
+                floats = module.graph.node_copy(readers[0])
             with module.graph.inserting_after(floats):
                 clone = _contiguous(module, floats)
             with module.graph.inserting_after(clone):
                 again = module.graph.node_copy(quantize)
             again.args = (clone, *quantize.args[1:])
             again.meta["val"] = value_of(quantize).clone(memory_format=torch.contiguous_format)
-            for node in outside:
-                again.append(node)
+            for node in readers:
                 node.replace_input_with(quantize, again)
 
 

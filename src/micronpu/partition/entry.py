@@ -160,7 +160,9 @@ class DevicePartitioner(Partitioner):
                 continue
             # Nor may it hand on what it finds, so that whether there is a plan must do.
             settled = self.device.settle(decisions, partitioning, ask=self.device.probe)
-            if settled is not partitioning and decisions.keep_whole(_torn_dequantizes(settled)):
+            if settled is not partitioning and (
+                decisions.keep_whole(_torn_dequantizes(settled)) or decisions.refuse(out_of_order(settled))
+            ):
                 continue
             return settled
 

@@ -16,7 +16,14 @@ from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
-from micronpu.quantize.specs import KEY, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
+from micronpu.quantize.specs import (
+    IS_KEPT_OR_ZERO,
+    KEY,
+    QuantizationAnnotation,
+    QuantizationSpec,
+    SharedQuantizationSpec,
+    Spec,
+)
 from micronpu.quantize.states import annotate_new_values, annotate_states
 from micronpu.quantize.transforms import constant_nodes
 
@@ -124,7 +131,11 @@ def _annotate_node(
         for operand in operands:
             _make_symmetric(operand, config)
             inputs[operand] = config.symmetric_activation
-    output = _inputs_and_output(node, operands, rule, config, activation, inputs)
+    if node.meta.get(IS_KEPT_OR_ZERO) == node.name and operands[-1] not in constants:
+        output = _grid_of(operands[-1], node, activation, inputs)
+        inputs.setdefault(operands[0], activation)
+    else:
+        output = _inputs_and_output(node, operands, rule, config, activation, inputs)
     last = batch_norm_behind(node) or number
     clamp = _clamp_behind(last, entry)
     if clamp is not None and config_of(clamp) is not None:
@@ -150,11 +161,7 @@ def _inputs_and_output(
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:
-            # Whatever range the operand has is the range of the result, a fixed one included.
-            before = first.meta.get(KEY)
-            if before is not None and before.output_qspec is not None:
-                inputs[first] = SharedQuantizationSpec(first)
-                return SharedQuantizationSpec(first)
+            return _grid_of(first, node, activation, inputs)
         # Operands of a concatenation share a grid that covers all of them, so that no fixed one may dictate it.  It is
         # tied to the one that is computed first: torchao follows such ties, and must not be led in a circle by two
         # concatenations of the same values in another order.
@@ -169,6 +176,16 @@ def _inputs_and_output(
     if rule.output is OutputQuantization.FIXED:
         return config.fixed_activation(rule)
     return activation
+
+
+def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
+    """The spec of a result that has its operand's grid, be it a fixed one; fills in that of the operand."""
+    before = operand.meta.get(KEY)
+    if before is not None and before.output_qspec is not None:
+        inputs[operand] = SharedQuantizationSpec(operand)
+        return SharedQuantizationSpec(operand)
+    inputs[operand] = activation
+    return SharedQuantizationSpec((operand, node))
 
 
 def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:

@@ -25,6 +25,7 @@ from micronpu.ops.movement import TRANSPOSES
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
+from micronpu.quantize.specs import IS_KEPT_OR_ZERO
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
 
@@ -107,6 +108,11 @@ class GraphWriter(NodeArguments):
     def decided(self, number: Any) -> Node:
         made = self("to.dtype", number, self.dtype())
         made.meta[_DECIDED] = made.name  # the name, since meta is handed on to what is written for a node
+        return made
+
+    def kept_or_zero(self, number: Any, x: Any) -> Node:
+        made = self("mul.Tensor", number, x)
+        made.meta[IS_KEPT_OR_ZERO] = made.name
         return made
 
     def number(self, x: Any) -> Node | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.errors import ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.states import lift, rows_with_states, states_of
@@ -80,6 +80,13 @@ def sparsify(
     chosen = sparsity or SparsityOptions()
     if max_loss is not None or max_cycles is not None:
         chosen = replace(chosen, max_loss=max_loss, max_cycles=max_cycles)
+    if score is not None and not callable(score):
+        raise OptionError(f"`score` is of type {type(score).__name__}.", hint="score=lambda network: accuracy(network)")
+    if quantizer is not None and not isinstance(quantizer, StaticQuantizer):
+        raise OptionError(
+            f"`quantizer` is a {type(quantizer).__name__}.",
+            hint="the quantizer of the NPU's family, such as EthosUQuantizer",
+        )
     device = device_for(target, options)
     if example_inputs is None:
         example_inputs = _first(calibration)
@@ -147,8 +154,16 @@ def _first(calibration: Any) -> Any:
         )
     if not len(calibration):
         raise ModelError("The calibration data is empty.", hint="pass some hundred typical inputs")
-    first = calibration[0]
-    return tuple(torch.as_tensor(t) for t in first) if isinstance(first, (tuple, list)) else torch.as_tensor(first)
+    try:
+        first = calibration[0]
+        tensors = [torch.as_tensor(t) for t in (first if isinstance(first, (tuple, list)) else (first,))]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"The first of the calibration data is no tensor: {first_line(error)}.", hint="[x1, x2, ...]"
+        ) from error
+    if not all(t.numel() for t in tensors):
+        raise ModelError("The first of the calibration data is an empty tensor.", hint="some hundred typical inputs")
+    return tuple(tensors)
 
 
 def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) -> GraphModule:
@@ -164,8 +179,11 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) ->
             raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
     elif not isinstance(model, (nn.Module, ExportedProgram)):
         export(model, examples)  # which says what is wrong with it
-    with quiet():
-        module = copy.deepcopy(graph_module(export_for_training(model, examples)))
+    try:
+        with quiet():
+            module = copy.deepcopy(graph_module(export_for_training(model, examples)))
+    except SystemExit as error:
+        raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
     check_parameters(module)
     module = lift(module)
     states = states_of(module)

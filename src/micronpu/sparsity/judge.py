@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.errors import ModelError, OptionError, first_line
 from micronpu.sparsity.distill import is_scores, relative_error
 from micronpu.sparsity.network import Row, batches, results
 
@@ -66,7 +66,13 @@ class Judge:
 
     def _scored(self, model: GraphModule) -> float:
         assert self._score is not None
-        value = self._score(model)
+        try:
+            value = self._score(model)
+        except Exception as error:
+            raise OptionError(
+                f"`score` fails on the network: {type(error).__name__}: {first_line(error)}.",
+                hint="score=lambda network: accuracy(network(x), y)",
+            ) from error
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
             raise OptionError(
                 f"`score` gives {value!r} for the network; it is a function of a network that gives a number.",
