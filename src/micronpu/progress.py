@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 STEPS = {
-    "load": "Loading torch and the model",
+    "load": "Loading the model",
     "export": "Exporting",
     "sparsify": "Choosing weights and training without labels",
     "quantize": "Calibrating and quantizing",

@@ -381,7 +381,7 @@ def test_progress_on_a_terminal(monkeypatch, tmp_path):
     monkeypatch.setattr(console, "errors", lambda: terminal)
     run("compile", "own.py:net", "-o", tmp_path / "a.pte")
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
-    for step in ("Loading torch and the model", "Exporting", "Calibrating and quantizing", "Compiling for the NPU"):
+    for step in ("Loading the model", "Exporting", "Calibrating and quantizing", "Compiling for the NPU"):
         assert step in shown
 
 
