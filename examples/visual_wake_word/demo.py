@@ -56,6 +56,7 @@ def squares(path: Path, shares: tuple[float, ...] = (1.0,)) -> list[Tensor]:
     return found
 
 
+@torch.no_grad()
 def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pictures", nargs="*", type=Path, help="photographs; those beside this file unless given")
@@ -68,7 +69,6 @@ def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     program = micronpu.compile(model, typical[:1], options.target, calibration=typical)
     print(program.report.summary())
     found = {}
-    torch.set_grad_enabled(False)
     for path in options.pictures or own:
         (x,) = squares(path)
         found[path.stem] = tuple(float(torch.softmax(run(x), 1)[0, 1]) for run in (model, program.run))

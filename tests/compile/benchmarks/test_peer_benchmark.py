@@ -38,6 +38,7 @@ def test_the_peer_does_not_outlive_the_benchmark(number: signal.Signals, tmp_pat
             env=os.environ | {"MICRONPU_PEERS": str(tmp_path)},
             stdout=writer,
             stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which who started us may ignore
         )
         writer.close()
         with benchmark:

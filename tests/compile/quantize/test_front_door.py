@@ -52,7 +52,7 @@ def test_int16_activations_are_nearer_to_float():
 
 
 def test_neutron_has_no_int16():
-    with pytest.raises(OptionError, match="the NPU does not compute with int16"):
+    with pytest.raises(OptionError, match="the device does not compute with int16"):
         micronpu.compile(Net().eval(), data(), "imxrt700-neutron", calibration=CALIBRATION, activations="int16")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -402,17 +404,19 @@ def test_vela_compiles_a_network(target):
     assert {(b.element_size) for b in (*compiled.program.inputs, *compiled.program.outputs)} == {2}
 
 
-def test_products_of_int16_matrices_stay_on_the_host_unless_they_are_int8():
+def test_products_of_int16_matrices_are_written_with_their_bytes():
     model = Small(lambda m, x, z: torch.bmm(x, z) + 1.0)
     inputs = (torch.randn(2, 8, 16), torch.randn(2, 16, 8))
 
-    def report(quantizer):
-        return EthosUDevice(SPEC).partition(ProgramView(quantized(model, inputs, quantizer))).report
+    def report(quantizer, spec=SPEC):
+        return EthosUDevice(spec).partition(ProgramView(quantized(model, inputs, quantizer))).report
 
-    refused = [v for v in report(EthosUQuantizer(SPEC, **WIDE)).verdicts if not v.delegated]
+    assert report(EthosUQuantizer(SPEC, **WIDE)).host == ()
+    plain = replace(SPEC, disabled_passes=("multiply_bytes",))
+    refused = [v for v in report(EthosUQuantizer(SPEC, **WIDE), plain).verdicts if not v.delegated]
     assert [v.operator for v in refused] == ["bmm.default"]
     assert "set_node_name" in refused[0].reasons[0].hint
-    helped = report(EthosUQuantizer(SPEC, **WIDE).set_operator("bmm", QuantizationConfig()))
+    helped = report(EthosUQuantizer(SPEC, **WIDE).set_operator("bmm", QuantizationConfig()), plain)
     assert helped.host == ()
 
 
