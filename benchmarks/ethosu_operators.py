@@ -5,7 +5,7 @@
 The modules are those of the peer's own sweep, whose file is given; its figures lie beside it.  Every module is
 quantized with its inputs, compiled by `micronpu.compile`, and the finished `.pte` is run.  A row tells how much was
 delegated, how many streams were run beside their graphs and agree, and how far the program is from the quantized module
-in eager mode, in steps of the result's grid; totals stand at the end, and the last rows of every target in
+in eager mode, in steps of the result's grid; totals stand at the end, and those of every target's last run in
 `benchmarks/results/ethosu_operators.json`.
 
 A module counts as "full" when nothing stays on the host but quantize, dequantize and a change of the element type, all
@@ -141,6 +141,20 @@ def peer_rows(path: Path, target: str, activations: Activations) -> dict[str, st
     return {row["op"]: row["status"] for row in rows}
 
 
+def summary(rows: list[Row], peer: dict[str, str]) -> dict[str, Any]:
+    """What the rows of a target say together, for the file of figures."""
+    return {
+        "modules": len(rows),
+        "whole": sum(row["status"] == "full" for row in rows),
+        "peer_whole": sum(status == "full" for status in peer.values()) if peer else None,
+        "others": {r["op"]: r.get("error", r.get("reasons", [])) for r in rows if r["status"] != "full"},
+        "partitions": sum(row.get("partitions", 0) for row in rows),
+        "streams": sum(row.get("streams", 0) for row in rows),
+        "steps": {row["op"]: row["steps"] for row in rows if row.get("steps", 0) > 1},
+        "cycles": sum(row.get("cycles", 0) for row in rows),
+    }
+
+
 def totals(rows: list[Row], peer: dict[str, str]) -> str:
     """Counts beside the peer's, and where the two differ."""
     own = {row["op"]: row["status"] for row in rows}
@@ -180,7 +194,7 @@ def main() -> int:
     print(totals(rows, peer), flush=True)
     if not arguments.only:
         done = results.read(NAME) if results.is_there(NAME) else {}
-        done[f"{arguments.target}, {arguments.activations}"] = {"rows": rows, "peer": peer}
+        done[f"{arguments.target}, {arguments.activations}"] = summary(rows, peer)
         results.write(NAME, "python -m benchmarks.ethosu_operators op_sweep.py --target ... --activations ...", done)
     return int(any(row["status"] == "error" for row in rows))
 

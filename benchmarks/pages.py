@@ -294,15 +294,13 @@ def ethosu_time(figures: Any) -> str:
 def ethosu_operators(figures: Any) -> str:
     """Modules of one operator that are whole on the NPU, and those that are not."""
 
-    def row(name: str, rows: Sequence[dict[str, Any]], peer: dict[str, str]) -> list[str]:
-        whole = sum(r["status"] == "full" for r in rows)
-        others = ", ".join(r["op"] for r in rows if r["status"] != "full") or "none"
-        theirs = str(sum(status == "full" for status in peer.values())) if peer else ""
-        parts, streams = (sum(r.get(key, 0) for r in rows) for key in ("partitions", "streams"))
-        return [f"`{name}`", f"{whole} of {len(rows)}", theirs, f"{streams} of {parts}", others]
+    def row(name: str, found: dict[str, Any]) -> list[str]:
+        whole = f"{found['whole']} of {found['modules']}"
+        peer = "" if found["peer_whole"] is None else str(found["peer_whole"])
+        return [f"`{name}`", whole, peer, f"{found['streams']} of {found['partitions']}", ", ".join(found["others"])]
 
     head = ("", "whole on the NPU", "peer", "streams that agree with their graphs", "not whole")
-    return table(head, (row(name, found["rows"], found["peer"]) for name, found in figures.items()))
+    return table(head, (row(name, found) for name, found in figures.items()))
 
 
 def ethosu_streams(figures: Any) -> str:
