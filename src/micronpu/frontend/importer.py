@@ -123,6 +123,10 @@ class QuantizedNode(NodeArguments):
         return self._output.qparams
 
     @property
+    def output_dtype(self) -> DType:
+        return self._output.dtype
+
+    @property
     def activation(self) -> str:
         if self._clamp is None:
             return ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy.typing as npt
 
 from micronpu.errors import UnsupportedError
-from micronpu.ir.types import QParams, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 
 if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
@@ -41,6 +41,10 @@ class AtenNode(AtenArguments, Protocol):
     @property
     def output(self) -> QParams:
         """Quantization of the result, behind a fused activation."""
+
+    @property
+    def output_dtype(self) -> DType:
+        """Element type of the result, behind a fused activation."""
 
     @property
     def activation(self) -> str:

@@ -98,7 +98,8 @@ class ArgMax(Op):
 class GatherRows(Op):
     """Rows of a constant table, by their numbers.
 
-    indices int32 [..], table int8 [V, E]  ->  y int8 [.., E], qparams of the table.  Indices are from 0 to V - 1.
+    indices int32 [..], table int8 or int16 [V, E]  ->  y [.., E], type and qparams of the table.
+    Indices are from 0 to V - 1.
     """
 
     operand_names = ("indices", "table")
@@ -117,10 +118,10 @@ class GatherRows(Op):
     @from_aten("embedding.default", x="indices", table="weight")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        rows, y = node.float_constant("table"), node.output
-        low, high = DType.INT8.limits
+        rows, y, dtype = node.float_constant("table"), node.output, node.output_dtype
+        low, high = dtype.limits
         grid = np.clip(np.rint(rows.astype(np.float64) / y.scale[0]) + y.zero_point[0], low, high)
-        return node.emit(cls(), node.integers("x"), node.constant(grid, TensorType(rows.shape, DType.INT8, y)))
+        return node.emit(cls(), node.integers("x"), node.constant(grid, TensorType(rows.shape, dtype, y)))
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         indices, table = emit.operands

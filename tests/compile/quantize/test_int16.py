@@ -404,6 +404,14 @@ def test_vela_compiles_a_network(target):
     assert {(b.element_size) for b in (*compiled.program.inputs, *compiled.program.outputs)} == {2}
 
 
+def test_rows_of_a_table_are_int16_numbers():
+    """The table of an embedding was int8 on the grid of int16 numbers."""
+    model, indices = torch.nn.Embedding(32, 16).eval(), torch.randint(0, 32, (1, 8))
+    program = micronpu.compile(model, (indices,), "ethos-u85-256", calibration=[(indices,)], activations="int16")
+    assert "embedding.default" not in {v.operator for v in program.report.host}
+    assert float((program.run(indices) - model(indices)).abs().max()) < 2e-4
+
+
 def test_products_of_int16_matrices_are_written_with_their_bytes():
     model = Small(lambda m, x, z: torch.bmm(x, z) + 1.0)
     inputs = (torch.randn(2, 8, 16), torch.randn(2, 16, 8))
