@@ -164,15 +164,15 @@ def totals(rows: list[Row], peer: dict[str, str]) -> str:
         counts = collections.Counter(found.values())
         text = ", ".join(f"{status} {counts[status]}" for status in ("full", "partial", "none", "error"))
         lines.append(f"{who:9} {text}, of {len(found)}")
-    far = [f"{row['op']} ({row['steps']:g})" for row in rows if row.get("steps", 0) > 1]
+    together = summary(rows, peer)
+    far = [f"{name} ({steps:g})" for name, steps in together["steps"].items()]
     for title, names in (
         ("not full", [n for n, s in own.items() if s != "full"]),
         ("full with the peer only", [n for n, s in theirs.items() if s == "full" != own[n]]),
         ("more than one step", far),
     ):
         lines.append(f"{title}: {', '.join(names) or 'none'}")
-    parts, streams = (sum(row.get(key, 0) for row in rows) for key in ("partitions", "streams"))
-    lines.append(f"streams that agree with their graphs: {streams} of {parts}")
+    lines.append(f"streams that agree with their graphs: {together['streams']} of {together['partitions']}")
     return "\n".join(lines)
 
 
