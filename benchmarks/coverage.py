@@ -35,7 +35,7 @@ from benchmarks.small_networks import NETWORKS as SMALL
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.quantize.config import Activations
 
 TARGET = "imxrt700-neutron"

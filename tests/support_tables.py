@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (registers dim_order_ops)
 
-from micronpu.files import write_file
+from micronpu.base.files import write_file
 from micronpu.frontend.program import ProgramView
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.partition.partition import Partitioning

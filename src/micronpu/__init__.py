@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from micronpu._lazy import lazily
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
+from micronpu.base.lazy import lazily
 
 if TYPE_CHECKING:
     from micronpu.accuracy.blame import blame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from micronpu._lazy import lazily
+from micronpu.base.lazy import lazily
 
 if TYPE_CHECKING:
     from micronpu.quantize.calibrate import calibrate_and_quantize

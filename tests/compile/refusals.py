@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError
 
 
 def sentence(error: MicroNpuError) -> str:

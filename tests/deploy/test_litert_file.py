@@ -17,9 +17,9 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.plan import read_plan
-from micronpu.errors import OptionError, UnsupportedError
 from micronpu.ir.interpreter import interpret
 from micronpu.targets.ethosu import payload
 from micronpu.targets.whole import whole_network

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 
 HANG_SECONDS = 10.0
 _BATCH = 200  # files per process

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 
 
 def broken_iterator() -> Iterator[Any]:

@@ -41,15 +41,15 @@ from tests.fuzz.quicker import quicker
 from torch.utils._pytree import tree_leaves
 
 import micronpu
-from micronpu import _flatbuffer
-from micronpu.errors import InternalError, MicroNpuError, WrongResultError
+from micronpu.base import flatbuffer
+from micronpu.base.errors import InternalError, MicroNpuError, WrongResultError
+from micronpu.base.quiet import quiet
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir.graph import Node
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType
 from micronpu.neutron import NeutronPartitioner
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu import prove
@@ -280,7 +280,7 @@ def _other_entry(row: Row, program: micronpu.CompiledProgram, counted: Counter[s
 
 def borders(pte: bytes) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
     """Shape and order of axes of every tensor of each call of the NPU, by `program.fbs`."""
-    (plan,) = _flatbuffer.root(memoryview(pte), b"ET12").vector(1).tables()
+    (plan,) = flatbuffer.root(memoryview(pte), b"ET12").vector(1).tables()
     tensors = [value.table(1) for value in plan.vector(2).tables()]
     return [
         [(t.vector(2).integers(), t.vector(3).integers("<B")) for t in (tensors[i] for i in arguments) if t is not None]

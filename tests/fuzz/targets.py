@@ -56,7 +56,7 @@ def golden(*kinds: str) -> list[bytes]:
 
 def _stamped(data: bytes) -> bytes:
     """With the right digest, as somebody would have it who means to do harm; as it is where there is no place."""
-    from micronpu.errors import PayloadError
+    from micronpu.base.errors import PayloadError
 
     try:
         return stamp(data)
@@ -176,7 +176,7 @@ def _run_program(known: Sequence[bytes], graph: bool = False) -> Read:
 @target("programs, as they are found", mutate_bytes, share=4)
 def _accidental() -> tuple[Sequence[bytes], Read]:
     """Damage as it happens: the digest tells, whatever else is checked."""
-    from micronpu.errors import MicroNpuError
+    from micronpu.base.errors import MicroNpuError
     from micronpu.runtime.pte import read_pte
 
     seeds = golden()
@@ -307,7 +307,7 @@ graph(%x: int8[1,5,4,4, 0.2*(q-4)], %z: int8[4, 0.1*(q+0)]) {
 def _graphs() -> tuple[Sequence[bytes], Read]:
     import micronpu.ops.elementwise
     import micronpu.ops.pooling  # noqa: F401
-    from micronpu.errors import ModelError
+    from micronpu.base.errors import ModelError
     from micronpu.ir.text import parse_graph
 
     def read(data: bytes) -> str:

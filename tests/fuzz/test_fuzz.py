@@ -9,7 +9,7 @@ from tests.fuzz.harness import Target, file_of, fuzz
 from tests.fuzz.mutate import mutate_bytes, mutate_text
 from tests.fuzz.targets import TARGETS
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 
 
 @pytest.mark.parametrize("name", TARGETS)

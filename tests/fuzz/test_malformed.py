@@ -10,7 +10,7 @@ from tests.fuzz import malformed_commands
 from tests.fuzz.malformed import Malformed, malformed
 from tests.fuzz.public_calls import CALLS, missing
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 
 ALL = tuple(malformed(CALLS))
 

@@ -18,7 +18,7 @@ from executorch.exir import to_edge
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.runtime import HostProgram
 from micronpu.targets.cortexm.interpreter import call_reference, reference_name, run_reference
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.runtime.test_host_program import conv_pte, int8
 
-from micronpu.errors import ModelError, PayloadError
+from micronpu.base.errors import ModelError, PayloadError
 from micronpu.runtime import ArrayProgram, Digest, HostProgram, RunOptions
 from micronpu.runtime.operators import describe, needs_torch
 from micronpu.runtime.plugin import load_plugin

@@ -10,9 +10,9 @@ import torch
 from tests.deploy.programs import program
 from typer.testing import CliRunner
 
+from micronpu.base.errors import OptionError, PayloadError
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import OptionError, PayloadError
 from micronpu.ops.convolution import Conv2d
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 from micronpu.runtime.check import GraphReference

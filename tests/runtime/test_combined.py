@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import micronpu
+from micronpu.base.errors import MicroNpuError
 from micronpu.chips.core import Core, find_core
-from micronpu.errors import MicroNpuError
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rewrites import REWRITES

@@ -12,10 +12,10 @@ from executorch.export import export as export_session
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import OptionError
 from micronpu.chips import Chip, shipped_chips
 from micronpu.chips.core import CORES
 from micronpu.cli.inspection import inspect_pte
-from micronpu.errors import OptionError
 from micronpu.neutron import NeutronCompileOptions
 from micronpu.recipes import CortexMRecipeType
 from micronpu.report.html import page

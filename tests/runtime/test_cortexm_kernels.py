@@ -19,7 +19,7 @@ from tests import cortexm_rows as cases
 from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
 from tests.runtime.program_writer import program_of_calls
 
-from micronpu.errors import ModelError, PayloadError
+from micronpu.base.errors import ModelError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.runtime.plugin import load_plugin
 from micronpu.targets.cortexm.interpreter import call_reference

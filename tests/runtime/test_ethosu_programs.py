@@ -17,9 +17,9 @@ from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 import micronpu
+from micronpu.base.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
 from micronpu.compiler.program import CompiledProgram
-from micronpu.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
 from micronpu.ir import interpret
 from micronpu.runtime import HostProgram, RunOptions

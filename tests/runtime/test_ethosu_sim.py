@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ethosu_stream import CONSTANTS, FAST, SCRATCH, TABLES_OF_128, Stream, copy
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.runtime.build import find_compiler, source_directory
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError, load_simulator
 from micronpu.targets.ethosu.payload import EthosUPayload

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.runtime import Digest, HostProgram
 
 FOLDER = Path(__file__).parents[1] / "golden"

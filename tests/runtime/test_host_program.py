@@ -13,8 +13,8 @@ import pytest
 import torch
 from tests.runtime import neutron_programs as programs
 
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.container.payload import TensorSlot as Slot
-from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram, RunOptions, read_pte
 from micronpu.runtime.plugin import load_plugin
 

@@ -12,9 +12,9 @@ import torch
 from tests.runtime import neutron_programs as programs
 from tests.runtime.test_host_program import add_pte, conv_pte, int8
 
+from micronpu.base.errors import ModelError, OptionError, PayloadError
 from micronpu.container import digest
 from micronpu.container.payload import TensorSlot as Slot
-from micronpu.errors import ModelError, OptionError, PayloadError
 from micronpu.runtime import Digest, HostProgram, RunOptions, stamp, state_of
 
 A, B = int8(1, 8, seed=1), int8(1, 8, seed=2)

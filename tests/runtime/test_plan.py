@@ -28,7 +28,7 @@ from tests.runtime.test_host_program import add_pte, int8
 from torch import nn
 
 import micronpu.quantize  # noqa: F401  (registers the operators of quantized programs)
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.runtime import HostProgram, read_pte
 from micronpu.runtime.plan import check_plan
 

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from micronpu.errors import RuntimeUnavailableError
+from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.runtime import build, plugin
 from micronpu.runtime.build import build_plugin, cache_directory, find_compiler, find_executorch, source_directory
 from micronpu.runtime.plugin import Plugin, load_plugin

@@ -11,8 +11,8 @@ from tests.cases import Case, case, i8, q, w8
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import PayloadError
 from micronpu.emit.tosa import TosaEmitter, TosaTensor
-from micronpu.errors import PayloadError
 from micronpu.ethosu import EthosUCompileSpec
 from micronpu.ir import interpret
 from micronpu.ops.concat import Concat

@@ -10,8 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
 
 ROOMS = (
-    ("errors",),
-    ("files", "arguments", "_flatbuffer", "_lazy", "quiet", "progress"),
+    ("base",),
     ("ir",),
     ("emit",),
     ("container",),

@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_leaves
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
-from micronpu.arguments import check_type
+from micronpu.base.arguments import check_type
+from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.files import check_name, read_file
+from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.border import Border, borders_of
 from micronpu.deploy.plan import read_plan
-from micronpu.errors import ModelError, OptionError, first_line
-from micronpu.files import check_name, read_file
 from micronpu.frontend.checks import check_listener, check_parameters
 from micronpu.quantize.calibrate import calibration_batches, one_thread
-from micronpu.quiet import quiet
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.runtime import ArrayProgram, RunOptions

@@ -21,10 +21,10 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
 from micronpu.accuracy.subject import Listener, Row, Subject
-from micronpu.arguments import check_switch
+from micronpu.base.arguments import check_switch
+from micronpu.base.errors import ConverterError, ModelError, OptionError, UnsupportedError
 from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
 from micronpu.compiler.quantized import HowToQuantize
-from micronpu.errors import ConverterError, ModelError, OptionError, UnsupportedError
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute, origin_of

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 
 Array: TypeAlias = npt.NDArray[Any]
 Function: TypeAlias = Callable[..., Any]

@@ -15,7 +15,7 @@ import torch
 from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize
 
 Measure = Literal["SNR", "MSE", "L1", "steps"]

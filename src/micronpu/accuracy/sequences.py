@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from micronpu.accuracy.metrics import Array
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.quantize.sequences import calibration_sequences
 
 Row = tuple[torch.Tensor, ...]

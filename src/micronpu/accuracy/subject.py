@@ -13,14 +13,14 @@ import torch
 from torch.fx import GraphModule
 
 from micronpu.accuracy.layers import SideBySide
+from micronpu.base.errors import ModelError, first_line
+from micronpu.base.quiet import quiet
 from micronpu.compiler.quantized import HowToQuantize, exported_module
-from micronpu.errors import ModelError, first_line
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.states import states_of
 from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
 from micronpu.quantize.converted import is_float
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quiet import quiet
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from os import PathLike
 
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_name
 from micronpu.chips.core import is_cortex_m
 from micronpu.chips.section import ChipSection
-from micronpu.errors import OptionError
-from micronpu.files import check_name
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from micronpu.arguments import check_text
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_text
+from micronpu.base.errors import OptionError
 
 
 class InstructionSet(Enum):

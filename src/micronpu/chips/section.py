@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.errors import MicroNpuError, ModelError, first_line
-from micronpu.files import read_file
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.files import read_file
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

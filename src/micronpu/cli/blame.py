@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_folder, check_writable, write_file
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
 from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
-from micronpu.errors import OptionError
-from micronpu.files import check_folder, check_writable, write_file
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.report.budgets import BudgetResult, result
 
 if TYPE_CHECKING:

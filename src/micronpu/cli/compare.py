@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from micronpu import __version__
+from micronpu.base.errors import FileError, OptionError
+from micronpu.base.files import check_folder, check_writable, write_file
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
-from micronpu.errors import FileError, OptionError
-from micronpu.files import check_folder, check_writable, write_file
 
 if TYPE_CHECKING:
     from micronpu.cli.workers import Job, Task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:

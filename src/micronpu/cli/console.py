@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from micronpu.errors import MicroNpuError, OptionError
-from micronpu.progress import STEPS
+from micronpu.base.errors import MicroNpuError, OptionError
+from micronpu.base.progress import STEPS
 
 DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""

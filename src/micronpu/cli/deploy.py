@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.files import read_file
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
-from micronpu.files import read_file
 
 if TYPE_CHECKING:
     from rich.console import Console

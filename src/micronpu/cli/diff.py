@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.files import check_writable, read_file
 from micronpu.cli import console
-from micronpu.errors import ModelError, OptionError
-from micronpu.files import check_writable, read_file
 
 if TYPE_CHECKING:
     from micronpu.report.difference import Difference

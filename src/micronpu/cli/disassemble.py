@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
+from micronpu.base.files import read_file
 from micronpu.cli import console
-from micronpu.errors import OptionError
-from micronpu.files import read_file
 
 if TYPE_CHECKING:
     from micronpu.runtime.disassembly import Disassembly

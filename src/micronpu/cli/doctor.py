@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.cli import console
-from micronpu.errors import RuntimeUnavailableError
 
 _PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")

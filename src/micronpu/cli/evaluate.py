@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.files import check_writable, write_file
 from micronpu.cli import console
-from micronpu.errors import ModelError, OptionError
-from micronpu.files import check_writable, write_file
 
 
 @console.guarded

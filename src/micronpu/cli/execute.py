@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.files import check_folder, check_writable, read_file, write_file
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
-from micronpu.errors import ModelError, OptionError
-from micronpu.files import check_folder, check_writable, read_file, write_file
 from micronpu.report.rows import plural
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
+from micronpu.base.files import read_file
 from micronpu.cli import console
-from micronpu.errors import OptionError, RuntimeUnavailableError
-from micronpu.files import read_file
 
 _EXTENSION = "micronpu.cli.explorer"
 _HOST = "localhost"

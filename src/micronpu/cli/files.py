@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
+from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
-from micronpu.errors import FileError, MicroNpuError, ModelError, first_line
-from micronpu.files import check_name
 from micronpu.report.rows import plural
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.errors import PayloadError
 from micronpu.container.payload import content_of
 from micronpu.deploy.plan import read_plan
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.states import states_of
-from micronpu.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 from micronpu.targets.registry import FAMILIES

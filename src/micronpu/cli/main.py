@@ -10,6 +10,8 @@ import typer
 from rich.text import Text
 
 from micronpu import __version__
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.blame import blame
 from micronpu.cli.compare import compare
@@ -24,8 +26,6 @@ from micronpu.cli.help import Command
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
-from micronpu.errors import OptionError
-from micronpu.files import check_writable, read_file, write_file
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport

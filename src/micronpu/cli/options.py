@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from micronpu.base.errors import InternalError, OptionError
 from micronpu.cli.help import Command
-from micronpu.errors import InternalError, OptionError
 from micronpu.report.codec import attribute_texts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from micronpu.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.report.candidates import Candidate
 
 

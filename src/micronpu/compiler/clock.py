@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from micronpu.errors import InternalError, MicroNpuError, first_line
-from micronpu.progress import notebook_listener
+from micronpu.base.errors import InternalError, MicroNpuError, first_line
+from micronpu.base.progress import notebook_listener
 
 Listener = Callable[[str, float], None]
 """Called with the name of the step under way and the part of it that is done, 0 to 1."""

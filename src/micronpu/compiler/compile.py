@@ -13,7 +13,10 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.arguments import check_switch, check_type
+from micronpu.base.arguments import check_switch, check_type
+from micronpu.base.errors import UnsupportedError
+from micronpu.base.files import check_writable
+from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
@@ -23,8 +26,6 @@ from micronpu.compiler.quantized import HowToQuantize, quantized_module
 from micronpu.compiler.verify import verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
-from micronpu.errors import UnsupportedError
-from micronpu.files import check_writable
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import ProgramView
@@ -45,7 +46,6 @@ from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
 from micronpu.quantize.training import Train
-from micronpu.quiet import quiet
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.rows import plural

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.program import origin_of, qualified_name
 from micronpu.partition.lower import missing_kernels
 

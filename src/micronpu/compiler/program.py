@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from micronpu.arguments import check_switch, check_type
-from micronpu.errors import ModelError, OptionError
-from micronpu.files import check_name, write_file
+from micronpu.base.arguments import check_switch, check_type
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.files import check_name, write_file
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import DelegationReport

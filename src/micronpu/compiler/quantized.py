@@ -11,10 +11,10 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.verify import HELD_OUT, INPUTS, Trial, float_results, rows_kept_back
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.errors import ModelError, OptionError
 from micronpu.frontend.checks import check_examples, check_parameters, check_results
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.states import State, States, integer_states, lift, states_of

@@ -17,15 +17,15 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
+from micronpu.base.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
+from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
-from micronpu.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import PREFIX, run_sequence
 from micronpu.ir.interpreter import interpret
 from micronpu.quantize.calibrate import one_thread
 from micronpu.quantize.loops import Loop
-from micronpu.quiet import quiet
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 
 Kind = Literal["silicon", "reference"]
 

@@ -18,8 +18,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from micronpu.base.errors import PayloadError
 from micronpu.container.payload import REFERENCE_MAGIC, NeutronArtifacts, kind_of
-from micronpu.errors import PayloadError
 
 CONTAINER_VERSION = 1
 RECORD_SIZE = 64

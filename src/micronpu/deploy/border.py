@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from micronpu import _flatbuffer
+from micronpu.base import flatbuffer
+from micronpu.base.errors import ModelError, PayloadError
 from micronpu.container.payload import parse
 from micronpu.deploy.plan import ELEMENT_BYTES, Plan
 from micronpu.deploy.strip import PREFIX
-from micronpu.errors import ModelError, PayloadError
 from micronpu.runtime.pte import TensorValue
 
 BORDERS_KEY = f"{PREFIX}borders"
@@ -199,8 +199,8 @@ def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[fl
         container = parse(blob)
         if container.weights[4:8] != b"TFL3":
             return {}
-        graph = _flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
-    except (PayloadError, _flatbuffer.CorruptFlatbufferError):
+        graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
+    except (PayloadError, flatbuffer.CorruptFlatbufferError):
         return {}  # a payload of another kind, or a graph in another format
     # SubGraph: tensors 0, inputs 1, outputs 2; Tensor.quantization 4; scale 2, zero_point 3.
     found = {}

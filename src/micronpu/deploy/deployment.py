@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from micronpu import __version__
-from micronpu.arguments import check_switch, check_text
+from micronpu.base.arguments import check_switch, check_text
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
+from micronpu.base.files import check_name
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.border import Border, Meaning, borders_of
@@ -27,8 +29,6 @@ from micronpu.deploy.readme import readme
 from micronpu.deploy.states import states_of
 from micronpu.deploy.strip import strip
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
-from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
-from micronpu.files import check_name
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.plan import check_plan
 

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from micronpu.errors import FileError
-from micronpu.files import check_folder
+from micronpu.base.errors import FileError
+from micronpu.base.files import check_folder
 
 
 def check_target(folder: Path, *, force: bool) -> None:

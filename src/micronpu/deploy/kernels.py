@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.deploy.plan import Plan
-from micronpu.errors import UnsupportedError
 
 _BY_RUNTIME = ("executorch_prim::",)
 _BY_RUNTIME_OPS = (

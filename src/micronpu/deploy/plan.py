@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from math import prod
 
-from micronpu import _flatbuffer
-from micronpu.errors import PayloadError
+from micronpu.base import flatbuffer
+from micronpu.base.errors import PayloadError
 from micronpu.runtime.pte import PteSummary, TensorValue, extents, read_pte
 
 _IDENTIFIER = b"ET12"
@@ -129,14 +129,14 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     summary = read_pte(data, name=name)
     method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
     try:
-        program = _flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
         plans = list(program.vector(1).tables())
         payloads = iter(summary.payloads)
         for plan in plans:
             mine = [next(payloads)[1] for _ in plan.vector(7).tables()]
             if plan.string(0) == method:
                 return _plan(plan, mine, _Variables(data, program, summary)), summary
-    except _flatbuffer.CorruptFlatbufferError as error:
+    except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
             f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
         ) from error
@@ -148,28 +148,28 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
 class _Variables:
     """The first values of tensors that live on from call to call."""
 
-    def __init__(self, data: bytes, program: _flatbuffer.Table, summary: PteSummary) -> None:
+    def __init__(self, data: bytes, program: flatbuffer.Table, summary: PteSummary) -> None:
         self._data, self._program = data, program
         self._base = extents(data, "The program")[1]
 
-    def bytes_of(self, extra: _flatbuffer.Table | None, index: int, size: int) -> bytes:
+    def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
         """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
         # Program: segments 4, mutable_data_segments 6; SubsegmentOffsets: segment_index 0, offsets 1.
         groups = self._program.vector(6)
         number = extra.integer(0, "<Q") if extra is not None else 0
         if number >= groups.length:
-            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
         group = groups.table(number)
         offsets, segments = group.vector(1).integers("<Q"), self._program.vector(4)
         if index >= len(offsets) or group.integer(0, "<I") >= segments.length:
-            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
         start = self._base + segments.table(group.integer(0, "<I")).integer(0, "<Q") + offsets[index]
         if start + size > len(self._data):
-            raise _flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
         return self._data[start : start + size]
 
 
-def _plan(plan: _flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
+def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
     # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, chains 5, operators 6, delegates 7, memory sizes 8.
     operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
     delegates = tuple(
@@ -192,15 +192,15 @@ def _plan(plan: _flatbuffer.Table, payloads: list[bytes], variables: _Variables)
     named = [*found.inputs, *found.outputs, *(i for call in found.calls for i in call.arguments)]
     named += [i for value in found.values for i in value.items if i != -1]
     if any(not 0 <= i < len(found.values) for i in named):
-        raise _flatbuffer.CorruptFlatbufferError(f"a call names a value outside of the {len(found.values)} there are")
+        raise flatbuffer.CorruptFlatbufferError(f"a call names a value outside of the {len(found.values)} there are")
     return found
 
 
-def _bytes(vector: _flatbuffer.Vector) -> bytes:
+def _bytes(vector: flatbuffer.Vector) -> bytes:
     return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
-def _call(instruction: _flatbuffer.Table, operators: list[str]) -> Call:
+def _call(instruction: flatbuffer.Table, operators: list[str]) -> Call:
     kind, body = CALLS[min(instruction.integer(0, "<B"), len(CALLS) - 1)], instruction.table(1)
     if body is None or kind not in ("KernelCall", "DelegateCall"):
         return Call(kind)
@@ -208,11 +208,11 @@ def _call(instruction: _flatbuffer.Table, operators: list[str]) -> Call:
     if kind == "DelegateCall":
         return Call(kind, delegate=number, arguments=arguments)
     if not 0 <= number < len(operators):
-        raise _flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
+        raise flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
     return Call(kind, operator=operators[number], arguments=arguments)
 
 
-def _value(value: _flatbuffer.Table, variables: _Variables) -> Value:
+def _value(value: flatbuffer.Table, variables: _Variables) -> Value:
     number = value.integer(0, "<B")
     kind, body = KINDS[number] if number < len(KINDS) else "None", value.table(1)
     if body is None:
@@ -230,12 +230,12 @@ def _value(value: _flatbuffer.Table, variables: _Variables) -> Value:
     return Value(kind, length=body.vector(0).length, items=items)
 
 
-def _tensor(body: _flatbuffer.Table, variables: _Variables) -> Value:
+def _tensor(body: flatbuffer.Table, variables: _Variables) -> Value:
     # Tensor: scalar_type 0, sizes 2, dim_order 3, data_buffer_idx 5, allocation_info 6, shape_dynamism 8,
     # extra_tensor_info 9; AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2.
     shape, dim_order = body.vector(2).integers(), body.vector(3).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
-        raise _flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+        raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
     place, extra = body.table(6), body.table(9)
     tensor = TensorValue(body.integer(0, "<b"), shape, dim_order, body.integer(8, "<b") != 0)
     index, initial = body.integer(5, "<I"), None

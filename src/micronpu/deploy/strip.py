@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from micronpu import _flatbuffer
-from micronpu.errors import PayloadError
+from micronpu.base import flatbuffer
+from micronpu.base.errors import PayloadError
 from micronpu.runtime.pte import read_pte
 
 PREFIX = "micronpu_"
@@ -32,11 +32,11 @@ def strip(data: bytes, *, name: str = "The program") -> bytes:
     """
     summary = read_pte(data, name=name)
     try:
-        program = _flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
         if not any(entry.string(0).startswith(PREFIX) for entry in program.vector(7).tables()):
             return data
         return _strip(data, summary.program_size)
-    except _flatbuffer.CorruptFlatbufferError as error:
+    except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
             f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
         ) from error
@@ -44,7 +44,7 @@ def strip(data: bytes, *, name: str = "The program") -> bytes:
 
 def _strip(data: bytes, program_size: int) -> bytes:
     image = bytearray(data[:program_size])
-    program = _flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
+    program = flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
     base = struct.unpack_from("<Q", data, 24)[0]
     segments, named = program.vector(4), program.vector(7)
     entries = list(named.tables())
@@ -72,7 +72,7 @@ def _strip(data: bytes, program_size: int) -> bytes:
     return bytes(image) + (bytes(base - program_size) + bytes(body) if body else b"")
 
 
-def _references(program: _flatbuffer.Table) -> list[tuple[int, int]]:
+def _references(program: flatbuffer.Table) -> list[tuple[int, int]]:
     """Numbers of segments that something other than named data points to, and where the number stands (0: nowhere)."""
     found = []
     # Program: constant_segment 5, mutable_data_segments 6; SubsegmentOffsets.segment_index 0.
@@ -92,10 +92,10 @@ def _write(image: bytearray, format_: str, position: int, old: int, new: int) ->
     if position:
         struct.pack_into(format_, image, position, new)
     elif old != new:
-        raise _flatbuffer.CorruptFlatbufferError("a number of a segment is missing")
+        raise flatbuffer.CorruptFlatbufferError("a number of a segment is missing")
 
 
-def _keep(image: bytearray, vector: _flatbuffer.Vector, indices: list[int]) -> None:
+def _keep(image: bytearray, vector: flatbuffer.Vector, indices: list[int]) -> None:
     """Shortens a vector of tables to some of its elements, in order."""
     if not vector.length:
         return
@@ -108,7 +108,7 @@ def _keep(image: bytearray, vector: _flatbuffer.Vector, indices: list[int]) -> N
     image[vector.start + 4 * len(targets) : end] = bytes(end - vector.start - 4 * len(targets))
 
 
-def _blank(image: bytearray, entry: _flatbuffer.Table) -> None:
+def _blank(image: bytearray, entry: flatbuffer.Table) -> None:
     """Overwrites the key of an entry that nothing points to any more."""
     key = entry.vector(0)
     image[key.start : key.start + key.length] = bytes(key.length)

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.arguments import check_text
+from micronpu.base.arguments import check_text
+from micronpu.base.errors import ModelError
 from micronpu.deploy.border import Border
-from micronpu.errors import ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]

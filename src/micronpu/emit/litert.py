@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation, Padding2d

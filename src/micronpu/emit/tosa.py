@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.tosa_file import NUMPY, TosaModel, TosaOperator, TosaTensor, Word, serialized
-from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType

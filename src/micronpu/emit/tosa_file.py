@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.types import Shape
 
 _VERSION = (1, 0, 0, False)

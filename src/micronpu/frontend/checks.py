@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 
 
 def check_listener(listener: Any) -> None:

@@ -12,9 +12,9 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.base.errors import MicroNpuError, ModelError
+from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_evaluation_mode, check_tensors
-from micronpu.quiet import quiet
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.fx import Node
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.frontend.hints import hint_for
 from micronpu.frontend.program import (
     Edge,

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.program import (
     Edge,
     ProgramView,

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, origin_of, overload_name
-from micronpu.quiet import quiet
 
 aten = torch.ops.aten
 _CONVOLUTIONS = ("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.types import TensorType
 
 if TYPE_CHECKING:

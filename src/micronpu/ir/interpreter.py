@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, ModelError
+from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir.graph import Graph, Node, Tensor
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.ir.way import WAYS
 
 CORE: dict[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import dataclass_transform
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import WAYS, Kind, Way, add_way
 

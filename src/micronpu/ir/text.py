@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import MicroNpuError, ModelError
+from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.op import OPERATORS, Op
 from micronpu.ir.types import DType, QParams, TensorType

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 
 Shape = tuple[int, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 

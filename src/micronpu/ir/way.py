@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments
 from micronpu.ir.types import DType
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import round_half_away
 from micronpu.ir.types import TensorType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.op import Op, imports, shares_qparams
 from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.concat import Concat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.op import AtenImport, weighted
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes

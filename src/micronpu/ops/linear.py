@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import round_scaled, saturate
 from micronpu.ir.op import Op, Steps, Value, from_aten, operator, weighted
 from micronpu.ir.types import DType, QParams, TensorType

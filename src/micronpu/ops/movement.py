@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
 from micronpu.ir.op import (
     AtenImport,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.op import Op, Permutation, Value, imports, operator, shares_qparams
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import Concat

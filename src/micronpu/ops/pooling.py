@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import spatial_pair
 from micronpu.ir.op import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
 from micronpu.ir.op import (
     AtenImport,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.op import Op, Steps, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import Size2d

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.activation import Clamp
 from micronpu.ops.constants import constant_like

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType

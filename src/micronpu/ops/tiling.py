@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import axis_of, pair
 from micronpu.ir.op import imports, shares_qparams
 from micronpu.ops.concat import Concat

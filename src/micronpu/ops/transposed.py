@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import spatial_pair
 from micronpu.ir.op import Op, Quantization, Value, from_aten, operator, weighted
 from micronpu.ir.types import DType, QParams, TensorType

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
-from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.way import Capabilities
 from micronpu.ops.table import LookupTable

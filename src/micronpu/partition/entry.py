@@ -18,8 +18,8 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
+from micronpu.base.errors import OptionError
 from micronpu.container import digest
-from micronpu.errors import OptionError
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
 from micronpu.partition.axes import order_inputs, order_results, out_of_order

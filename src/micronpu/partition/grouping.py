@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 
 
 def group(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[list[int]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from micronpu.errors import FileError
-from micronpu.files import write_file
+from micronpu.base.errors import FileError
+from micronpu.base.files import write_file
 
 
 class Intermediates:

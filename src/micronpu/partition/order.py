@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch.fx import Graph, Node
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.frontend.program import is_dequantize
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.fx import Node as FxNode
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import Piece, assemble, import_of
 from micronpu.frontend.program import (
     ProgramView,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
 from micronpu.frontend.importer import Piece, clamp_behind, import_piece, known_import
 from micronpu.frontend.program import ProgramView, is_compute, origin_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.window import Padding2d, litert_padding

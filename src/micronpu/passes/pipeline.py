@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from micronpu.errors import InternalError, OptionError
+from micronpu.base.errors import InternalError, OptionError
 from micronpu.ir.graph import Graph
 from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float_cast
 from micronpu.frontend.states import states_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.program import Edge, ProgramView, is_dequantize, is_quantize, value_of
 from micronpu.frontend.states import states_of
 from micronpu.ir.types import DType

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.arguments import check_switch, described
-from micronpu.errors import MicroNpuError, ModelError, OptionError, first_line
+from micronpu.base.arguments import check_switch, described
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
+from micronpu.base.quiet import quiet
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, held, integer_states, lift, rows_with_states, run_sequence, states_of
@@ -23,7 +24,6 @@ from micronpu.quantize.corrections import Corrections, correct
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.states import check_stateless
-from micronpu.quiet import quiet
 
 Progress = Callable[[int], None]
 

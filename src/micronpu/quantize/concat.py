@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS

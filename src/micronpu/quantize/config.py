@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.arguments import check_switch, check_text, check_type, described
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_switch, check_text, check_type, described
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType

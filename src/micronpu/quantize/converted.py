@@ -11,12 +11,12 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.quiet import quiet
 from micronpu.frontend.export import export
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.quantize.training import set_training
 from micronpu.quantize.transforms import add_constant
-from micronpu.quiet import quiet
 
 
 def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> GraphModule:

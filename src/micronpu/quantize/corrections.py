@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
 from micronpu.quantize.floats import FloatRun

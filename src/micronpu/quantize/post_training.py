@@ -23,7 +23,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.frontend.program import overload_name, qualified_name
 from micronpu.quantize.observers import (
     LeastErrorObserver,

@@ -17,7 +17,8 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
@@ -32,7 +33,6 @@ from micronpu.quantize.pt2e import (
     prepare_qat_pt2e,
 )
 from micronpu.quantize.training import Train, is_dropout, set_training
-from micronpu.quiet import quiet
 
 
 class WideningObserver(MovingAverageMinMaxObserver):

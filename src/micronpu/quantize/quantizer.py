@@ -11,8 +11,8 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from typing_extensions import Self
 
-from micronpu.arguments import check_type
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_type
+from micronpu.base.errors import OptionError
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.quantize.calibrate import calibration_batches
 
 Row = tuple[torch.Tensor, ...]

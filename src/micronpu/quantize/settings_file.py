@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
-from micronpu.errors import OptionError, first_line
-from micronpu.files import read_file
+from micronpu.base.errors import OptionError, first_line
+from micronpu.base.files import read_file
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer

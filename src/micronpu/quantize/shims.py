@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.quiet import quiet
 from micronpu.frontend.program import overload_name
 from micronpu.quantize.training import set_training
-from micronpu.quiet import quiet
 
 Function: TypeAlias = Callable[..., Any]
 

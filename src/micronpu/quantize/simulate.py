@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import State, States, is_write, states_of
 from micronpu.quantize.config import QuantizationConfig

@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, TypeVar
 
-from micronpu.arguments import strings
-from micronpu.errors import OptionError
+from micronpu.base.arguments import strings
+from micronpu.base.errors import OptionError
 from micronpu.ir.way import compositions
 
 _MODULES = ("transforms", "compose", "concat")

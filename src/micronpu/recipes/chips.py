@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from executorch.export import ExportRecipe
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
 from micronpu.targets.registry import FAMILIES, find_target, options_for

@@ -9,10 +9,10 @@ from typing import Any
 
 from executorch.export import ExportRecipe
 
-from micronpu.arguments import check_type, items
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_type, items
+from micronpu.base.errors import OptionError
+from micronpu.base.quiet import quiet
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quiet import quiet
 from micronpu.recipes.lowering import OutliningPartitioner, core_of
 
 

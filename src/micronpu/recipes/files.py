@@ -12,9 +12,9 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import ExportRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
-from micronpu.arguments import check_type
-from micronpu.errors import OptionError
-from micronpu.files import check_folder, write_file
+from micronpu.base.arguments import check_type
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_folder, write_file
 from micronpu.recipes.lowering import OutliningPartitioner
 
 REPORT = "report"

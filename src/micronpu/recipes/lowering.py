@@ -18,6 +18,7 @@ from executorch.export import LoweringRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
 from micronpu.compiler.compile import host_part
 from micronpu.frontend.export import check_static
@@ -26,7 +27,6 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
 from micronpu.quantize.borders import IntegerBorders, integer_borders
 from micronpu.quantize.calibrate import graph_module
-from micronpu.quiet import quiet
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions

@@ -13,13 +13,13 @@ from typing import Any
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
-from micronpu.arguments import check_switch
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_switch
+from micronpu.base.errors import OptionError
+from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
 from micronpu.quantize.config import Activations, check_activations
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quiet import quiet
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
     OutliningPartitioner,

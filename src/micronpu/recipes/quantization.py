@@ -10,7 +10,7 @@ import torch
 from executorch.export import QuantizationRecipe
 from torch.fx import GraphModule, Node
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.program import arguments, overload_name, static_shape
 from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
 from micronpu.quantize.compose import fold_batch_norms

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.codec import encode
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from micronpu.errors import BudgetError, OptionError
+from micronpu.base.errors import BudgetError, OptionError
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport

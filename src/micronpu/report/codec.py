@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 
 KEY, FLAT = "json key", "json flat"
 """Keys of the metadata of fields, see `named` and `flat`."""

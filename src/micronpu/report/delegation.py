@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from micronpu.arguments import check_text, check_type
-from micronpu.errors import FileError
-from micronpu.files import read_file
+from micronpu.base.arguments import check_text, check_type
+from micronpu.base.errors import FileError
+from micronpu.base.files import read_file
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.accuracy import ProgramAccuracy

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.report.verdict import Verdict

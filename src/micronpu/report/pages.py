@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from micronpu.files import write_file
+from micronpu.base.files import write_file
 from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
 from micronpu.report.rows import NOTHING, file_name

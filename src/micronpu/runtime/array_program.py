@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
 from micronpu.runtime.operators import needs_torch
 from micronpu.runtime.plan import check_plan

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from micronpu.errors import RuntimeUnavailableError
+from micronpu.base.errors import RuntimeUnavailableError
 
 SUPPORTED_EXECUTORCH = "1.5"
 """Major and minor version whose C++ interface the sources are written for; the library's soname does not tell."""

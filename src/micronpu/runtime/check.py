@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.errors import OptionError, PayloadError
+from micronpu.base.errors import OptionError, PayloadError
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.runtime.ethosu_sim import Operation

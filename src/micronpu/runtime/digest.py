@@ -14,10 +14,10 @@ import hashlib
 import hmac
 from enum import Enum
 
-from micronpu._flatbuffer import CorruptFlatbufferError, root
-from micronpu.arguments import check_bytes, check_text
+from micronpu.base.arguments import check_bytes, check_text
+from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, root
 from micronpu.container.digest import EMPTY, KEY, MAGIC, SIZE
-from micronpu.errors import PayloadError
 from micronpu.runtime.pte import IDENTIFIER, extents
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.runtime.ethosu_sim import Bytes, EthosUSimulator, Operation
 from micronpu.runtime.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.runtime.proof import random_integers

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import MicroNpuError, ModelError, RuntimeUnavailableError
+from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
 from micronpu.runtime.build import build_ethosu_simulator
 from micronpu.runtime.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import micronpu.errors
-from micronpu.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+import micronpu.base.errors
+from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.runtime.pte import ELEMENT_TYPES
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class IsolatedProgram:
                 raise
         if (kind := answer.get("error")) is None:
             return answer, data
-        made = getattr(micronpu.errors, str(kind), None)
+        made = getattr(micronpu.base.errors, str(kind), None)
         known = isinstance(made, type) and issubclass(made, MicroNpuError)
         raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
 

@@ -10,7 +10,7 @@ import resource
 import socket
 from typing import Any
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.runtime.isolated import pack_all, receive, send, unpack_all
 from micronpu.runtime.program import HostProgram, RunOptions
 

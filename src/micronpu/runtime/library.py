@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from micronpu.errors import RuntimeUnavailableError
+from micronpu.base.errors import RuntimeUnavailableError
 
 Functions = TypeVar("Functions")
 

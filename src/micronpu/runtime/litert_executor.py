@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from micronpu.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.runtime.pte import ELEMENT_TYPES
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"

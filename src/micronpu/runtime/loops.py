@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from micronpu._flatbuffer import Table
+from micronpu.base.flatbuffer import Table
 
 _KERNEL, _MOVE, _JUMP = 1, 3, 4  # in the union InstructionArguments
 _SIZE, _ADD, _EQUAL, _SUBTRACT = (

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.runtime.loops import Loop, loops_of
 from micronpu.runtime.operators import VIEW, Kind, Signature, signature_of
 from micronpu.runtime.pte import ELEMENT_TYPES, IDENTIFIER, extents

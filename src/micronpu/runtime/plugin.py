@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from micronpu.arguments import check_switch
-from micronpu.errors import MicroNpuError, RuntimeUnavailableError
-from micronpu.quiet import quiet
+from micronpu.base.arguments import check_switch
+from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.base.quiet import quiet
 from micronpu.runtime import litert_executor, stream_executor, tosa_executor
 from micronpu.runtime.build import build_plugin, find_executorch
 from micronpu.runtime.check import CarriedReference, StreamCheck

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.arguments import check_text, check_type, described
-from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.files import check_name, check_writable, write_file
+from micronpu.base.arguments import check_text, check_type, described
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.base.files import check_name, check_writable, write_file
 from micronpu.runtime.check import Reference, checks_of
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.runtime import tosa_executor
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of

@@ -14,10 +14,10 @@ import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from micronpu import _flatbuffer
-from micronpu.arguments import check_bytes, check_text
+from micronpu.base import flatbuffer
+from micronpu.base.arguments import check_bytes, check_text
+from micronpu.base.errors import PayloadError
 from micronpu.container.digest import KEY
-from micronpu.errors import PayloadError
 from micronpu.runtime.loops import loops_of
 from micronpu.targets.ethosu.payload import FIRST, parse
 from micronpu.targets.ethosu.stream import results_of
@@ -146,9 +146,9 @@ def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
         )
     program_size, base, segment_size = extents(data, name)
     try:
-        program = _flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
+        program = flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
         return _summary(data, program, program_size, base, segment_size, name)
-    except _flatbuffer.CorruptFlatbufferError as error:
+    except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
 
 
@@ -178,7 +178,7 @@ def extents(data: bytes, name: str) -> tuple[int, int, int]:
 
 
 def _summary(
-    data: bytes, program: _flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
+    data: bytes, program: flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
 ) -> PteSummary:
     # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4, named_data 7.
     inline = program.vector(3)
@@ -196,7 +196,7 @@ def _summary(
 
     def segment(index: int) -> bytes:
         if index >= len(segments):
-            raise _flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
+            raise flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
         start = base + segments[index][0]
         return data[start : start + segments[index][1]]
 
@@ -238,14 +238,14 @@ def _summary(
     return PteSummary(methods, tuple(payloads), named_data, program_size, segment_size)
 
 
-def _tensor(value: _flatbuffer.Table) -> TensorValue | None:
+def _tensor(value: flatbuffer.Table) -> TensorValue | None:
     # EValue: val 0 (type) and 1 (table). Tensor: scalar_type 0, sizes 2, dim_order 3, shape_dynamism 8.
     tensor = value.table(1)
     if value.integer(0, "<B") != _TENSOR or tensor is None:
         return None
     shape, dim_order = tensor.vector(2).integers(), tensor.vector(3).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
-        raise _flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+        raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
     return TensorValue(
         scalar_type=tensor.integer(0, "<b"),
         shape=shape,
@@ -254,7 +254,7 @@ def _tensor(value: _flatbuffer.Table) -> TensorValue | None:
     )
 
 
-def _states(values: _flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
+def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     """The states by memory and offset."""
     # Tensor: data_buffer_idx 5, allocation_info 6. Either says where a tensor is; both are a variable's first value.
     # AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2; a view has those of its base.
@@ -269,7 +269,7 @@ def _states(values: _flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     return found
 
 
-def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
+def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
     """Bytes that the runtime itself records of one run: the arguments of all calls, and the method's outputs."""
     sizes: dict[int, int] = {}
 
@@ -279,7 +279,7 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
             kind, body = value.integer(0, "<B"), value.table(1)
             if kind in _TENSOR_LISTS and body is not None:
                 if in_list:
-                    raise _flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
+                    raise flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
                 sizes[index] = sum(size_of(i, True) for i in body.vector(0).integers() if i >= 0)
             else:
                 tensor = _tensor(value)
@@ -298,7 +298,7 @@ def _recorded_bytes(plan: _flatbuffer.Table, values: _flatbuffer.Vector) -> int:
     return total
 
 
-def _rounds(plan: _flatbuffer.Table, values: _flatbuffer.Vector, instructions: list[_flatbuffer.Table]) -> list[int]:
+def _rounds(plan: flatbuffer.Table, values: flatbuffer.Vector, instructions: list[flatbuffer.Table]) -> list[int]:
     """How often each instruction of a chain is executed."""
     operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
 
@@ -337,10 +337,10 @@ def tosa_output_bytes(blob: bytes) -> int:
         return 0
     try:
         # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: tensors 2, outputs 4; TosaTensor: name 0, shape 1.
-        block = _flatbuffer.root(memoryview(blob)[start - 4 :], _TOSA).vector(1).table(0).vector(1).table(0)
+        block = flatbuffer.root(memoryview(blob)[start - 4 :], _TOSA).vector(1).table(0).vector(1).table(0)
         shapes = {tensor.string(0): tensor.vector(1).integers() for tensor in block.vector(2).tables()}
         return sum(_recorded(math.prod(shapes.get(name, ()))) for name in block.vector(4).strings())
-    except _flatbuffer.CorruptFlatbufferError:
+    except flatbuffer.CorruptFlatbufferError:
         return 0
 
 
@@ -351,7 +351,7 @@ def litert_output_bytes(blob: bytes) -> int:
         return 0
     try:
         total = 0
-        for graph in _flatbuffer.root(memoryview(blob)[start - 4 :], _LITERT).vector(2).tables():
+        for graph in flatbuffer.root(memoryview(blob)[start - 4 :], _LITERT).vector(2).tables():
             # SubGraph: tensors 0, operators 3; Operator.outputs 2; Tensor.shape 0.
             tensors = graph.vector(0)
             for operator in graph.vector(3).tables():
@@ -359,7 +359,7 @@ def litert_output_bytes(blob: bytes) -> int:
                     if index >= 0:
                         total += _recorded(math.prod(tensors.table(index).vector(0).integers()))
         return total
-    except _flatbuffer.CorruptFlatbufferError:
+    except flatbuffer.CorruptFlatbufferError:
         return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.runtime.check import StreamCheck
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError, Watcher
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.errors import PayloadError, RuntimeUnavailableError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.emit.tosa_file import INSTALL
-from micronpu.errors import PayloadError, RuntimeUnavailableError
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
 
 IDENTIFIER = b"TOSA"

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quiet import quiet
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
 from micronpu.sparsity.network import Moments, Row, batches, stateless

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.sparsity.network import Row, floats, joined, takes_any_batch
 
 _TEMPERATURE = 2.0

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError, first_line
+from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.states import lift, rows_with_states, states_of
@@ -23,7 +24,6 @@ from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.converted import EXPORTED, export_for_training, finished, is_float
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.sequences import calibration_sequences
-from micronpu.quiet import quiet
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
 from micronpu.sparsity.judge import Score

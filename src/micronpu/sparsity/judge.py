@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError, first_line
+from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.sparsity.distill import is_scores, relative_error
 from micronpu.sparsity.network import Row, batches, results
 

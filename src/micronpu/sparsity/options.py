@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 
 PATTERNS = ("2:4",)
 

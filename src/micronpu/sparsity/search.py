@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quiet import quiet
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
-from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.cortexm.family import CortexM
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.family import Family, Target

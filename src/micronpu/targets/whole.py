@@ -17,8 +17,8 @@ from ai_edge_litert import schema_py_generated as schema
 from torch.fx import GraphModule, Node
 
 from micronpu import __version__
+from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.emit.litert import to_litert
-from micronpu.errors import OptionError, UnsupportedError
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import lift

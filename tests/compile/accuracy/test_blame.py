@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import micronpu
 from micronpu.accuracy.subject import Subject
+from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError
 from micronpu.neutron import NeutronQuantizer
 
 TARGET = "imxrt700-neutron"

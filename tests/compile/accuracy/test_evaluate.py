@@ -11,8 +11,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError
 
 
 class Net(nn.Module):

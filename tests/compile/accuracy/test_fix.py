@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import micronpu
 from micronpu.accuracy.fix import _merged
+from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError
 from micronpu.quantize.settings_file import read_quantization, to_toml
 from micronpu.report.fixes import Gain
 

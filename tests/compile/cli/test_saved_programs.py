@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from micronpu.base.errors import FileError, ModelError
 from micronpu.cli.files import load_model
-from micronpu.errors import FileError, ModelError
 
 RECORDS = "a/"
 

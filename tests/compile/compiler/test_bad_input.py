@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import micronpu
-from micronpu.errors import FileError, ModelError, OptionError, PayloadError
+from micronpu.base.errors import FileError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronCompileOptions
 

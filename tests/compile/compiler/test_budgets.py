@@ -14,8 +14,8 @@ from tests.compile.small import batches, linear
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import BudgetError, OptionError
 from micronpu.cli.main import app
-from micronpu.errors import BudgetError, OptionError
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import micronpu
-from micronpu.errors import MicroNpuError, ModelError, OptionError, UnsupportedError
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, UnsupportedError
 
 X = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 IDS = torch.zeros(1, 3, dtype=torch.int64)

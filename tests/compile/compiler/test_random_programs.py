@@ -16,13 +16,13 @@ from tests.compile.hash_seed import digests_of_another_process
 from tests.compile.random_networks import RandomNetwork
 
 import micronpu
+from micronpu.base.quiet import quiet
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import Graph, interpret
 from micronpu.ops.linear import FullyConnected
 from micronpu.quantize.config import Activations
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.options import Options

@@ -19,7 +19,7 @@ from torchao.quantization.pt2e import FixedQParamsObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 import micronpu
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.states import State, held, hold, lift, states_of
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import (

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import OptionError, WrongResultError
 from micronpu.compiler import verify
 from micronpu.compiler.shaken import TRIES, shaken
-from micronpu.errors import OptionError, WrongResultError
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes

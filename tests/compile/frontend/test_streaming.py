@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import micronpu
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 
 
 class Causal(nn.Module):

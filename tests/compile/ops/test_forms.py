@@ -15,12 +15,12 @@ from tests.compile.ops.test_operators import as_tuple, function, inputs_for, out
 from torch import nn
 
 import micronpu
+from micronpu.base.quiet import quiet
 from micronpu.compiler.compile import check_model
 from micronpu.frontend.functional import functional
 from micronpu.ir import interpret
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.transforms import prepare_for_annotation
-from micronpu.quiet import quiet
 from micronpu.targets.cortexm.rules import CAPABILITIES
 
 aten = torch.ops.aten

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import micronpu
 import micronpu.ops.recurrent as recurrent
-from micronpu._flatbuffer import root
+from micronpu.base.errors import PayloadError, UnsupportedError
+from micronpu.base.flatbuffer import root
 from micronpu.deploy.plan import read_plan
-from micronpu.errors import PayloadError, UnsupportedError
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.states import states_of
 from micronpu.ir.way import Capabilities

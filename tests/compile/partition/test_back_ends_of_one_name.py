@@ -12,7 +12,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from torch import nn
 
 import micronpu
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.neutron import NeutronCompileOptions, NeutronPartitioner
 from micronpu.partition.backends import ByCompileSpec, be_found

@@ -10,13 +10,13 @@ from executorch.exir.schema import DelegateCall
 from torch import Tensor, nn
 
 import micronpu
+from micronpu.base.errors import ModelError
+from micronpu.base.quiet import quiet
 from micronpu.container.payload import TensorSlot, parse
-from micronpu.errors import ModelError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
 from micronpu.partition import axes, entry
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.trace import graph_key

@@ -9,9 +9,9 @@ import torch
 from tests.compile.random_networks import RandomNetwork
 from torch import nn
 
+from micronpu.base.errors import MicroNpuError
 from micronpu.compiler.compile import _finish, _lowered, host_part
 from micronpu.compiler.quantized import quantized_module
-from micronpu.errors import MicroNpuError
 from micronpu.partition.direct import program_of
 from micronpu.partition.lower import lower
 from micronpu.targets.registry import device_for

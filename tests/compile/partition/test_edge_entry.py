@@ -18,6 +18,7 @@ from torch import nn
 from torch.fx.passes.infra.pass_base import PassResult
 
 import micronpu
+from micronpu.base.quiet import quiet
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.frontend.program import is_dequantize
 from micronpu.neutron import (
@@ -26,7 +27,6 @@ from micronpu.neutron import (
     NeutronTargetSpec,
     generate_neutron_compile_spec,
 )
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.targets.ethosu import compile, plans
 

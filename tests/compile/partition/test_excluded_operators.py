@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 import micronpu
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.neutron import (
     NeutronPartitioner,
     NeutronQuantizer,

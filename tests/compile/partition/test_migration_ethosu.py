@@ -13,7 +13,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec
 
 import micronpu
-from micronpu.errors import MicroNpuError, OptionError, PayloadError
+from micronpu.base.errors import MicroNpuError, OptionError, PayloadError
+from micronpu.base.quiet import quiet
 from micronpu.ethosu import (
     ArmPassPipelineConfig,
     EthosUCompileSpec,
@@ -28,7 +29,6 @@ from micronpu.ethosu import (
     get_symmetric_quantization_config,
 )
 from micronpu.frontend.program import is_quantize
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.targets.ethosu.payload import Block, _pack_block, blocks, parse
 

@@ -9,7 +9,8 @@ from torch import nn
 from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported_model_to_train
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
-from micronpu.errors import MicroNpuError, OptionError
+from micronpu.base.errors import MicroNpuError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.neutron import (
     NeutronCompileOptions,
     NeutronCompileSpecBuilder,
@@ -22,7 +23,6 @@ from micronpu.neutron import (
     core_aten_ops_exception_list,
     generate_neutron_compile_spec,
 )
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 
 X = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)

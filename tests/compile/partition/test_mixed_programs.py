@@ -23,7 +23,7 @@ from torch.fx import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
 import micronpu
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret

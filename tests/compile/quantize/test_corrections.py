@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize.calibrate import calibrated, converted, graph_module, quantize

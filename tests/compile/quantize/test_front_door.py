@@ -10,8 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 

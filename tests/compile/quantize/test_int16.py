@@ -14,7 +14,7 @@ from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
 import micronpu
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize

@@ -11,7 +11,7 @@ import torch
 from tests.compile.random_networks import RandomNetwork
 from torch import nn
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.export import export
 from micronpu.frontend.program import origin_of
 from micronpu.quantize import post_training

@@ -23,7 +23,7 @@ from torchao.quantization.pt2e import (
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
 import micronpu
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.program import is_dequantize_channel, overload_name
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig

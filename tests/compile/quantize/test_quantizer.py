@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.program import (
     is_compute,
     is_dequantize,

@@ -9,7 +9,7 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
 import micronpu
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import (
     is_compute,
     is_dequantize,

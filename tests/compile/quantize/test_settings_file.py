@@ -10,8 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.errors import MicroNpuError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.frontend.program import is_quantize
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig

@@ -12,7 +12,7 @@ from torchao.quantization.pt2e import qat_utils
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize import shims

@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 import micronpu
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import WAYS, Composition
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize

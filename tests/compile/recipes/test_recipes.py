@@ -17,7 +17,7 @@ from torch import nn
 
 import micronpu
 from micronpu import recipes
-from micronpu.errors import FileError, MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.neutron import NeutronCompileOptions, calibrate_and_quantize
 from micronpu.quantize.calibrate import graph_module

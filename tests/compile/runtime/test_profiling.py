@@ -19,10 +19,10 @@ from tests.compile.small import Small, batches, conv, image, linear, quantized
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import FileError, ModelError, OptionError
+from micronpu.base.quiet import quiet
 from micronpu.cli.main import app
-from micronpu.errors import FileError, ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer
-from micronpu.quiet import quiet
 from micronpu.runtime import HostProgram
 from micronpu.runtime.program import VALUES
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS

@@ -13,11 +13,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.errors import OptionError, PayloadError
 from micronpu.chips import NPU_FIELDS, Chip
 from micronpu.chips.core import Core
 from micronpu.cli import inspection
 from micronpu.cli.main import app
-from micronpu.errors import OptionError, PayloadError
 from micronpu.recipes.providers import provider_of
 from micronpu.report.inspection import Delegate
 from micronpu.targets.catalogue import catalogue

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.cli.doctor import examine
-from micronpu.errors import RuntimeUnavailableError
 from micronpu.ethosu import EthosUCompileSpec
 from micronpu.runtime import ArrayProgram
 from micronpu.runtime.litert_executor import Mode

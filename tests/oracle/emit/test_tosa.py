@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.cases import Array, Case, all_cases, case, i8
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean

@@ -12,7 +12,7 @@ import pytest
 from tests.cases import Array, Case, all_cases
 from tests.ethosu_differences import DIFFERENCES, known
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.ir import interpret
 from micronpu.runtime.ethosu_sim import EthosUSimulator, SimulationError
 from micronpu.runtime.litert_executor import Mode

@@ -10,7 +10,7 @@ import pytest
 
 from micronpu.accuracy.metrics import METRICS, auc, f1, metric_of
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
-from micronpu.errors import MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 
 RANDOM = np.random.default_rng(0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.chip_files import SMALL_NEUTRON
 
+from micronpu.base.errors import OptionError
 from micronpu.chips import load_chip, shipped_chips
-from micronpu.errors import OptionError
 from micronpu.targets.neutron.target_spec import FLAVORS, LATEST, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import all_targets, find_target
 

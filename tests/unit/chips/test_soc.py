@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.chips import load_chip, shipped_chips
 from micronpu.chips.chip import ACTIVATIONS, WEIGHTS, Chips, Memory, parse_chip
-from micronpu.errors import OptionError, RuntimeUnavailableError
 from micronpu.targets.ethosu.accelerators import clock_hz, default_ini
 from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for

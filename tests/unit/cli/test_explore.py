@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from micronpu.base.errors import FileError
 from micronpu.cli import explore
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph, program_graphs, report_graph
 from micronpu.cli.explorer.node_data import node_data, read_blame
 from micronpu.cli.main import app
-from micronpu.errors import FileError
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.verdict import Reason, Verdict

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.container.payload import SILICON_MAGIC, NeutronArtifacts, PayloadLayout, TensorSlot, align, pack, parse
 from micronpu.container.reference import RECORD_SIZE, read_container
-from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.registry import FAMILIES
 

@@ -11,8 +11,8 @@ from tosa.DType import DType as TosaDType
 from tosa.Op import Op as TosaOp
 from tosa.TosaGraph import TosaGraph
 
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.tosa import TosaEmitter
-from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.activation import Clamp, Relu, Sigmoid

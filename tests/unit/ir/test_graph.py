@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.cases import i8, q, w8
 
-from micronpu.errors import InternalError, ModelError
+from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir import DType, Graph, GraphBuilder, Node, Origin, QParams, Tensor, TensorType, interpret
 from micronpu.ops.activation import Relu, Sigmoid
 from micronpu.ops.concat import Concat

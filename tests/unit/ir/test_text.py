@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.cases import Case, all_cases, i8, q
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.ir import Graph, GraphBuilder, Origin, Tensor, interpret
 from micronpu.ir.text import constants_of, parse_graph, print_graph
 from micronpu.ops.activation import Relu

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir import DType, QParams, TensorType
 
 

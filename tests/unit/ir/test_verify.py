@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.cases import i8, q, w8
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, verify
 from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Relu, Sigmoid

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import micronpu.ops
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.ir.types import DType
 from micronpu.ir.way import WAYS, Capabilities, Composition, Kind, add_way, composes, compositions
 from micronpu.ops import ATEN_IMPORTS, comparisons, functions

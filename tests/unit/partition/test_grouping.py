@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from micronpu.errors import InternalError
+from micronpu.base.errors import InternalError
 from micronpu.partition.grouping import group
 
 Dag = tuple[list[list[int]], list[bool]]

@@ -7,8 +7,8 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, random_inputs
 
+from micronpu.base.errors import InternalError
 from micronpu.emit.litert import to_litert
-from micronpu.errors import InternalError
 from micronpu.ir import Graph, Stage, Tensor, interpret, verify
 from micronpu.ir.window import Padding2d
 from micronpu.passes import run_passes

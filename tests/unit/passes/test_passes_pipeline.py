@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.passes.pass_graphs import FIRST, LAST, Net, assert_same, count, drawn, picture, q
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 from micronpu.ir import Graph, Tensor, verify
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.passes import LITERT_PASSES, Pass, run_passes

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from micronpu.base.errors import ModelError
 from micronpu.cli.main import app
-from micronpu.errors import ModelError
 from micronpu.ir.graph import Origin
 from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation

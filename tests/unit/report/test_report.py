@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from micronpu.errors import FileError
-from micronpu.files import write_file
+from micronpu.base.errors import FileError
+from micronpu.base.files import write_file
 from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.activation import Relu
@@ -342,7 +342,7 @@ def test_notebook_gets_the_page_in_a_frame():
 
 def test_reports_need_no_torch():
     code = (
-        "import sys; import micronpu.report.html, micronpu.report.terminal, micronpu.files;"
+        "import sys; import micronpu.report.html, micronpu.report.terminal, micronpu.base.files;"
         "print([m for m in ('torch', 'executorch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)

@@ -11,7 +11,7 @@ import pytest
 from tests.report_schema import PLACE, report_schema, schema_of
 from tests.unit.report.test_report import compiled, report
 
-from micronpu.errors import FileError
+from micronpu.base.errors import FileError
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.codec import DecodeError, decode, encode

@@ -12,7 +12,7 @@ from tests.compile.targets.neutron.test_neutron_rewrites import ROWS as NEUTRON_
 from tests.unit.targets.ethosu.test_ethosu_offers import CASES as OFFERS
 from tests.unit.targets.ethosu.test_ethosu_offers import convolution
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir import DType, Graph, Stage, interpret, verify
 from micronpu.ir.graph import Node
 from micronpu.ir.window import Padding2d

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from micronpu._flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.container.payload import Payload, parse
 from micronpu.container.reference import read_container
-from micronpu.errors import PayloadError
 from micronpu.targets.neutron.litert_view import element_name, read_model
 
 Source = tuple[str, int]

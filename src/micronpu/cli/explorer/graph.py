@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from micronpu.base.errors import PayloadError
 from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, text_of
 from micronpu.container.payload import parse
 from micronpu.deploy.plan import Call, Plan, Value, read_plan
-from micronpu.errors import PayloadError
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Verdict
 from micronpu.runtime.pte import read_pte

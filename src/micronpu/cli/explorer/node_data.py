@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any
 
+from micronpu.base.errors import FileError
+from micronpu.base.files import read_file
 from micronpu.cli.explorer.delegates import GraphNode
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph
-from micronpu.errors import FileError
-from micronpu.files import read_file
 from micronpu.report.blame import FORMAT as BLAME
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.targets.ethosu.trace import StreamTrace, traced

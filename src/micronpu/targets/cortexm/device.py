@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
-from micronpu.errors import InternalError
 from micronpu.ir.graph import Graph
 from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 
+from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, InstructionSet
-from micronpu.errors import InternalError
 from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.targets.cortexm.reference import REFERENCES
 
 NAMESPACE = "cortex_m"

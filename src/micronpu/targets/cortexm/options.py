@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from micronpu.arguments import strings
+from micronpu.base.arguments import strings
 from micronpu.chips.core import find_core
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm.rewrites import REWRITES

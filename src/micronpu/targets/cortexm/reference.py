@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.ir.arithmetic import (
     doubling_high_multiply,
     exp_on_negative_values,

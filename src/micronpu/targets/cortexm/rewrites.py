@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.types import QParams

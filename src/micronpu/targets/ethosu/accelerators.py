@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import resources, util
 from pathlib import Path
 
-from micronpu.arguments import check_text
-from micronpu.errors import OptionError, RuntimeUnavailableError
+from micronpu.base.arguments import check_text
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,8 +11,8 @@ from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from torch._ops import OpOverload
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from micronpu.arguments import described, items
-from micronpu.errors import OptionError
+from micronpu.base.arguments import described, items
+from micronpu.base.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess
 from micronpu.targets.ethosu.device import EthosUDevice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import quantize_multiplier, short_multiplier
 from micronpu.ir.op import operator
 from micronpu.ops.matmul import BatchMatmul

@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
-from micronpu.errors import UnsupportedError
 from micronpu.ir.graph import Graph
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaModel
 from micronpu.emit.tosa_file import INSTALL, can_be_written
-from micronpu.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
 

@@ -7,9 +7,9 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import ClassVar
 
-from micronpu.arguments import check_switch, check_text, described, strings
-from micronpu.errors import FileError, OptionError
-from micronpu.files import check_intermediates, check_name
+from micronpu.base.arguments import check_switch, check_text, described, strings
+from micronpu.base.errors import FileError, OptionError
+from micronpu.base.files import check_intermediates, check_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.ethosu.accelerators import (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.border import Border
 
 if TYPE_CHECKING:

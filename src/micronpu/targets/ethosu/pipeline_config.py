@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 
 
 class SoftmaxDecompositionConfig(Enum):

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.litert import to_litert
-from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.verify import Stage, verify

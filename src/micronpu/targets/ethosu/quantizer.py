@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from micronpu.arguments import check_switch
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_switch
+from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.options import EthosUCompileSpec

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.tosa_file import can_be_written
-from micronpu.errors import InternalError, UnsupportedError
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities

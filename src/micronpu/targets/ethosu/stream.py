@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators
 
 STREAM_IDENTIFIERS = 1 << 20

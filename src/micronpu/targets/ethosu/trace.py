@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 
 KEY = "micronpu_trace_"
 _VERSION = 1

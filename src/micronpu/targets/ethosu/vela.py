@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.options import EthosUCompileSpec

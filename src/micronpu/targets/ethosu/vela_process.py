@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from micronpu.errors import RuntimeUnavailableError
+from micronpu.base.errors import RuntimeUnavailableError
 
 _START_SECONDS = 120.0
 

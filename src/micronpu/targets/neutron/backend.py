@@ -12,8 +12,8 @@ from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.pass_manager import ExportedProgramPassManager
 from torch.fx import Node
 
-from micronpu.arguments import check_type, described, items
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_type, described, items
+from micronpu.base.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
 from micronpu.targets.neutron.device import NeutronDevice

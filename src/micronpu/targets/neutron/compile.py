@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from micronpu.base.errors import ConverterError, NothingLeftError
 from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSlot, pack
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.errors import ConverterError, NothingLeftError
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.partition.device import CompiledPartition, RefusedError, finished

@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from micronpu import _flatbuffer
+from micronpu.base import flatbuffer
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.container.payload import NeutronArtifacts
 from micronpu.container.reference import reference_artifacts
-from micronpu.errors import ModelError, OptionError
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds; the longest conversion that has been reported in public took 154."""
@@ -114,7 +114,7 @@ def _counts(model: bytes) -> tuple[int, int, int]:
     """Numbers of inputs, outputs and operators of a LiteRT model's only subgraph."""
     # Field numbers of tflite schema v3: Model.subgraphs 2; SubGraph.inputs 1, outputs 2, operators 3.
     try:
-        subgraphs = _flatbuffer.root(model, b"TFL3").vector(2)
+        subgraphs = flatbuffer.root(model, b"TFL3").vector(2)
         if subgraphs.length != 1:
             raise ModelError(
                 f"The LiteRT model of a Neutron partition has {subgraphs.length} subgraphs, but it must have one.",
@@ -122,7 +122,7 @@ def _counts(model: bytes) -> tuple[int, int, int]:
             )
         graph = subgraphs.table(0)
         inputs, outputs, operators = (graph.vector(number).length for number in (1, 2, 3))
-    except _flatbuffer.CorruptFlatbufferError as error:
+    except flatbuffer.CorruptFlatbufferError as error:
         raise ModelError(
             f"The reference converter was given bytes that are not a LiteRT model: {error}.",
             hint="pass the contents of a .tflite file",

@@ -11,7 +11,7 @@ from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutp
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
-from micronpu.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize
 
 core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from micronpu.base.errors import PayloadError
 from micronpu.container.payload import SILICON_MAGIC, align, parse
-from micronpu.errors import PayloadError
 from micronpu.targets.firmware import Firmware
 
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from micronpu._flatbuffer import CorruptFlatbufferError
-from micronpu.arguments import items
-from micronpu.errors import ConverterError, FileError, ModelError, OptionError
-from micronpu.files import check_name, write_file
+from micronpu.base.arguments import items
+from micronpu.base.errors import ConverterError, FileError, ModelError, OptionError
+from micronpu.base.files import check_name, write_file
+from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.targets.neutron.litert_view import read_model
 
 MARK = "micronpu kernel selection, format 1"

@@ -9,8 +9,8 @@ import functools
 import struct
 from dataclasses import dataclass
 
-from micronpu import _flatbuffer
-from micronpu._flatbuffer import CorruptFlatbufferError, Table
+from micronpu.base import flatbuffer
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 
 _CUSTOM = 32
 UINT8 = 3
@@ -58,7 +58,7 @@ def read_model(data: bytes) -> ModelView:
     Raises:
         CorruptFlatbufferError: not a LiteRT model, several subgraphs, or an index that leads nowhere.
     """
-    root = _flatbuffer.root(data, b"TFL3")
+    root = flatbuffer.root(data, b"TFL3")
     subgraphs = root.vector(2)
     if subgraphs.length != 1:
         raise CorruptFlatbufferError(f"it has {subgraphs.length} subgraphs instead of one")

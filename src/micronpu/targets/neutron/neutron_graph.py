@@ -15,9 +15,9 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from micronpu._flatbuffer import CorruptFlatbufferError
+from micronpu.base.errors import ConverterError, ModelError, NothingLeftError
+from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.container.payload import SILICON_MAGIC
-from micronpu.errors import ConverterError, ModelError, NothingLeftError
 from micronpu.targets.neutron.litert_view import UINT8, ModelView, OperatorView, TensorView, read_model
 
 CUSTOM_CODE = "NeutronGraph"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from micronpu.arguments import check_switch, check_type, described, strings
-from micronpu.errors import FileError, OptionError
-from micronpu.files import check_intermediates, check_name
+from micronpu.base.arguments import check_switch, check_type, described, strings
+from micronpu.base.errors import FileError, OptionError
+from micronpu.base.files import check_intermediates, check_name
 from micronpu.ir.names import named, operator_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core

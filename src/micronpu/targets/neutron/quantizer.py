@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from micronpu.arguments import check_switch
-from micronpu.errors import OptionError
+from micronpu.base.arguments import check_switch
+from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.neutron.rules.common import CAPABILITIES

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import micronpu
+from micronpu.base.errors import ConverterError
 from micronpu.container.payload import NeutronArtifacts
-from micronpu.errors import ConverterError
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.neutron_graph import read_program
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chips

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from micronpu.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.importer import fused_kind
 from micronpu.frontend.program import overload_name, value_of
 

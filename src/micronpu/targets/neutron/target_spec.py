@@ -8,9 +8,9 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from micronpu.arguments import check_text
+from micronpu.base.arguments import check_text
+from micronpu.base.errors import OptionError
 from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
-from micronpu.errors import OptionError
 
 if TYPE_CHECKING:
     from micronpu.targets.neutron.target_info import NeutronTargetNeutronC

@@ -12,8 +12,8 @@ from tests.compile.refusals import failed, refused
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
-from micronpu.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.runtime import HostProgram, RunOptions

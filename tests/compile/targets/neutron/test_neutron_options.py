@@ -15,7 +15,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import micronpu
-from micronpu.errors import FileError, OptionError
+from micronpu.base.errors import FileError, OptionError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.neutron import (
     CustomDelegationOptions,

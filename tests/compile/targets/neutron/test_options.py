@@ -10,8 +10,8 @@ from tests.compile.partition.test_edge_entry import lower, partitioner, payloads
 from tests.compile.small import Small, batches, conv, image, linear, quantized
 
 import micronpu
+from micronpu.base.errors import OptionError
 from micronpu.container.payload import TensorSlot, parse
-from micronpu.errors import OptionError
 from micronpu.neutron import NeutronCompileSpecBuilder, NeutronPartitioner, generate_neutron_compile_spec
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronCompileOptions

@@ -12,8 +12,8 @@ import pytest
 from tests.runtime.neutron_programs import add_model, split_model
 from tests.stand_in_sdk.eiq_neutron_sdk._wrapping import wrap
 
+from micronpu.base.errors import ConverterError, MicroNpuError, ModelError, OptionError
 from micronpu.container.payload import align, pack, parse
-from micronpu.errors import ConverterError, MicroNpuError, ModelError, OptionError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.elementwise import Add
 from micronpu.targets.neutron.compile import compile_graph

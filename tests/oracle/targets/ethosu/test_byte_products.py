@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from micronpu.errors import UnsupportedError
+from micronpu.base.errors import UnsupportedError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import quantize_multiplier
 from micronpu.ops.matmul import BatchMatmul

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.emit.litert import to_litert
-from micronpu.errors import RuntimeUnavailableError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.targets.ethosu import rules, vela

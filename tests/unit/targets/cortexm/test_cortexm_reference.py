@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from micronpu.errors import ModelError
+from micronpu.base.errors import ModelError
 from micronpu.targets.cortexm.reference import REFERENCES, pool_output_size
 
 INT32_MAX = (1 << 31) - 1

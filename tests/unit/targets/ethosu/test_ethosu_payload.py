@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from micronpu.errors import OptionError, PayloadError
+from micronpu.base.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.options import EthosUCompileSpec

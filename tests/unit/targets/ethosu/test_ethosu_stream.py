@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from micronpu.errors import PayloadError
+from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.stream import accelerator_of, operation_offsets
 
 

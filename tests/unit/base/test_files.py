@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from micronpu import files
-from micronpu.errors import FileError
-from micronpu.files import check_name, read_file, write_file
+from micronpu.base import files
+from micronpu.base.errors import FileError
+from micronpu.base.files import check_name, read_file, write_file
 
 
 def names(folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def test_a_limit_of_the_file_size_leaves_the_old_file(tmp_path):
     path.write_bytes(b"old")
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from micronpu.files import write_file; from micronpu.errors import FileError\n"
+        "from micronpu.base.files import write_file; from micronpu.base.errors import FileError\n"
         "try: write_file(sys.argv[1], bytes(5000))\n"
         "except FileError as error: print(error)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
-from micronpu.errors import OptionError
+from micronpu.base.errors import OptionError
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _LONGEST = 60

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from micronpu.errors import FileError, OptionError
+from micronpu.base.errors import FileError, OptionError
 
 _ADMINISTRATOR = 0
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from micronpu.progress import notebook_listener
+from micronpu.base.progress import notebook_listener
 
 
 def shell(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:
