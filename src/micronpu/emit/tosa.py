@@ -39,8 +39,6 @@ class Preferences:
         largest_kernel: height of the largest kernel of a convolution; its area is at most the square.
         products_per_copy: multiplications that cost as much as copying an element.
         most_inputs: input channels of the largest convolution.
-        longest_pool: height of the largest window of a pool, where it can be chosen.
-        largest_pool: elements of the largest window of a pool.
         enlarging: factors by which images grow without copies, if height and width have the same one.
     """
 
@@ -49,8 +47,6 @@ class Preferences:
     largest_kernel: int
     products_per_copy: int
     most_inputs: int
-    longest_pool: int
-    largest_pool: int
     enlarging: tuple[int, ...]
 
 
@@ -60,8 +56,6 @@ VELA = Preferences(
     largest_kernel=64,
     products_per_copy=128,
     most_inputs=65536,
-    longest_pool=256,
-    largest_pool=65536,
     enlarging=(2, 4, 8),
 )
 """What every Ethos-U has; Vela is the one compiler of TOSA so far."""

@@ -15,7 +15,6 @@ from micronpu.ir.op import (
     AtenImport,
     Op,
     Permutation,
-    Steps,
     Value,
     from_aten,
     imports,
@@ -29,7 +28,7 @@ from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
-from micronpu.ops.tosa_windows import pooled_mean, sum_of_last
+from micronpu.ops.tosa_windows import sum_of_last
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -100,7 +99,6 @@ class Mean(Reduction):
     keep: bool = False
 
     quantization = shares_qparams()
-    tosa_steps = Steps(int8=1, int16=1)
     litert = "MEAN"
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
@@ -120,19 +118,18 @@ class Mean(Reduction):
         extra = min(count.bit_length() - 1, 32, 31 + shift)
         return (multiplier << extra) // count, shift - extra
 
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """A convolution with ones over the last axes, an average pool over others, and else a sum.
+    def is_product(self, x: TensorType, most: int) -> bool:
+        """Whether the sum is one of at most so many int8 numbers side by side, which is a product with ones."""
+        last = self.axes == tuple(range(x.rank - len(self.axes), x.rank))
+        return last and x.dtype is DType.INT8 and math.prod(x.shape[i] for i in self.axes) <= most
 
-        The pool differs by at most 1 step: it divides with one rounding, where `reference` has two.
-        """
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """A convolution with ones over the last axes, and else a sum."""
         x, y = emit.input_type(0), emit.output_type
         count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = self._multiplier(x, y)
-        last = self.axes == tuple(range(x.rank - len(self.axes), x.rank))
-        if last and count <= emit.prefers.most_inputs and x.dtype is DType.INT8:
+        if self.is_product(x, emit.prefers.most_inputs):
             sums = sum_of_last(emit, count)
-        elif x.qparams == y.qparams and (pooled := pooled_mean(emit, self.axes)) is not None:
-            return emit.reshape(pooled, y.shape)
         else:
             sums = emit.reduce("REDUCE_SUM", emit.centered(0), self.axes)
         return emit.reshape(emit.requantize_by([multiplier], [shift], sums, y.dtype.limits), y.shape)

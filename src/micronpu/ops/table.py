@@ -20,6 +20,9 @@ from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparam
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way
 from micronpu.ops.activation import Elementwise
+from micronpu.ops.elementwise import Add
+from micronpu.ops.finer_tables import continued, parts_of
+from micronpu.ops.quantization import Requantize
 from micronpu.ops.steps import refusal, rounded, staircase
 
 if TYPE_CHECKING:
@@ -51,14 +54,20 @@ def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[in
 def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
     """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767.
 
-    Where it jumps, as 1/x does at zero, it does so in several entries: TOSA has no line that is steeper than int16.
+    Where it has no value, as the square root of what is negative, it has that of the nearest number with one.  Where it
+    jumps, as 1/x does at zero, it does so in several entries: TOSA has no line that is steeper than int16.
     """
     largest = 2.0 * y.scale[0] * 2**15
+    low, high = DType.INT16.limits
+    numbers = np.arange(low, high + 1) * x.scale
 
     def finite(reals: Reals) -> Reals:
         with np.errstate(all="ignore"):
             results = np.asarray(function(reals), np.float64)
-        return np.nan_to_num(results, nan=0.0, posinf=largest, neginf=-largest).clip(-largest, largest)
+        missing = np.isnan(results)
+        if missing.any():
+            results = np.where(missing, np.interp(reals, numbers, continued(function, numbers, largest)), results)
+        return np.nan_to_num(results, posinf=largest, neginf=-largest).clip(-largest, largest)
 
     entries = [int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0)]
     steepest = DType.INT16.limits[1]
@@ -118,9 +127,22 @@ class LookupTable(Elementwise):
 
 
 def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
-    """A function of every element of x."""
-    entries = table_entries if x.type.dtype is DType.INT8 else wide_table_entries
-    return node.emit(LookupTable(entries(function, x.type, y)), x, qparams=y)
+    """A function of every element of x; of int16 numbers from several tables where one is far from it near zero.
+
+    x -> table -> y                     x -> table ──────────────────────┬ add -> y
+                                          -> requantize(32 x) -> table ──┘
+    """
+    if x.type.dtype is DType.INT8:
+        return node.emit(LookupTable(table_entries(function, x.type, y)), x, qparams=y)
+    scale, step = x.type.scale, y.scale[0]
+    result: Tensor | None = None
+    for part in parts_of(lambda q: np.asarray(function(q * scale)) / step, wide_table_entries(function, x.type, y)):
+        finer = QParams.per_tensor(scale / part.gain, 0)
+        operand = x if part.gain == 1 else node.emit(Requantize(DType.INT16), x, qparams=finer)
+        made = node.emit(LookupTable(part.entries), operand, qparams=y)
+        result = made if result is None else node.emit(Add(), result, made, qparams=y)
+    assert result is not None
+    return result
 
 
 # ---------------------------------------------------------------- registration

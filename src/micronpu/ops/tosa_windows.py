@@ -197,23 +197,6 @@ class _Phase(NamedTuple):
         return cls(first, max(-before, 0), given - max(-behind, 0), (max(before, 0), max(behind, 0)), results)
 
 
-def pooled_mean(emit: TosaEmitter, axes: tuple[int, ...]) -> TosaTensor | None:
-    """The mean over neighbouring axes as an average pool [N, 1, 1, C], or None where no window fits them."""
-    x = emit.input(0)
-    reduced = [i for i in range(x.rank) if i in axes and x.shape[i] > 1]
-    if not reduced or any(x.shape[i] > 1 for i in range(reduced[0], reduced[-1]) if i not in reduced):
-        return None
-    sizes = [x.shape[i] for i in reduced]
-    count, outer = math.prod(sizes), math.prod(x.shape[: reduced[0]])
-    inner = x.shape[reduced[-1] + 1 :]
-    high = sizes[0] if len(sizes) == 2 else max(n for n in range(1, emit.prefers.longest_pool + 1) if count % n == 0)
-    if count > emit.prefers.largest_pool or count // high > emit.prefers.largest_pool // emit.prefers.longest_pool * 32:
-        return None
-    image = emit.reshape(x, (outer, high, count // high, math.prod(inner)))
-    shape = (outer, 1, 1, math.prod(inner))
-    return emit.average_pool(image, shape, (high, count // high), (1, 1), (0, 0, 0, 0))
-
-
 def sum_of_last(emit: TosaEmitter, count: int) -> TosaTensor:
     """Sums [rows] over the last elements of the operand without its zero point: a convolution with ones."""
     x = emit.input(0)

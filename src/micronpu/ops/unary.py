@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Elementwise, Table, tabulated
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
+from micronpu.ops.finer_tables import NEAR, is_near
 from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
@@ -36,9 +38,12 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+
 _LOG_OF_INT32_MAX = math.log(2.0**31)
-_BEND = 1024
-"""Steps of int16 up to which `rsqrt` has a table of its own; a multiple of 128, where tables have an entry."""
+_BEND, _BENDS = 1024, (256, 512, 1024, 2048, 4096)
+"""Steps of int16 up to which `rsqrt` and `log` have a table of their own, as a rule; multiples of 128, where tables
+have an entry."""
 
 
 @operator("abs")
@@ -165,10 +170,70 @@ class Log(Table):
     @from_aten("log.default", "log_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return node.emit(cls(), node.tensor("x"), qparams=node.output)
+        x, y = node.tensor("x"), node.output
+        if x.type.dtype is DType.INT8:
+            return node.emit(cls(), x, qparams=y)
+        scale, step = x.type.scale, y.scale[0]
+
+        def function(q: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.where(q > 0, np.log(np.where(q > 0, q, 1.0) * scale), -np.inf) / step
+
+        if is_near(function, cls().wide_table(x.type, x.type.with_qparams(y))):
+            return node.emit(cls(), x, qparams=y)
+        return _in_two_ranges(node, cls(), x, function)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("LOG", version=2)
+
+
+def _in_two_ranges(node: AtenNode, op: Log | Rsqrt, x: Tensor, function: RealFunction) -> Tensor:
+    """An int16 function that is steep near zero, from a table for large numbers and a finer one for those up to a bend.
+
+    y = f(max(x, bend)) + (f(x, in a finer grid that saturates at the bend) - f(bend))
+
+    Lines of 128 steps are far from the function near zero, where a variance in a layer norm may well be.
+
+    Args:
+        function: the result in steps, of the integers of x.
+    """
+    y, (low, high) = node.output, x.type.dtype.limits
+    bend = _best_bend(op, x.type, y, function)
+    finer = QParams.per_tensor(x.type.scale * bend / (high + 1), 0)
+    scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
+    large = node.emit(Maximum(), x, node.constant(np.full(scalar.shape, bend), scalar), qparams=x.type.qparams)
+    small = node.emit(Requantize(DType.INT16), x, qparams=finer)
+    at_bend = _at(function, bend, low, high)
+    offset = node.constant(np.full(scalar.shape, at_bend), replace(scalar, qparams=y))
+    rises = isinstance(op, Log)
+    moved, other = (large, small) if rises and at_bend >= 0 else (small, large)  # the one that cannot saturate
+    excess = node.emit(Sub(), node.emit(op, moved, qparams=y), offset, qparams=y)
+    return node.emit(Add(), node.emit(op, other, qparams=y), excess, qparams=y)
+
+
+def _at(function: RealFunction, number: int, low: int, high: int) -> int:
+    return round(float(function(np.array([float(number)])).clip(low, high)[0]))
+
+
+def _best_bend(op: Log | Rsqrt, x: TensorType, y: QParams, function: RealFunction) -> int:
+    """Which bend keeps the two tables nearest to the function; the usual one unless another is twice as good."""
+    low, high = x.dtype.limits
+    result = x.with_qparams(y)
+    numbers = np.arange(1, high + 1)
+    wanted = function(numbers.astype(np.float64))
+    known = np.abs(wanted) <= high
+    if not known.any():
+        return _BEND
+
+    def off(bend: int) -> float:
+        finer = x.with_qparams(QParams.per_tensor(x.scale * bend / (high + 1), 0))
+        large = wide_lookup(op.wide_table(x, result), np.maximum(numbers, bend))
+        small = wide_lookup(op.wide_table(finer, result), (numbers * ((high + 1) // bend)).clip(low, high))
+        found = large + small - _at(function, bend, low, high)
+        return float(np.abs(found - wanted)[known].max())
+
+    usual = off(_BEND)
+    best = min(_BENDS, key=off)
+    return best if usual > NEAR and off(best) <= usual / 2 else _BEND
 
 
 # Fraction bits that the inverse root carries before it is brought to the scale of the result.
@@ -235,25 +300,10 @@ class Rsqrt(Elementwise):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
-        return node.emit(cls(), x, qparams=node.output) if x.type.dtype is DType.INT8 else cls._in_two_ranges(node, x)
-
-    @classmethod
-    def _in_two_ranges(cls, node: AtenNode, x: Tensor) -> Tensor:
-        """The int16 function from a table for large numbers and a finer one for those up to a bend.
-
-        y = rsqrt(max(x, bend)) + (rsqrt(32 x, saturated at the bend) - rsqrt(bend))
-
-        Lines of 128 steps are far from the function near zero, where a variance in a layer norm may well be.
-        """
-        y, bend = node.output, x.type.scale * _BEND
-        finer = QParams.per_tensor(x.type.scale * _BEND / (x.type.dtype.limits[1] + 1), 0)
-        scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
-        large = node.emit(Maximum(), x, node.constant(np.full(scalar.shape, _BEND), scalar), qparams=x.type.qparams)
-        small = node.emit(Requantize(DType.INT16), x, qparams=finer)
-        at_bend = min(round(1.0 / math.sqrt(bend) / y.scale[0]), x.type.dtype.limits[1])
-        offset = node.constant(np.full(scalar.shape, at_bend), replace(scalar, qparams=y))
-        excess = node.emit(Sub(), node.emit(cls(), small, qparams=y), offset, qparams=y)
-        return node.emit(Add(), node.emit(cls(), large, qparams=y), excess, qparams=y)
+        if x.type.dtype is DType.INT8:
+            return node.emit(cls(), x, qparams=node.output)
+        scale, step = x.type.scale, node.output.scale[0]
+        return _in_two_ranges(node, cls(), x, lambda q: 1.0 / np.sqrt(q * scale) / step)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x, y = emit.input_type(0), emit.output_type

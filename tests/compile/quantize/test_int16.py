@@ -18,8 +18,10 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.ir import DType, interpret
+from micronpu.ir import DType, QParams, TensorType, interpret
+from micronpu.ir.arithmetic import wide_lookup
 from micronpu.neutron import NeutronQuantizer
+from micronpu.ops.table import wide_table_entries
 from micronpu.quantize.borders import integer_borders
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
@@ -246,13 +248,13 @@ def test_neutron_does_not_take_int16():
 EVERY = torch.linspace(-4.0, 4.0, 65536)[None]
 
 
-def over_the_grid(function):
+def over_the_grid(function, x=EVERY):
     """Graph and eager results of a function for 65536 numbers, as reals, and the step of the result."""
-    module = quantized_with(function, EVERY)
-    _, group, graph = of_all(module, (EVERY,))
+    module = quantized_with(function, x)
+    _, group, graph = of_all(module, (x,))
     run = Values(module)
     with torch.no_grad():
-        run.run(EVERY)
+        run.run(x)
     (result,) = interpret(graph, [np.asarray(run.values[group.inputs[0]])])
     scale = graph.outputs[0].type.scale
     return result * scale, np.asarray(run.values[group.outputs[0]]) * scale, scale
@@ -304,6 +306,30 @@ def test_other_steps_are_refused_with_a_reason(function):
 def test_tables_with_straight_lines_are_near_the_function(function):
     got, expected, scale = over_the_grid(function)
     assert np.abs(got - expected).max() <= 20 * scale  # of 65536 steps: the lines leave out what bends between
+
+
+@pytest.mark.parametrize("nearest", [0.0005, 0.02])
+@pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])
+def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
+    got, expected, scale = over_the_grid(function, torch.linspace(nearest, 4.0, 65536)[None])
+    most = 60 if function in (torch.log, torch.rsqrt) else 40  # of 65536; these have bends for two formats
+    assert np.abs(got - expected).max() <= most * scale
+
+
+def test_a_reciprocal_jumps_from_one_number_to_the_next():
+    x = EVERY[EVERY.abs() > 0.002][None]
+    got, expected, scale = over_the_grid(torch.reciprocal, x)
+    assert np.abs(got - expected).max() <= 40 * scale
+
+
+@pytest.mark.parametrize("function", [np.arcsin, np.arccos])
+def test_up_to_the_last_number_with_a_result_a_table_is_near_it(function):
+    """Beyond it the table goes on with that result, and not with zero, to which the last line would lead."""
+    y = QParams.per_tensor(1e-4, 0)
+    entries = wide_table_entries(function, TensorType((1,), DType.INT16, QParams.per_tensor(1 / 32767, 0)), y)
+    numbers = np.array([-32767, -32700, 32700])
+    found = wide_lookup(np.array(entries), numbers) * 1e-4
+    assert np.abs(found - function(numbers / 32767)).max() <= 0.05
 
 
 def test_slopes_per_channel():

@@ -6,12 +6,13 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.padding import ReflectPad
-from micronpu.ops.reduction import Amax, Amin
+from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
+from micronpu.targets.ethosu.rewrites_sound import pool_of_mean
 from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE
 
 
@@ -32,6 +33,8 @@ def _is_sound(node: Node) -> bool:
     """Whether Vela has no trouble with the operator, and its command stream computes it."""
     if isinstance(node.op, (FullyConnected, Amax, Amin, ReflectPad)):
         return False
+    if isinstance(node.op, Mean):
+        return pool_of_mean(node) is None
     if isinstance(node.op, Slice):
         return node.inputs[0].type.rank <= DENSE_RANK
     return not isinstance(node.op, Conv2d) or max(node.op.stride) <= LARGEST_STRIDE

@@ -20,7 +20,6 @@ from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
-from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Chain, Rewrite
 
 _BLOCKS = (8, 16)
@@ -216,27 +215,6 @@ class DiagonalConvolution(_Offers):
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
-class MeanAsPool(_Offers):
-    """The mean over height and width as an average pool of one window.
-
-    x [1, 7, 7, C] -> mean(axes 1, 2) -> y        x -> avg_pool2d{7x7} -> reshape -> y
-
-    Not exact: the pool rounds once, as the mean of real numbers does, where `mean` rounds twice,
-    so that a result may be one step off, on the side of the real mean.  Both formats then compute the same.
-    """
-
-    name = "mean_as_pool"
-    max_steps = 1
-
-    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, Mean) or x.type.rank != 4 or x.type.dtype is not DType.INT8 or op.axes != (1, 2):
-            return
-        if x.type.qparams == y.type.qparams and x.shape[1] <= _TALLEST_POOL:
-            chain = Chain(self.name, node)
-            yield chain.result(chain.add(AvgPool2d((x.shape[1], x.shape[2])), x), y)
-
-
 class PoolAsColumn(_Offers):
     """All pixels in one column, or one row, for an average of them all.
 
@@ -349,7 +327,6 @@ TO_COST_LESS: tuple[Rewrite, ...] = (
     ChannelsIntoKernel(),
     FlatPixels(),
     DiagonalConvolution(),
-    MeanAsPool(),
     PoolAsColumn(),
 )
 """Of what Vela takes, where its estimate says that it pays."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from micronpu.emit.tosa import VELA
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose
-from micronpu.ops.pooling import MaxPool2d
-from micronpu.ops.reduction import Amax, Amin
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
 from micronpu.passes.rewrites import ReflectBySlices
 
 _LONGEST_WINDOW = 256
+_WIDEST_POOL, _LARGEST_POOL = 8192, 65536
+"""Width and elements of the largest window of an average pool."""
 
 
 class LinearAsConvolution(Rewrite):
@@ -111,5 +114,46 @@ def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
     return chain.reshape(x, *shape)
 
 
-TO_BE_SOUND: tuple[Rewrite, ...] = (LinearAsConvolution(), ExtremesAsPools(), ReflectBySlices())
+class MeanAsPool(Rewrite):
+    """A mean over neighbouring axes as an average pool of one window.
+
+    x [2, 7, 7, C] -> mean(axes 1, 2) -> y      x -> avg_pool2d{7x7} -> reshape -> y
+    x [A, 12, C] -> mean(axis 1) -> y           x -> reshape [A, 12, 1, C] -> avg_pool2d{12x1} -> reshape -> y
+
+    LiteRT rounds a mean twice, and a pool once, as the mean of real numbers is rounded.  Written as what the chip is
+    given, it has one arithmetic in the graph, on the host and on the chip: where the two differed by a step, a layer
+    norm behind the mean made more of it.  Not exact: a result may be one step off, on the side of the real mean.  A
+    mean over the last axes is a product with ones, which rounds as LiteRT does.
+    """
+
+    name = "mean_as_pool"
+    max_steps = 1
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if (found := pool_of_mean(node)) is None:
+            return None
+        (outer, high, wide, inner), x, y = found, node.inputs[0], node.output
+        chain = Chain(self.name, node)
+        picture = chain.reshape(x, outer, high, wide, inner)
+        return chain.result(chain.add(AvgPool2d((high, wide)), picture), y)
+
+
+def pool_of_mean(node: Node) -> tuple[int, int, int, int] | None:
+    """The picture [N, H, W, C] of which a mean is the average over height and width; None where there is none."""
+    op, x = node.op, node.inputs[0].type
+    if not isinstance(op, Mean) or x.qparams != node.output.type.qparams or op.is_product(x, VELA.most_inputs):
+        return None
+    reduced = [i for i in op.axes if x.shape[i] > 1]
+    if not reduced or any(n > 1 for i, n in enumerate(x.shape) if reduced[0] < i < reduced[-1] and i not in reduced):
+        return None
+    outer, _, inner = block(x.shape, reduced[0], reduced[-1])
+    sizes = [x.shape[i] for i in reduced]
+    count = math.prod(sizes)
+    high = sizes[0] if len(sizes) == 2 else max(n for n in range(1, _LONGEST_WINDOW + 1) if count % n == 0)
+    if high > _LONGEST_WINDOW or count // high > _WIDEST_POOL or count > _LARGEST_POOL:
+        return None
+    return outer, high, count // high, inner
+
+
+TO_BE_SOUND: tuple[Rewrite, ...] = (LinearAsConvolution(), ExtremesAsPools(), MeanAsPool(), ReflectBySlices())
 """Of what Vela takes, and whose command stream computes something else; none of them can be left out."""

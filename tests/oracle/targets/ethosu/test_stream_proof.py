@@ -7,8 +7,12 @@ import pytest
 from tests.cases import case, i8, q, w8
 
 from micronpu.emit.litert import to_litert
-from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Graph, GraphBuilder
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.activation import LeakyRelu
 from micronpu.ops.convolution import Conv2d
+from micronpu.ops.slicing import Slice
+from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
 from micronpu.passes.tosa import to_tosa
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
@@ -16,6 +20,8 @@ from micronpu.runtime.proof import Outcome, compare, random_integers
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.vela import compile_flatbuffer
+
+FINE = QParams.per_tensor(0.001, 0)
 
 
 def made(
@@ -64,3 +70,17 @@ def test_random_integers_have_their_ends() -> None:
     values = random_integers((40, 40), np.int8, 1)
     assert (values == -128).sum() > 40 and (values == 127).sum() > 40 and len(np.unique(values)) > 200
     assert not random_integers((5,), np.int32, 1).any()
+    near = random_integers((40, 40), np.int16, 1, near=True)
+    assert 3000 < near.std() < 5000 and not (np.abs(near.astype(int)) == 32767).any()
+
+
+def test_what_is_read_from_a_wrong_place_shows_where_little_saturates() -> None:
+    """On U55 Vela's stream of a slice of int16 numbers in front of a leaky rectifier reads the first number of all."""
+    builder = GraphBuilder()
+    x = builder.emit(Abs(), builder.input(TensorType((1, 8), DType.INT16, QParams.per_tensor(0.008, 0))), qparams=FINE)
+    last = builder.emit(Slice((0, 7), (1, 1)), x)
+    graph = builder.finish(builder.emit(LeakyRelu(0.25), last, qparams=FINE))
+    model, inputs = to_tosa(graph).data, [((1, 8), "int16")]
+    payload = pack(compile_flatbuffer(model, EthosUCompileSpec("ethos-u55-32")))
+    assert compare(payload, "ethos-u55-32", model, inputs, 1).outcome is Outcome.EQUAL
+    assert compare(payload, "ethos-u55-32", model, inputs).outcome is Outcome.DIFFERENT

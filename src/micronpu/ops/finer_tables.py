@@ -1,0 +1,163 @@
+"""Tables of int16 functions that are steep near zero, as 1/x and sqrt(x) are: finer ones for the numbers there.
+
+A table has straight lines between every 128th number, which near zero may be far from the function.  There a second
+table is added to it, of the operand times a power of two, saturated, whose entries are closer by that power; and where
+that is not enough, a third one:
+
+    y = coarse(x) + fine(32 x) + finest(128 x)
+
+Inside of its window, at whose ends the operand of the next table saturates, each table is one line from end to end;
+what is missing there is what the next one holds, which is zero at both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.ir.arithmetic import wide_lookup
+from micronpu.ir.types import DType
+
+Reals = npt.NDArray[Any]
+
+NEAR = 32
+"""Steps by which a table may be off: an eighth of a step of int8."""
+_GAINS = (*((gain,) for gain in (2, 4, 8, 16, 32, 64, 128)), *((gain, 128) for gain in (2, 4, 8, 16, 32)))
+"""Powers of two by which the operands of finer tables are multiplied; with 128 one has an entry for every number."""
+_LEAST_GAIN = 2.0
+"""By how much another table has to bring the largest error down where none brings it below `NEAR`."""
+_LINE = 128
+"""Numbers between two entries."""
+_BEYOND = 2.0
+"""What is more than this many times beyond the range of the result is for calibration, not for tables, to mend."""
+_LOWEST, _HIGHEST = DType.INT16.limits
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table to be added.
+
+    Attributes:
+        gain: of its operand.
+        entries: 513 results.
+    """
+
+    gain: int
+    entries: tuple[int, ...]
+
+
+def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple[Part, ...]:
+    """The fewest tables whose sum is near to a function of int16 numbers.
+
+    Args:
+        function: of the numbers themselves, in steps of the result; what is not finite may be anything.
+        coarse: the entries that are enough for most functions.
+    """
+    wanted, counts = _wanted(function)
+    best: tuple[Part, ...] = (Part(1, tuple(int(e) for e in np.asarray(coarse))),)
+    least = _off(best, wanted, counts)
+    for number in (1, 2):
+        if least <= NEAR:
+            break
+        tried = min((_split(wanted, gains) for gains in _GAINS if len(gains) == number), key=_off_of(wanted, counts))
+        if (error := _off(tried, wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
+            best, least = tried, error
+    return best
+
+
+def is_near(function: Callable[[Reals], Reals], entries: npt.ArrayLike) -> bool:
+    """Whether one table is near to a function of int16 numbers; arguments as for `parts_of`."""
+    return _off((Part(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
+
+
+def _wanted(function: Callable[[Reals], Reals]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """The result of every number, saturated, and whether it counts."""
+    numbers = np.arange(_LOWEST, _HIGHEST + 1, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        counts = np.abs(function(numbers)) <= -_BEYOND * _LOWEST
+    return continued(function, numbers, _HIGHEST).clip(_LOWEST, _HIGHEST), counts
+
+
+def continued(function: Callable[[Reals], Reals], numbers: Reals, largest: float) -> Reals:
+    """Results of growing numbers, which for those without one are what the nearest others have.
+
+    Args:
+        largest: what stands for infinity.
+    """
+    with np.errstate(all="ignore"):
+        results = np.asarray(function(numbers), np.float64)
+    has = ~np.isnan(results)
+    if not has.any():
+        return np.zeros(len(results))
+    finite = np.nan_to_num(results, posinf=largest, neginf=-largest)
+    return np.asarray(np.interp(numbers, numbers[has], finite[has]))
+
+
+def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> Callable[[tuple[Part, ...]], float]:
+    return lambda parts: _off(parts, wanted, counts)
+
+
+def _off(parts: tuple[Part, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
+    """Steps by which the sum of some tables is off at the most."""
+    found = _sum(parts, np.arange(_LOWEST, _HIGHEST + 1))
+    return float(np.abs(found - wanted)[counts].max(initial=0.0))
+
+
+def _sum(parts: tuple[Part, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    total = np.zeros(len(numbers), np.int64)
+    for part in parts:
+        operand = (numbers * part.gain).clip(_LOWEST, _HIGHEST)
+        total = (total + wide_lookup(np.array(part.entries, np.int64), operand)).clip(_LOWEST, _HIGHEST)
+    return total
+
+
+def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Part, ...]:
+    """Tables of growing fineness for results of all numbers.
+
+    Args:
+        gains: of the second table and those behind it.
+    """
+    rest, parts = wanted, []
+    every = np.arange(_LOWEST, _HIGHEST + 1)
+    for gain, finer in zip((1, *gains), (*gains, 0), strict=True):
+        last = -_LOWEST // gain  # of the window
+        own = rest[-_LOWEST - last : -_LOWEST + last + 1] if gain > 1 else np.append(rest, rest[-1])
+        if finer:
+            own = _straight(own, -_LOWEST // finer)
+        entries = _entries(own, _LINE // gain)
+        if gain > 1:  # for what saturates: the last number but one of the lines is 127 of 128 parts behind the last
+            entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
+        parts.append(Part(gain, tuple(int(e) for e in _not_too_steep(entries))))
+        rest = wanted - _sum(tuple(parts), every)
+    return tuple(parts)
+
+
+def _straight(values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
+    """Values around zero, with a line from end to end of a window around it."""
+    middle = len(values) // 2
+    found = values.copy()
+    found[middle - width : middle + width + 1] = np.linspace(
+        values[middle - width], values[middle + width], 2 * width + 1
+    )
+    return found
+
+
+def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int64]:
+    """Every so many values, each moved by half of what the line behind it is off in its middle."""
+    entries = values[::apart].copy()
+    if apart > 1:
+        off = (entries[:-1] + entries[1:]) / 2 - values[apart // 2 :: apart]
+        entries[:-1] -= off / 2
+    return np.asarray(np.rint(entries).clip(_LOWEST, _HIGHEST), np.int64)
+
+
+def _not_too_steep(entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """TOSA has no line that is steeper than int16: a function that jumps, as 1/x does, does so in several entries."""
+    limited = entries.copy()
+    for i in range(1, len(limited)):
+        limited[i] = min(max(limited[i], limited[i - 1] - _HIGHEST), limited[i - 1] + _HIGHEST)
+    return limited
