@@ -63,14 +63,18 @@ def test_axes_keep_their_meaning_in_every_layout(in_last: bool, out_last: bool) 
     pte = conv_pte(in_last, out_last)
     x = int8(1, 3, 5, 4)
     layout = torch.channels_last if in_last else torch.contiguous_format
-    (expected,) = HostProgram(pte).run(x.contiguous(memory_format=layout))
+    laid_out = x.contiguous(memory_format=layout)
+    with HostProgram(pte, RunOptions(profile=True)) as by_executorch, HostProgram(pte) as native:
+        assert native.is_native and not by_executorch.is_native
+        (expected,), (tensor,) = by_executorch.run(laid_out), native.run(laid_out)
+        assert torch.equal(tensor, expected) and tensor.stride() == expected.stride()
     with ArrayProgram(pte) as program:
         assert program.is_native
         array = x.numpy()
         for given in (array, np.asfortranarray(array), array[:, :, ::-1][:, :, ::-1]):
             (got,) = program.run_arrays(given)
             assert np.array_equal(got, expected.numpy())
-        (tensor,) = program.run(x.contiguous(memory_format=layout))
+        (tensor,) = program.run(laid_out)
         assert torch.equal(tensor, expected)
         (first,) = program.run_arrays(array)
         kept = first.copy()
@@ -114,7 +118,12 @@ def test_the_checks_come_first(tmp_path: Path) -> None:
 
 def test_threads_run_programs_of_both_ways() -> None:
     pte, arrays = conv_pte(), [int8(1, 3, 5, 4, seed=i).numpy() for i in range(8)]
-    with ArrayProgram(pte) as program, HostProgram(pte) as other, ThreadPoolExecutor(4) as pool:
+    with (
+        ArrayProgram(pte) as program,
+        HostProgram(pte, RunOptions(profile=True, debug_buffer_size=0)) as other,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        assert program.is_native and not other.is_native
         expected = [other.run(torch.from_numpy(a))[0].numpy() for a in arrays]
         found = list(pool.map(lambda a: (program.run_arrays(a)[0], other.run(torch.from_numpy(a))[0]), arrays * 5))
     assert all(np.array_equal(a, e) and np.array_equal(b, e) for (a, b), e in zip(found, expected * 5, strict=True))
@@ -125,7 +134,7 @@ def test_a_payload_that_fails_says_why() -> None:
     at = pte.index(b"TFL3")
     damaged = pte[: at - 4] + b"\xff" * 4 + pte[at:]
     with pytest.raises(PayloadError) as with_torch:
-        HostProgram(damaged)
+        HostProgram(damaged, RunOptions(profile=True))
     with pytest.raises(PayloadError) as without:
         ArrayProgram(damaged)
     assert str(without.value) == str(with_torch.value)

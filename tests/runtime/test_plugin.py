@@ -248,6 +248,7 @@ def with_libraries(monkeypatch, tmp_path):
         (tmp_path / stem).parent.mkdir(exist_ok=True)
         (tmp_path / f"{stem}.cpp").write_text(
             'extern "C" __attribute__((visibility("default"))) int micronpu_abi_version() { return 7; }\n'
+            'extern "C" __attribute__((visibility("default"))) const char* micronpu_source() { return __FILE__; }\n'
         )
     monkeypatch.setattr(build, "source_directory", lambda: tmp_path)
     monkeypatch.delenv("CXX", raising=False)
@@ -262,6 +263,8 @@ def test_libraries_of_the_package_are_taken_where_they_fit(with_libraries, monke
     found = build_plugin(), build.build_ethosu_simulator()
     assert [path.parent for path in found] == [with_libraries] * 2
     assert ctypes.CDLL(str(found[0])).micronpu_abi_version() == 7
+    here = str(build.source_directory()).encode()
+    assert all(here not in path.read_bytes() for path in found), "where it was built is nobody's business"
     assert build_plugin(prebuilt=False) == Path("compiled here")
     monkeypatch.setenv("CXX", "clang++")
     assert build_plugin() == Path("compiled here"), "somebody wants another compiler"

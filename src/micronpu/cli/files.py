@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ class UserFile:
     def _load(self) -> ModuleType:
         # Under its own name, so that helpers of the user that import it get the same module, unless a library has it.
         name = self.path.stem
-        if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names:
+        if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names or _is_installed(name):
             name = f"_micronpu_{name}"
         spec = importlib.util.spec_from_file_location(name, self.path)
         if spec is None or spec.loader is None:
@@ -132,6 +133,12 @@ class UserFile:
             return f" in line {error.lineno}"
         frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == here]
         return f" in line {frames[-1].lineno}" if frames else ""
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a package of this name is installed, which may not have been imported yet."""
+    folders = [f for f in sys.path if Path(f).name in ("site-packages", "dist-packages")]
+    return PathFinder.find_spec(name, folders) is not None
 
 
 def load_model(text: str) -> Model:

@@ -12,8 +12,9 @@ from micronpu.runtime.array_program import ArrayProgram
 from micronpu.runtime.build import build_plugin, cache_directory
 from micronpu.runtime.digest import Digest, stamp, state_of
 from micronpu.runtime.plugin import Plugin, load_plugin
-from micronpu.runtime.program import HostProgram, RunOptions, TensorSignature
+from micronpu.runtime.program import HostProgram, TensorSignature
 from micronpu.runtime.pte import PteSummary, read_pte
+from micronpu.runtime.run_options import RunOptions
 
 __all__ = [
     "ArrayProgram",

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from micronpu.base.errors import ModelError
-from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
-from micronpu.runtime.operators import needs_torch
-from micronpu.runtime.plan import check_plan
-from micronpu.runtime.plugin import load_plugin
-from micronpu.runtime.program import EXECUTORCH, HostProgram
+from micronpu.runtime.program import HostProgram
 from micronpu.runtime.pte import TensorValue
 
-if TYPE_CHECKING:
-    import torch
-
 Array = np.ndarray[Any, Any]
-
-_DELEGATES = frozenset(("NeutronBackend", "EthosUBackend"))
-"""What the plug-in registers; others come with ExecuTorch's Python interface."""
 
 
 class ArrayProgram(HostProgram):
@@ -34,13 +24,6 @@ class ArrayProgram(HostProgram):
     needs it: to record a profile, in a process of its own, for bfloat16, for kernels that a library for torch
     registers and for the delegates of others.
     """
-
-    _native: NativeMethod | None = None
-
-    @property
-    def is_native(self) -> bool:
-        """Whether the program runs without torch."""
-        return self._native is not None
 
     def run_arrays(self, *inputs: Array) -> tuple[Any, ...]:
         """Run the method once.
@@ -62,65 +45,10 @@ class ArrayProgram(HostProgram):
         ]
         if self._native is None:
             return self._run_with_torch(arguments)
-        try:
-            with EXECUTORCH:
-                if self._native.is_closed:
-                    raise ModelError(f"{self._name} is closed.", hint="load it again with ArrayProgram")
-                return tuple(self._native.run(arguments))
-        except NativeError as error:
-            raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
-
-    def run(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run the method once on torch's tensors; see `HostProgram.run`."""
-        if self._native is None:
-            return super().run(*inputs)
-        import torch
-
-        return tuple(map(torch.from_numpy, self.run_arrays(*(a.numpy() for a in self._arguments(inputs)))))
-
-    def reset(self) -> None:
-        """Sets the program's states back to their first values; see `HostProgram.reset`."""
-        if self._native is None:
-            super().reset()
-            return
-        self._check_states()
-        try:
-            with EXECUTORCH, self._plugin.mode(self._mode):
-                if self._native.is_closed:
-                    raise ModelError(f"{self._name} is closed.", hint="load it again with ArrayProgram")
-                self._native.close()
-                self._native = NativeMethod(self._plugin, self._data, self._summary)
-        except NativeError as error:
-            raise self._failure(f"{self._name} cannot be loaded", error) from error
+        return tuple(self._run_native(arguments))
 
     def __enter__(self) -> ArrayProgram:
         return self
-
-    def close(self) -> None:
-        """Free the program now; running it afterwards is an error. Safe to call twice."""
-        if self._native is not None:
-            with EXECUTORCH:
-                self._native.close()
-        super().close()
-
-    def _start(self) -> None:
-        summary = self._summary
-        if (
-            self.options.profile
-            or not _DELEGATES.issuperset(summary.delegates)
-            or not has_arrays(summary)
-            or needs_torch(summary.operators)
-        ):
-            return super()._start()
-        self._plugin = load_plugin(torch=False)
-        if not has_all(self._plugin, summary.operators):
-            return super()._start()  # which knows more kernels, or says which ones are missing
-        check_plan(self._data, self._name, self.method_name)
-        try:
-            with EXECUTORCH, self._plugin.mode(self._mode, self.checks):
-                self._native = NativeMethod(self._plugin, self._data, summary)
-        except NativeError as error:
-            raise self._failure(f"{self._name} cannot be loaded", error) from error
 
     def _run_with_torch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         import torch

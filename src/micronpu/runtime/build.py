@@ -63,10 +63,10 @@ class ExecuTorchWheel:
 
     @property
     def include_flags(self) -> tuple[str, ...]:
-        """`-isystem`, not `-I`: warnings of ExecuTorch's headers are not ours."""
+        """`-isystem`, not `-I`: warnings of ExecuTorch's headers are not ours, nor is their place on this machine."""
         include = self.root / "include"
         c10 = include / "executorch/runtime/core/portable_type/c10"
-        return ("-isystem", str(include), "-isystem", str(c10))
+        return ("-isystem", str(include), "-isystem", str(c10), f"-ffile-prefix-map={include}=include")
 
     @property
     def library_directory(self) -> Path:
@@ -373,7 +373,11 @@ def _check_private(path: Path, cache: Path) -> None:
 def _compile(
     compiler: Sequence[str], flags: Sequence[str], link_flags: Sequence[str], sources: Sequence[Path], scratch: Path
 ) -> Path:
-    """Compile each source on its own thread, then link."""
+    """Compile each source on its own thread, then link.
+
+    Messages and `__FILE__` name a source without the folder, which is of no use elsewhere and differs between machines.
+    """
+    flags = (*flags, f"-ffile-prefix-map={sources[0].parent}=native")
     objects = [scratch / f"{source.stem}.o" for source in sources]
     with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1)) as pool:
         jobs = [

@@ -28,7 +28,7 @@ from micronpu.runtime.pte import ELEMENT_TYPES
 if TYPE_CHECKING:
     import torch
 
-    from micronpu.runtime.program import RunOptions
+    from micronpu.runtime.run_options import RunOptions
 
 _LENGTH = 8  # bytes of a message's length
 _LEAST = 1e-3  # seconds; 0 would be another mode of a socket

@@ -12,7 +12,8 @@ from typing import Any
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.runtime.isolated import pack_all, receive, send, unpack_all
-from micronpu.runtime.program import HostProgram, RunOptions
+from micronpu.runtime.program import HostProgram
+from micronpu.runtime.run_options import RunOptions
 
 _MEMORY = 4 << 30
 """Bytes that a program may take beside what the process has when it is loaded."""

@@ -11,16 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.arguments import check_text, check_type, described
+from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, write_file
 from micronpu.runtime.check import Reference, checks_of
 from micronpu.runtime.digest import Digest, state_of
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.litert_executor import Mode
+from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
+from micronpu.runtime.operators import needs_torch
 from micronpu.runtime.plan import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
+from micronpu.runtime.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch
@@ -35,78 +38,9 @@ ends in a segmentation fault.
 _UNNAMED = "The program"
 VALUES = ".values"
 """What the name of a file with recorded values ends with, beside that of its ETDump."""
+_DELEGATES = frozenset(("NeutronBackend", "EthosUBackend"))
+"""What the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
-
-
-TIME_LIMIT = 600.0
-"""Seconds that a request to an isolated program may take: the first on a machine builds the plug-in."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a program runs on the host.
-
-    Attributes:
-        fast: compute with LiteRT's fast kernels. They round a few results of int8 convolutions differently; the default
-            is bit-exact to micronpu's arithmetic.
-        graph: run the integer graph that an Ethos-U program carries (`carry_graph=True`) in the place of its command
-            stream. Both compute the same; the graph is what Vela was given.
-        check: compare every run of an Ethos-U's command stream with the integer graph that it was made of, after each
-            operation that both name; a difference is an error that says where it begins. A program from a file needs
-            its graph for that (`carry_graph=True`); `CompiledProgram.run(check=True)` has it.
-        profile: record an ETDump with one event and the output of each NPU operation, for
-            `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
-        debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may not
-            fit is refused: the ExecuTorch runtime would end the process.
-        isolated: run in a process of its own, where a crash does no harm. None leaves it to the program: one from a
-            file is isolated unless it carries the digest that `micronpu.compile` writes. True runs also a program
-            whose digest says that it is damaged.
-        time_limit: seconds on the clock after which a run of an isolated program, or loading it, is stopped; None for
-            no limit. Other programs run in this process, where nothing can stop them.
-
-    Raises:
-        OptionError: a value of the wrong type.
-    """
-
-    fast: bool = False
-    graph: bool = False
-    check: bool = False
-    profile: bool = False
-    debug_buffer_size: int = 1 << 26
-    isolated: bool | None = None
-    time_limit: float | None = TIME_LIMIT
-
-    def __post_init__(self) -> None:
-        for name in ("fast", "graph", "check", "profile"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(
-                    f"The run option {name} is {described(getattr(self, name))}, but it must be True or False.",
-                    hint=f"RunOptions({name}=True)",
-                )
-        if not isinstance(self.isolated, bool | None):
-            raise OptionError(
-                f"The run option isolated is {described(self.isolated)}, but it must be True, False or None.",
-                hint="RunOptions(isolated=True)",
-            )
-        if self.check and self.graph:
-            raise OptionError(
-                "The run options check and graph are both on, but the graph runs in the place of the stream then.",
-                hint="RunOptions(check=True)",
-            )
-        size = self.debug_buffer_size
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise OptionError(
-                f"The run option debug_buffer_size is {described(size)}, but it must be a number of bytes.",
-                hint="RunOptions(profile=True, debug_buffer_size=1 << 26)",
-            )
-        limit = self.time_limit
-        number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if limit is not None and not (number and 0 < limit < threading.TIMEOUT_MAX):
-            raise OptionError(
-                f"The run option time_limit is {described(limit)}, but it must be a number of seconds above 0, or "
-                "None.",
-                hint="RunOptions(isolated=True, time_limit=60)",
-            )
 
 
 @dataclass(frozen=True)
@@ -143,6 +77,10 @@ class HostProgram:
     Attributes:
         checks: what the comparisons of the last run have shown, by payload, where they run in this process.
 
+    The program runs through the plug-in's C interface. ExecuTorch's Python interface, which draws torch in, takes its
+    place only where the program needs it: to record a profile, for bfloat16, for kernels that a library for torch
+    registers and for the delegates of others.
+
     Raises:
         PayloadError: the file is no whole `.pte`, or its digest says that it is damaged; its plan is none that the
             runtime can trust; a payload is truncated, corrupted, of another version or for silicon; it needs a delegate
@@ -152,6 +90,7 @@ class HostProgram:
     """
 
     _checks_digest = True
+    _native: NativeMethod | None = None
 
     def __init__(
         self,
@@ -221,6 +160,11 @@ class HostProgram:
         return self._isolated is not None
 
     @property
+    def is_native(self) -> bool:
+        """Whether the program runs without ExecuTorch's Python interface, in this process."""
+        return self._native is not None
+
+    @property
     def inputs(self) -> tuple[TensorSignature | None, ...]:
         """Signature of each input; None for an input that is not a tensor."""
         return tuple(map(_signature, self._summary.inputs))
@@ -257,8 +201,11 @@ class HostProgram:
         with self._lock:
             if self._isolated is not None:
                 return self._isolated.run(arguments)
-            if self._method is None:
-                raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
+            if self._native is not None:
+                import torch
+
+                return tuple(map(torch.from_numpy, self._run_native([a.numpy() for a in arguments])))
+            self._check_open(self._method is not None)
             with EXECUTORCH:
                 if self._is_spent:  # ExecuTorch's recorder writes once, and ends the process when it goes on
                     self._recorded, self._is_spent = 0, False
@@ -270,6 +217,20 @@ class HostProgram:
                     return tuple(self._method(arguments))
                 except RuntimeError as error:
                     raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+
+    def _run_native(self, arrays: Sequence[Any]) -> list[Any]:
+        """New arrays, of arrays in the program's types, shapes and order of axes."""
+        assert self._native is not None
+        try:
+            with EXECUTORCH:
+                self._check_open(not self._native.is_closed)
+                return self._native.run(arrays)
+        except NativeError as error:
+            raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+
+    def _check_open(self, is_open: bool) -> None:
+        if not is_open:
+            raise ModelError(f"{self._name} is closed.", hint=f"load it again with {type(self).__name__}")
 
     def reset(self) -> None:
         """Sets the program's states back to their first values: the next call is the first of a sequence.
@@ -285,9 +246,14 @@ class HostProgram:
             if self._isolated is not None:
                 self._isolated.ask({"do": "reset"})
                 return
-            if self._method is None:
-                raise ModelError(f"{self._name} is closed.", hint="load it again with HostProgram")
             # The runtime writes first values where it loads a method, and its Python interface loads each once.
+            if self._native is not None:
+                with EXECUTORCH:
+                    self._check_open(not self._native.is_closed)
+                    self._native.close()
+                    self._load_native()
+                return
+            self._check_open(self._method is not None)
             with EXECUTORCH:
                 self._method = self._program = None
                 self._recorded = 0
@@ -385,6 +351,8 @@ class HostProgram:
         """Free the program now; running it afterwards is an error. Safe to call twice."""
         with self._lock:
             with EXECUTORCH:
+                if self._native is not None:
+                    self._native.close()
                 self._method = None
                 self._program = None
             isolated, self._isolated = self._isolated, None
@@ -403,13 +371,32 @@ class HostProgram:
 
     def _start(self) -> None:
         """Check the plan and load the method into this process."""
-        self._plugin: Plugin = load_plugin()  # first: it brings the schemas of the kernels
+        native = self._may_be_native()
+        self._plugin: Plugin = load_plugin(torch=not native)  # first: it brings the schemas of the kernels
+        if native and not has_all(self._plugin, self._summary.operators):
+            native, self._plugin = False, load_plugin()  # which knows more kernels, or says which ones are missing
         check_plan(self._data, self._name, self.method_name)
-        self._load()
-
-    def _load(self) -> None:
         with EXECUTORCH:
-            self._load_locked()
+            if native:
+                self._load_native()
+            else:
+                self._load_locked()
+
+    def _may_be_native(self) -> bool:
+        summary = self._summary
+        return (
+            not self.options.profile
+            and _DELEGATES.issuperset(summary.delegates)
+            and has_arrays(summary)
+            and not needs_torch(summary.operators)
+        )
+
+    def _load_native(self) -> None:
+        try:
+            with self._plugin.mode(self._mode, self.checks):
+                self._native = NativeMethod(self._plugin, self._data, self._summary)
+        except NativeError as error:
+            raise self._failure(f"{self._name} cannot be loaded", error) from error
 
     def _load_locked(self) -> None:
         # What `executorch.runtime` wraps: that one brings ExecuTorch's compiler along, which takes seconds to import.

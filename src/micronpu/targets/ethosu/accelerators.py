@@ -9,7 +9,8 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources, util
+from importlib import resources
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from micronpu.base.arguments import check_text
@@ -103,15 +104,25 @@ def find_accelerator(name: str) -> Accelerator:
     return accelerators()[name]
 
 
+def vela_package() -> Path | None:
+    """The folder of Vela's package ``ethosu``; None where it is not installed.
+
+    Python is not asked for it by its name, which a file of the user may have, such as the model's: ``ethosu.py``.
+    """
+    for folder in sys.path:
+        package = PathFinder.find_spec("ethosu", [folder])
+        for place in (package.submodule_search_locations if package is not None else None) or ():
+            if PathFinder.find_spec("ethosu.regor", [place]) is not None:
+                return Path(place).absolute()
+    return None
+
+
 @functools.lru_cache(maxsize=1)
 def default_ini() -> str:
     """Text of the vela.ini that comes with Vela."""
-    spec = util.find_spec("ethosu")
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    for place in places:
-        file = Path(place) / "config_files" / "Arm" / "vela.ini"
-        if file.is_file():
-            return file.read_text(encoding="utf-8")
+    package = vela_package()
+    if package is not None and (file := package / "config_files" / "Arm" / "vela.ini").is_file():
+        return file.read_text(encoding="utf-8")
     raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
 
 

@@ -26,7 +26,7 @@ from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.plans import Plan, Planned, best_plan, compiled
+from micronpu.targets.ethosu.plans import Plan, Planned, best_plan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
@@ -248,20 +248,20 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
     return {s: tuple(found[i]) for s, i in named.items()}
 
 
-def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> list[str]:
-    """Why a graph cannot be used in any format that Vela may be given; empty where it can in one."""
-    found, emitters = [], emitters_of(spec)
+def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> str:
+    """Why a graph cannot be used in any format that Vela may be given; "" where it can in one."""
+    found, emitters = dict[str, str](), emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
             emitted = emitters[format](graph)
             program = compiled(graph, emitted, spec)
             objection = check(graph, emitted, program)[0] if check is not None else ""
             if not objection:
-                return []
-            found.append(objection)
+                return ""
+            found[format] = objection
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
-            found.append(error.what)
-    return found
+            found[format] = error.what
+    return objections(found)
 
 
 def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> RefusedError:
@@ -271,9 +271,8 @@ def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> Refused
     taken, refused = 0, len(graph.nodes)
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        objections = _objections(_beginning(graph, middle), spec, check)
-        if objections:
-            refused, what = middle, objections[0]
+        if found := _objections(_beginning(graph, middle), spec, check):
+            refused, what = middle, found
         else:
             taken = middle
     rule, sentence, hint = (prove.RULE, prove.SENTENCE, prove.HINT) if differs else (RULE, SENTENCE, HINT)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import util
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import ACTIVATIONS, NPU_FIELDS, WEIGHTS, Chip
 from micronpu.chips.core import Core
-from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator
+from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
 from micronpu.targets.family import Family, Target, sentences
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class EthosU(Family):
         return dict.fromkeys(accelerators(), "an Ethos-U whatever the chip")
 
     def missing(self) -> tuple[str, str]:
-        return ("", "") if util.find_spec("ethosu") else ("Vela, its compiler", "pip install ethos-u-vela==5.2.0")
+        return ("", "") if vela_package() is not None else ("Vela, its compiler", "pip install ethos-u-vela==5.2.0")
 
     def defaults(self, target: Target) -> dict[str, Any]:
         if target.chip is None:

@@ -280,7 +280,6 @@ def best_plan(
         graphs[True] = cheapest
     found: list[tuple[Plan, Emitted, VelaProgram]] = []
     refused: list[Plan] = []
-    errors: list[VelaError] = []
 
     def attempt(plan: Plan) -> None:
         if plan in (*(f[0] for f in found), *refused):
@@ -290,7 +289,6 @@ def best_plan(
             program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
         except UnsupportedError as error:
             refused.append(replace(plan, objection=error.what))
-            errors.append(error if isinstance(error, VelaError) else VelaError(error.what))
             return
         memory = program.sram_bytes
         fits = memory_limit is None or memory <= memory_limit
@@ -319,7 +317,7 @@ def best_plan(
         for format in formats[1:]:
             attempt(Plan(_name(format, False), format, False))
     if not found:
-        raise errors[0]
+        raise VelaError(objections({plan.format: plan.objection for plan in refused}))
     fitting = [entry for entry in found if entry[0].fits]
     if not fitting:
         least = min(found, key=lambda entry: entry[0].memory)[0]
@@ -329,7 +327,7 @@ def best_plan(
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
-    wrong: list[str] = []
+    wrong: dict[str, str] = {}
     while fitting:
         best = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
         plan, emitted, program = best
@@ -338,7 +336,7 @@ def best_plan(
             plans = (*(entry[0] for entry in found), *refused)
             used = used if plan.rewrites else {}
             return Planned(graphs[plan.rewrites], emitted, program, plan, plans, used, unproved)
-        wrong.append(objection)
+        wrong.setdefault(plan.format, objection)
         fitting.remove(best)
         found.remove(best)
         refused.append(replace(plan, cycles=None, objection=objection))
@@ -346,7 +344,14 @@ def best_plan(
             for rewrites, format in ((r, f) for r in sorted(graphs) for f in formats):
                 attempt(Plan(_name(format, rewrites), format, rewrites))
             fitting = [entry for entry in found if entry[0].fits]
-    raise StreamDiffersError(wrong[0])
+    raise StreamDiffersError(objections({plan.format: plan.objection for plan in refused} | wrong))
+
+
+def objections(by_format: Mapping[str, str]) -> str:
+    """Why a graph cannot be compiled, as one text: what is said of each format, where they differ."""
+    if len(set(by_format.values())) == 1:
+        return next(iter(by_format.values()))
+    return " ".join(f"{_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
 
 
 def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Plan, Emitted, VelaProgram]]) -> set[Names]:

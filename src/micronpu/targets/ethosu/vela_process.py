@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import marshal
 import os
 import socket
@@ -18,6 +17,7 @@ from signal import SIGKILL
 from typing import Any
 
 from micronpu.base.errors import RuntimeUnavailableError
+from micronpu.targets.ethosu.accelerators import vela_package
 
 _START_SECONDS = 120.0
 
@@ -112,15 +112,12 @@ class _Worker:
     """
 
     def __init__(self) -> None:
-        try:
-            place = importlib.util.find_spec("ethosu.regor")
-        except ModuleNotFoundError:
-            place = None
-        if place is None or place.origin is None:
+        package = vela_package()
+        if package is None:
             raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
         # -I and -S: neither the user's environment nor the start-up files of packages, which take longer than the rest.
         command = [sys.executable or "python", "-I", "-S", str(Path(__file__).with_name("vela_worker.py"))]
-        command.append(str(Path(place.origin).parent.parent))
+        command.append(str(package.parent))
         try:
             with contextlib.ExitStack() as stack:
                 self._log = stack.enter_context(tempfile.TemporaryFile(buffering=0))

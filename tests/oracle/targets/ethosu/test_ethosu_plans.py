@@ -109,11 +109,11 @@ def test_memory_limit_takes_a_smaller_way_or_says_what_is_needed() -> None:
 def test_formats_that_the_options_leave_out_are_not_tried() -> None:
     tried: list[str] = []
 
-    def writes(name: str, works: bool) -> object:
+    def writes(name: str, works: bool, objection: str = "no such form") -> object:
         def emit(graph: Graph) -> LiteRtModel:
             tried.append(name)
             if not works:
-                raise VelaError("no such form")
+                raise VelaError(objection)
             return to_litert(graph)
 
         return emit
@@ -126,6 +126,9 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
     assert [o.objection for o in refused] == ["no such form"]
     with pytest.raises(VelaError, match="no such form"):
         best_plan(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
+    emitters["litert"] = writes("litert", False, "not that either.")
+    with pytest.raises(VelaError, match=r"^LiteRT: not that either\. TOSA: no such form\.$"):
+        best_plan(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
 
 
 def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
