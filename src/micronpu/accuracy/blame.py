@@ -17,8 +17,8 @@ from micronpu.compiler.compile import DEFAULT_TARGET
 from micronpu.compiler.quantized import HowToQuantize
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.program import arguments, origin_of, overload_name
-from micronpu.quantize.calibrate import in_turn
 from micronpu.quantize.config import Activations
+from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
 from micronpu.report.accuracy import decibels

@@ -24,7 +24,8 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.border import Border, borders_of
 from micronpu.deploy.plan import read_plan
 from micronpu.frontend.checks import check_listener, check_parameters
-from micronpu.quantize.calibrate import calibration_batches, one_thread
+from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.runtime import ArrayProgram, RunOptions

@@ -28,7 +28,7 @@ from micronpu.compiler.quantized import HowToQuantize
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute, origin_of
-from micronpu.quantize.calibrate import in_turn
+from micronpu.quantize.data import in_turn
 from micronpu.quantize.settings_file import Quantization, read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain

@@ -13,7 +13,7 @@ from torch import nn
 
 from micronpu.accuracy.metrics import Array
 from micronpu.base.errors import ModelError
-from micronpu.quantize.sequences import calibration_sequences
+from micronpu.quantize.data import calibration_sequences
 
 Row = tuple[torch.Tensor, ...]
 

@@ -15,12 +15,13 @@ from torch.fx import GraphModule
 from micronpu.accuracy.layers import SideBySide
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.quiet import quiet
-from micronpu.compiler.quantized import HowToQuantize, exported_module
+from micronpu.compiler.quantized import HowToQuantize
 from micronpu.frontend.export import as_inputs
-from micronpu.frontend.states import states_of
-from micronpu.quantize.calibrate import calibrated, calibration_batches, converted, one_thread
-from micronpu.quantize.converted import is_float
+from micronpu.frontend.exported import exported
+from micronpu.quantize.calibrate import calibrated, converted
+from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.running import one_thread
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 
@@ -157,17 +158,17 @@ def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     Raises:
         ModelError: it cannot be exported, or is quantized already.
     """
-    module = exported_module(model, examples)
-    if not is_float(module):
+    found = exported(model, examples)
+    if not found.is_float:
         raise ModelError(
             "The model is quantized already, so that there is no float model to compare it with.",
             hint="the float model that it was made of",
         )
-    states = states_of(module).values
+    states = found.states.values
     if states:
         raise ModelError(
             f"The model keeps a state, `{states[0].name}`, from one call to the next, and blame compares single "
             "inputs.",
             hint="a model that takes its states as inputs and returns them",
         )
-    return module
+    return found.module

@@ -28,8 +28,11 @@ from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
+from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView
+from micronpu.frontend.separate import separate_clamps
 from micronpu.frontend.states import State, held, hold, states_of
+from micronpu.frontend.training import Train
 from micronpu.ir.graph import Graph
 from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
@@ -39,13 +42,10 @@ from micronpu.partition.moves import move_integers
 from micronpu.partition.notes import coarse_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
-from micronpu.partition.separate import separate_clamps
-from micronpu.quantize.borders import IntegerBorders
 from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
-from micronpu.quantize.training import Train
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.rows import plural
@@ -143,7 +143,7 @@ def compile_model(
     )
     chosen = how.quantizer_for(device, train is not None)
     sparser, most = sparsity_options(sparsity), check_compress(compress)
-    quantized, examples, borders, rows, trial, sparse, smaller = quantized_module(
+    quantized = quantized_module(
         model,
         example_inputs,
         chosen,
@@ -153,11 +153,12 @@ def compile_model(
         held_out=held_out,
         sparsity=Sparsity(sparser, device, most) if sparser is not None or most is not None else None,
     )
-    host = host_part(quantized, device, clock, borders)
-    states, whole = states_of(quantized).values, held(quantized)
-    hold(host.module, states_of(quantized))
+    borders, states, reduced = quantized.borders, quantized.states, quantized.reduced
+    host = host_part(quantized.module, device, clock, borders)
+    whole = held(quantized.module)
+    hold(host.module, states_of(quantized.module))
     with clock.step("lower"), quiet():
-        lowered = _lowered(host, examples, borders, states, allow_missing_kernels)
+        lowered = _lowered(host, quantized.examples, borders, states, allow_missing_kernels)
         buffer = stamp(lowered.buffer)
     inputs, outputs = border_tensors(whole, borders)
     memory = memory_of(
@@ -168,7 +169,7 @@ def compile_model(
     )
     report = replace(
         host.report,
-        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *([smaller] if smaller else [])),
+        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *(reduced.notes if reduced else ())),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -176,17 +177,17 @@ def compile_model(
         hashes=digests(buffer, host.partitions),
         memory=memory,
         states=tuple(map(_reported, states)),
-        sparsity=sparse,
+        sparsity=reduced.report if reduced else None,
     )
     program_made = CompiledProgram(
-        buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, rows, states
+        buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, quantized.rows, states
     )
     if verify:
         with clock.step("verify"):
-            agreement, accuracy = verified(program_made, trial, host.reads)
+            agreement, accuracy = verified(program_made, quantized.trial, host.reads)
         program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
     if etrecord is not None:
-        program_made.save_etrecord(etrecord, *examples)
+        program_made.save_etrecord(etrecord, *quantized.examples)
     if budgets is not None:
         results = budgets.results(program_made.report)
         check_budgets(results)
@@ -422,7 +423,7 @@ def check_model(
     how = HowToQuantize(
         per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
     )
-    quantized, *_ = quantized_module(
+    quantized = quantized_module(
         model,
         examples,
         how.quantizer_for(device),
@@ -430,5 +431,5 @@ def check_model(
         clock=clock,
         held_out=0,
     )
-    separate_clamps(quantized, device.excludes)
-    return device.partition(ProgramView(quantized))
+    separate_clamps(quantized.module, device.excludes)
+    return device.partition(ProgramView(quantized.module))

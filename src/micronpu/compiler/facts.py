@@ -13,10 +13,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu import __version__
+from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.quantize.borders import IntegerBorders
 from micronpu.report.delegation import BorderTensor, DelegationReport
 from micronpu.report.rows import plural
 

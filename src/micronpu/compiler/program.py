@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from micronpu.deploy.deployment import Deployment
-    from micronpu.quantize.borders import IntegerBorders
+    from micronpu.frontend.integers import IntegerBorders
     from micronpu.runtime import HostProgram, RunOptions
     from micronpu.runtime.check import Reference
 

@@ -9,85 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_leaves
 
-from micronpu.base.errors import MicroNpuError, OptionError, RuntimeUnavailableError, WrongResultError
+from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import PREFIX, run_sequence
+from micronpu.frontend.states import PREFIX
 from micronpu.ir.interpreter import interpret
-from micronpu.quantize.calibrate import one_thread
 from micronpu.quantize.loops import Loop
+from micronpu.quantize.running import one_thread
+from micronpu.quantize.trial import INPUTS, Trial, tensors_of
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 
-INPUTS = 2
-"""How many inputs are run where they calibrated, too."""
-HELD_OUT = 8
-"""How many rows are kept back from calibration, at most: one in eight, where there are sixteen or more."""
 _LARGE = 30_000_000  # multiply-accumulates, a tenth of a second in LiteRT's reference kernels
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
 _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the float model is not known
 
 Tensors = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a program is tried on.
-
-    Attributes:
-        rows: inputs of the float model, each a tuple.
-        numbers: of these rows in the calibration data; () for the example inputs.
-        of: how many rows the calibration data has.
-        held_out: whether the rows were kept back from calibration.
-        exact: what the float model gives for each, as far as that is known.
-    """
-
-    rows: tuple[Tensors, ...]
-    numbers: tuple[int, ...] = ()
-    of: int = 0
-    held_out: bool = False
-    exact: Sequence[Tensors] = ()
-
-
-def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
-    """Numbers of the calibration rows that are kept back, evenly spread; () where all are needed.
-
-    Args:
-        count: how many rows there are.
-        wanted: how many to keep back; None for one in eight, at most `HELD_OUT`, where there are 16 or more.
-
-    Raises:
-        OptionError: no row would be left to calibrate with.
-    """
-    if wanted is None:
-        wanted = min(count // 8, HELD_OUT) if count >= 2 * HELD_OUT else 0
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise OptionError(f"`held_out` is {wanted!r}; it is a number of calibration rows.", hint="held_out=8, or 0")
-    if wanted and wanted >= count:
-        raise OptionError(
-            f"`held_out` is {wanted}, but there are {count} rows of calibration data, of which some have to calibrate.",
-            hint="a smaller number, or more rows",
-        )
-    return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
-
-
-def float_results(module: GraphModule, rows: Sequence[Tensors]) -> list[Tensors]:
-    """What a float model, with its states lifted, gives for the rows that will be run; nothing where it cannot."""
-    with torch.no_grad(), quiet(), one_thread():
-        try:
-            return [_tensors(results) for results in run_sequence(module, rows)]
-        except Exception:  # what is wrong with the model is said where it is calibrated
-            return []
 
 
 def verified(
@@ -113,7 +58,7 @@ def verified(
     # First, since the program, once loaded, stays so, beside what this takes.
     program.reset_states()
     with torch.no_grad(), quiet(), one_thread():
-        wanted = [_floats(program, _tensors(module(*row))) for row in rows]
+        wanted = [_floats(program, tensors_of(module(*row))) for row in rows]
     try:
         program.reset_states()
         results = [_floats(program, program._results(*row)) for row in rows]
@@ -209,13 +154,9 @@ def _hangs_on_rounding(
     return bool((nearest[known] <= near).all())
 
 
-def _tensors(results: Any) -> Tensors:
-    return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
-
-
 def _floats(program: CompiledProgram, results: Sequence[Any]) -> Tensors:
     """Results as the float program gives them."""
-    found = _tensors(results)
+    found = tensors_of(results)
     return found if program.borders is None else program.borders.dequantize(found)
 
 

@@ -24,7 +24,7 @@ _INTEGERS = ("int8", "uint8", "int16")
 
 
 class Meaning(Protocol):
-    """What `micronpu.quantize.borders` knows of an input or output."""
+    """What `micronpu.frontend.integers` knows of an input or output."""
 
     @property
     def dtype(self) -> str: ...

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from micronpu.base.errors import ModelError
 from micronpu.frontend.program import (
-    Edge,
-    ProgramView,
-    is_dequantize,
-    is_quantize,
-    origin_of,
     overload_name,
-    value_of,
 )
 
 KEY = "micronpu_states"
@@ -204,116 +197,6 @@ def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
     with torch.no_grad():
         for state in states:
             getattr(module, state.attribute).copy_(state.initial)
-
-
-def run_sequence(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
-    """Runs a lifted module call by call from the first values of its states; yields each call's other results."""
-    states = states_of(module)
-    values = states.initial
-    for row in rows:
-        results = module(*row, *values)
-        if not states:
-            yield results if isinstance(results, tuple) else (results,)
-            continue
-        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
-        yield tuple(results[: -len(states.values)])
-
-
-def rows_with_states(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Runs a lifted module as `run_sequence`, where it has states; yields all that it is given in each call."""
-    states = states_of(module)
-    values = states.initial
-    for row in rows:
-        yield (*row, *values)
-        if states:
-            results = module(*row, *values)
-            values = tuple(v.detach().clone() for v in results[-len(states.values) :])
-
-
-def integer_states(module: GraphModule) -> GraphModule:
-    """Makes the states of a converted module integers, in place.
-
-        h float -> quantize -> h8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
-                               h8 -> dequantize -> .. -> quantize -> y8
-
-    Raises:
-        ModelError: the grid of a state is not the same on the way in and on the way out.
-    """
-    states = states_of(module)
-    if not states:
-        return module
-    view, graph = ProgramView(module), module.graph
-    holders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
-    output = graph.output_node()
-    results = list(output.args[0])  # type: ignore[arg-type]
-    first, made = len(results) - len(states.values), []
-    dequantizes: dict[int, Node] = {}
-    for number, state in enumerate(states.values):
-        holder, value = holders[state.node], results[first + number]
-        quantizes = [user for user in holder.users if is_quantize(user)]
-        grids = [view.edge(user) for user in quantizes]
-        edge = view.edge(value) if is_dequantize(value) else None
-        whole = len(quantizes) == len(holder.users) - (output in holder.users)
-        if edge is None or not whole or (not state.initial.is_floating_point()):
-            if quantizes or edge is not None:
-                raise _no_grid(module, state, value, "float in or out")
-            made.append(_with_grid(view, state, value))
-            continue
-        if any(grid != edge for grid in grids):
-            other = next(grid for grid in grids if grid != edge)
-            raise _no_grid(module, state, value, f"{_grid(other)} in and {_grid(edge)} out")
-        scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
-        low, high = edge.limits
-        steps_of = torch.round(state.initial.double() / scale) + zero
-        if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
-            raise ModelError(
-                f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is not on the "
-                f"grid from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} that its new values have"
-                f"{_at(value)}.",
-                hint="an initial value within that range",
-            )
-        made.append(replace(state, initial=steps_of.clamp(low, high).to(dtype), scale=scale, zero_point=zero))
-        holder.meta["val"] = value_of(holder).to(dtype)
-        holder.meta.pop("tensor_meta", None)
-        for quantize in quantizes:
-            quantize.replace_all_uses_with(holder)
-            graph.erase_node(quantize)
-        dequantizes[first + number] = value
-    for number, value in dequantizes.items():
-        results[number] = value.args[0]
-    output.args = (tuple(results),)
-    graph.eliminate_dead_code()
-    graph.lint()
-    module.meta[KEY] = replace(states, values=tuple(made))
-    module.recompile()
-    return module
-
-
-def _with_grid(view: ProgramView, state: State, value: Node) -> State:
-    """A state of a module that was quantized before, which is integers already."""
-    edge = view.edge(value) if is_quantize(value) else None
-    if edge is None:
-        return state
-    return replace(state, scale=edge.qparams.scale[0], zero_point=edge.qparams.zero_point[0])
-
-
-def _no_grid(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
-    return ModelError(
-        f"The state `{state.name}` cannot have one grid: it is {found}{_at(value)}.",
-        hint="the same setting of the quantizer for the operators that read the state and for the one that makes its "
-        "new value",
-    )
-
-
-def _grid(edge: Edge | None) -> str:
-    return "float" if edge is None else f"{edge.dtype.value} with steps of {edge.qparams.scale[0]:.4g}"
-
-
-def _at(value: Node) -> str:
-    while is_quantize(value) or overload_name(value).startswith("dequantize"):
-        value = value.args[0]  # type: ignore[assignment]
-    source = origin_of(value).source
-    return f" ({source})" if source else ""
 
 
 def is_write(node: Node) -> bool:

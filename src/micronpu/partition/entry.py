@@ -22,12 +22,12 @@ from micronpu.base.errors import OptionError
 from micronpu.container import digest
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.axes import order_inputs, order_results, out_of_order
 from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
-from micronpu.partition.separate import separate_clamps
 from micronpu.partition.weights import SeenWeights
 from micronpu.report.delegation import DelegationReport
 

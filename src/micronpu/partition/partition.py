@@ -27,6 +27,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
+from micronpu.frontend.units import IMPORTED, IMPORTED_SENTENCE, Unit, feeds_only_constants, find_units, reason_at
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.way import WAYS, Composition
@@ -35,7 +36,6 @@ from micronpu.partition.grouping import group
 from micronpu.partition.images import agree_on_images
 from micronpu.partition.order import ProgramOrder, outlined_order
 from micronpu.partition.policy import Policy
-from micronpu.partition.units import IMPORTED, IMPORTED_SENTENCE, Unit, feeds_only_constants, find_units, reason_at
 from micronpu.passes.choose import Choice
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.delegation import DelegationReport

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import add_constant
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
@@ -27,7 +28,7 @@ from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
 from micronpu.quantize.specs import IS_KEPT_OR_ZERO
 from micronpu.quantize.switches import is_on, switchable
-from micronpu.quantize.transforms import add_constant, attribute, is_constant, is_trained
+from micronpu.quantize.transforms import attribute, is_constant, is_trained
 
 aten = torch.ops.aten
 

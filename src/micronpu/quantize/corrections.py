@@ -13,12 +13,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
+from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
-from micronpu.quantize.transforms import add_constant, attribute
+from micronpu.quantize.transforms import attribute
 
 Row = tuple[torch.Tensor, ...]
 ROWS = 32

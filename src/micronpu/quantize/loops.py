@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import KEY, State, States, integer_states, states_of
-from micronpu.quantize.borders import integer_borders
+from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.observers import is_fixed, is_observer
-from micronpu.quantize.transforms import add_constant
 
 ALLOWED = "micronpu_loops"
 """Key of a module's meta: set where whoever quantizes it knows of loops."""

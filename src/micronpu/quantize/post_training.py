@@ -24,7 +24,7 @@ from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.base.errors import InternalError
-from micronpu.frontend.program import overload_name, qualified_name
+from micronpu.frontend.program import overload_name
 from micronpu.quantize.observers import (
     LeastErrorObserver,
     LeastErrorWeights,
@@ -77,7 +77,7 @@ def takes(model: GraphModule) -> bool:
             continue
         if not isinstance(node.target, torch._ops.OpOverload):
             return False
-        name = overload_name(node) or qualified_name(node)
+        name = str(node.target)
         if "batch_norm" in name or "copy_." in name or "put_" in name:
             return False
         if node.target._schema.is_mutable and _is_attribute(node.args[:1]):

@@ -20,10 +20,10 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
+from micronpu.frontend.exported import export_for_training, finished, graph_module
 from micronpu.frontend.program import overload_name
+from micronpu.frontend.training import Train, is_dropout, set_training
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.calibrate import graph_module
-from micronpu.quantize.converted import export_for_training, finished
 from micronpu.quantize.pt2e import (
     FakeQuantize,
     FakeQuantizeBase,
@@ -32,7 +32,6 @@ from micronpu.quantize.pt2e import (
     convert_pt2e,
     prepare_qat_pt2e,
 )
-from micronpu.quantize.training import Train, is_dropout, set_training
 
 
 class WideningObserver(MovingAverageMinMaxObserver):

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import overload_name
-from micronpu.quantize.training import set_training
+from micronpu.frontend.training import set_training
 
 Function: TypeAlias = Callable[..., Any]
 

@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.switches import is_on, switchable
 
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
-
-# Key of a module's meta: how many constants it was given, by prefix.
-_COUNT = "micronpu_constants"
 
 # Key of a module's meta: set while it is prepared for quantization-aware training.
 IN_TRAINING = "micronpu_in_training"
@@ -61,25 +59,6 @@ def is_trained(model: GraphModule, node: Any) -> bool:
     """Whether a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
     value = attribute(model, node)
     return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(model.meta.get(IN_TRAINING))
-
-
-def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
-    """A new buffer, read in front of ``before``; existing ones may have other readers and stay as they are."""
-    # The model counts for itself: trying all numbers from 0 would take quadratic time.
-    count: dict[str, int] = model.meta.setdefault(_COUNT, {})
-    number = count.get(prefix, 0)
-    while hasattr(model, f"{prefix}_{number}"):
-        number += 1
-    count[prefix] = number + 1
-    name = f"{prefix}_{number}"
-    model.register_buffer(name, value)
-    with model.graph.inserting_before(before):
-        node = model.graph.get_attr(name)
-    near = (before, *before.all_input_nodes) if "val" in before.meta else model.graph.nodes
-    fake = next((n.meta["val"] for n in near if isinstance(n.meta.get("val"), torch.Tensor)), None)
-    mode = getattr(fake, "fake_mode", None)
-    node.meta["val"] = mode.from_tensor(value, static_shapes=True) if mode is not None else value
-    return node
 
 
 def prepare_for_annotation(

@@ -22,11 +22,11 @@ from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
 from micronpu.compiler.compile import host_part
 from micronpu.frontend.export import check_static
-from micronpu.frontend.states import hold, integer_states, lift, states_of
+from micronpu.frontend.exported import graph_module
+from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
+from micronpu.frontend.states import hold, lift, states_of
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
-from micronpu.quantize.borders import IntegerBorders, integer_borders
-from micronpu.quantize.calibrate import graph_module
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions

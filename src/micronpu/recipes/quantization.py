@@ -11,13 +11,15 @@ from executorch.export import QuantizationRecipe
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.exported import finished
 from micronpu.frontend.program import arguments, overload_name, static_shape
-from micronpu.quantize.calibrate import calibration_batches, finite_values, one_thread
+from micronpu.frontend.training import Train
+from micronpu.quantize.calibrate import finite_values
 from micronpu.quantize.compose import fold_batch_norms
-from micronpu.quantize.converted import finished
+from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.training import Train
+from micronpu.quantize.running import one_thread
 from micronpu.recipes.lowering import layout_of
 
 Inputs = tuple[torch.Tensor, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -14,16 +13,15 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError, first_line
-from micronpu.base.quiet import quiet
-from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
-from micronpu.frontend.export import as_inputs, export
-from micronpu.frontend.states import lift, rows_with_states, states_of
+from micronpu.frontend.checks import check_evaluation_mode, check_listener
+from micronpu.frontend.export import as_inputs
+from micronpu.frontend.exported import EXPORTED, Exported, exported_for_any_batch
+from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
-from micronpu.quantize.calibrate import calibration_batches, graph_module
 from micronpu.quantize.compose import fold_batch_norms
-from micronpu.quantize.converted import EXPORTED, export_for_training, finished, is_float
+from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.sequences import calibration_sequences
+from micronpu.quantize.running import seen_calls
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
 from micronpu.sparsity.judge import Score
@@ -93,21 +91,21 @@ def sparsify(
     examples = as_inputs(example_inputs)
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
         check_evaluation_mode(model)
-    module = exported_for_any_batch(model, examples)
+    module = folded(exported_for_any_batch(model, examples))
     states = states_of(module)
     sequences = calibration_sequences(calibration, examples) if states else []
-    rows = seen_calls(module, sequences) if states else calibration_batches(calibration, examples)
+    rows = seen_calls(module, states, sequences) if states else calibration_batches(calibration, examples)
     every = (*examples, *states.initial)
     return sparsified(module, every, rows, device, quantizer or device.quantizer(), chosen, score, listener)
 
 
 class Reduced(NamedTuple):
-    """The float program with fewer weights or bits, the quantizer for it, what was made sparse, and a note."""
+    """The float program with fewer weights or bits, the quantizer for it, what was made sparse, and notes."""
 
     program: GraphModule
     quantizer: StaticQuantizer
     report: SparsityReport | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,7 @@ class Sparsity:
 
     def reduced(
         self,
-        model: nn.Module | ExportedProgram,
-        examples: Row,
+        exported: Exported,
         sequences: Sequence[Sequence[Row]],
         quantizer: StaticQuantizer,
         progress: Callable[[float], None],
@@ -132,9 +129,10 @@ class Sparsity:
             sequences: of the calibration data, of one row each for a model without states.
             quantizer: of the finished program; one for training is not what the search quantizes with.
         """
-        program = exported_for_any_batch(model, examples)
+        program = folded(exported_for_any_batch(exported.model, exported.examples))
         found = Reduced(program, quantizer)
-        every, rows = (*examples, *states_of(program).initial), seen_calls(program, sequences)
+        every = (*exported.examples, *exported.states.initial)
+        rows = seen_calls(program, exported.states, sequences)
         own = self.device.quantizer() if quantizer.is_qat else quantizer
         if self.options is not None:
             listener = listening(progress)
@@ -142,7 +140,7 @@ class Sparsity:
             found = found._replace(report=made.report)
         if self.compress is not None:
             less = compressed(program, every, rows, self.device, own, self.compress, progress)
-            found = found._replace(quantizer=with_bits(quantizer, less.bits), note=less.note)
+            found = found._replace(quantizer=with_bits(quantizer, less.bits), notes=(less.note,))
         return found
 
 
@@ -166,49 +164,22 @@ def _first(calibration: Any) -> Any:
     return tuple(tensors)
 
 
-def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: Row) -> GraphModule:
-    """The float program, for any number of rows where the model takes any, with its batch norms folded.
-
-    States are its last inputs and its last outputs, see `frontend.states`.
-
-    Raises:
-        ModelError: it cannot be exported, or is quantized already.
-    """
-    if isinstance(model, GraphModule):
-        if not is_float(model):
-            raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
-    elif not isinstance(model, (nn.Module, ExportedProgram)):
-        export(model, examples)  # which says what is wrong with it
-    try:
-        with quiet():
-            module = copy.deepcopy(graph_module(export_for_training(model, examples)))
-    except SystemExit as error:
-        raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
-    check_parameters(module)
-    module = lift(module)
-    states = states_of(module)
-    if states:
-        module = finished(module, (*examples, *states.initial))
+def folded(program: GraphModule) -> GraphModule:
+    """A program of `exported_for_any_batch` with its batch norms folded into parameters, in place."""
     with torch.no_grad():
-        fold_batch_norms(module)
-    for name in [n for n in module._buffers if n.startswith("folded_")]:
-        value = module._buffers.pop(name)
+        fold_batch_norms(program)
+    for name in [n for n in program._buffers if n.startswith("folded_")]:
+        value = program._buffers.pop(name)
         assert value is not None
         if not torch.isfinite(value).all():
             raise ModelError(
                 "A batch norm of the model holds NaN or infinity, or a variance that is negative.",
                 hint="look for a training that diverged, or for a checkpoint that was loaded in part",
             )
-        module.register_parameter(name, nn.Parameter(value))
-    module.recompile()
-    module.meta[EXPORTED] = True
-    return module
-
-
-def seen_calls(program: GraphModule, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """All calls of sequences, each with the values that the states have by then."""
-    with torch.no_grad():
-        return [row for sequence in sequences for row in rows_with_states(program, sequence)]
+        program.register_parameter(name, nn.Parameter(value))
+    program.recompile()
+    program.meta[EXPORTED] = True
+    return program
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
+from micronpu.frontend.exported import finished
 from micronpu.frontend.program import ProgramView
+from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.separate import separate_clamps
 from micronpu.quantize.calibrate import quantize
-from micronpu.quantize.converted import finished
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.sparsity.layers import Layer
 from micronpu.sparsity.network import Row, batches

@@ -29,7 +29,7 @@ from micronpu.neutron import (
     calibrate_and_quantize,
     generate_neutron_compile_spec,
 )
-from micronpu.quantize.sequences import calibration_sequences
+from micronpu.quantize.data import calibration_sequences
 from micronpu.quantize.states import common_observer
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 from micronpu.runtime.pte import read_pte

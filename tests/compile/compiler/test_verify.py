@@ -18,6 +18,7 @@ from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes
+from micronpu.quantize import trial
 
 TARGETS = ("imxrt700-neutron", "corstone300")
 
@@ -78,14 +79,14 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
 
 
 def test_rows_that_are_kept_back():
-    assert [len(verify.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 5, 8, 8]
-    assert verify.rows_kept_back(16, None) == (4, 12)
-    assert verify.rows_kept_back(100, 0) == ()
-    assert verify.rows_kept_back(3, 2) == (0, 2)
+    assert [len(trial.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 5, 8, 8]
+    assert trial.rows_kept_back(16, None) == (4, 12)
+    assert trial.rows_kept_back(100, 0) == ()
+    assert trial.rows_kept_back(3, 2) == (0, 2)
     with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
         compiled(TARGETS[0], held_out=4)
     with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
-        verify.rows_kept_back(4, -1)
+        trial.rows_kept_back(4, -1)
 
 
 def broken(graph: Graph, **options: Any) -> Graph:

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import OptionError
+from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
-from micronpu.quantize.calibrate import calibrated, converted, graph_module, quantize
+from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.rounding import adaptive_rounding

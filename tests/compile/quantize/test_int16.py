@@ -17,12 +17,12 @@ import micronpu
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
 from micronpu.frontend.importer import import_nodes
+from micronpu.frontend.integers import integer_borders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir import DType, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import wide_lookup
 from micronpu.neutron import NeutronQuantizer
 from micronpu.ops.table import wide_table_entries
-from micronpu.quantize.borders import integer_borders
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
 
@@ -261,7 +261,8 @@ def over_the_grid(function, x=EVERY):
 
 
 def quantized_with(function, *inputs):
-    from micronpu.quantize.calibrate import graph_module, quantize
+    from micronpu.frontend.exported import graph_module
+    from micronpu.quantize.calibrate import quantize
 
     exported = torch.export.export(Small(lambda m, *x: function(*x)), inputs)
     return quantize(graph_module(exported), [inputs], EthosUQuantizer(SPEC, **WIDE))

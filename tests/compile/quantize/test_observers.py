@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
+from micronpu.frontend.exported import graph_module
 from micronpu.neutron import NeutronQuantizer
-from micronpu.quantize.calibrate import graph_module, one_thread
 from micronpu.quantize.observers import (
     LeastErrorObserver,
     LeastErrorWeights,
@@ -20,6 +20,7 @@ from micronpu.quantize.observers import (
     RangeObserver,
     least_error_ranges,
 )
+from micronpu.quantize.running import one_thread
 
 
 def observer(*batches, qscheme=torch.per_tensor_affine):

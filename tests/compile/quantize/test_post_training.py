@@ -13,9 +13,10 @@ from torch import nn
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.export import export
+from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import origin_of
 from micronpu.quantize import post_training
-from micronpu.quantize.calibrate import graph_module, quantize
+from micronpu.quantize.calibrate import quantize
 from micronpu.targets.registry import device_for
 
 

@@ -13,9 +13,10 @@ import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_quantize
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
-from micronpu.quantize.calibrate import graph_module, quantize
+from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.settings_file import configure, read_quantization
 

@@ -19,8 +19,8 @@ import micronpu
 from micronpu import recipes
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.frontend.exported import graph_module
 from micronpu.neutron import NeutronCompileOptions, calibrate_and_quantize
-from micronpu.quantize.calibrate import graph_module
 from micronpu.recipes import CortexMRecipeType, EthosURecipeType, NeutronRecipeType, combine
 from micronpu.recipes.files import host_operators
 from micronpu.recipes.quantization import any_batch_size

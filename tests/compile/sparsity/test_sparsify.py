@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu import MicroNpuError, Sparsified, SparsityOptions
+from micronpu.frontend.states import states_of
 from micronpu.ir.pattern import is_made_two_in_four
+from micronpu.quantize.running import seen_calls
 from micronpu.sparsity import pattern_kept
-from micronpu.sparsity.entry import seen_calls
 
 U85 = "ethos-u85-256"
 QUICK = SparsityOptions(steps=4, points=2, batch=8)
@@ -219,7 +220,7 @@ def test_a_model_that_keeps_a_state() -> None:
     layers = {layer.name: layer for layer in found.report.layers}
     assert layers["mixes"].sparse and layers["mixes"].cycles_sparse < layers["mixes"].cycles_dense
     assert found.report.rows == 12 and "keeps a state" in found.report.notes[0]
-    first, second = seen_calls(found.at(0).model, [[(x,) for x in sequences[0][:2]]])
+    first, second = seen_calls(found.at(0).model, states_of(found.model), [[(x,) for x in sequences[0][:2]]])
     assert torch.equal(second[0], sequences[0][1]) and not first[1].any()
     assert torch.allclose(second[1], torch.tanh(model.mixes(torch.cat(first, 1))), atol=1e-5)
     program = micronpu.compile(found.model, sequences[0][0], U85, calibration=sequences)

@@ -1,0 +1,229 @@
+"""From what the user gives to the one value that every later stage reads: a checked graph with its example inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.quiet import quiet
+from micronpu.frontend.checks import check_examples, check_parameters, check_results
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.export import as_inputs, check_static, export
+from micronpu.frontend.functional import functional
+from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
+from micronpu.frontend.states import States, lift, states_of
+from micronpu.frontend.training import set_training
+
+EXPORTED = "micronpu_exported"
+"""Key of a float module's meta: it is an exported program's, with the lines of the user's model, and for any batch size
+where that has one."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model as every later stage reads it.
+
+    Attributes:
+        module: the checked graph with the shapes of the example inputs; its states are its last inputs and outputs.
+        examples: what the user calls it with: inputs that fix shapes and dtypes.
+        model: what it was made of, which can be exported again for another batch size.
+        is_float: whether nothing in it has to do with quantization.
+    """
+
+    module: GraphModule
+    examples: tuple[torch.Tensor, ...]
+    model: nn.Module | ExportedProgram
+    is_float: bool
+
+    @property
+    def states(self) -> States:
+        """What lives on from one call to the next."""
+        return states_of(self.module)
+
+
+def exported(model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor) -> Exported:
+    """The model as a graph, checked; its states are further inputs and outputs.
+
+    Raises:
+        ModelError: it cannot be exported, or cannot be compiled whatever the target.
+    """
+    examples = as_inputs(example_inputs)
+    ready = isinstance(model, GraphModule) and (is_exported(model) or not is_float(model))
+    module = graph_module(model if ready else export(model, examples))
+    if not ready:
+        check_static(module)
+    check_results(module)
+    module = lift(module)
+    every = (*examples, *states_of(module).initial)
+    if ready:
+        module = finished(module, every)
+        check_static(module)
+    check_examples(module, every)
+    check_parameters(module)
+    return Exported(module, examples, model, is_float(module))
+
+
+def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """A float model as a graph of its own, for any number of rows where it takes any, and has no states.
+
+    Its states are its last inputs and its last outputs.
+
+    Raises:
+        ModelError: it cannot be exported, or is quantized already.
+    """
+    if isinstance(model, GraphModule):
+        if not is_float(model):
+            raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
+    elif not isinstance(model, (nn.Module, ExportedProgram)):
+        export(model, examples)  # which says what is wrong with it
+    try:
+        with quiet():
+            module = copy.deepcopy(graph_module(export_for_training(model, examples)))
+    except SystemExit as error:
+        raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
+    check_parameters(module)
+    module = lift(module)
+    states = states_of(module)
+    return finished(module, (*examples, *states.initial)) if states else module
+
+
+def export_for_training(
+    model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
+) -> ExportedProgram | GraphModule:
+    """The model in evaluation mode, for any batch size if it has one and can be exported so."""
+    if isinstance(model, ExportedProgram):
+        return copy.deepcopy(model)
+    if isinstance(model, GraphModule) and is_exported(model):
+        with quiet():
+            return copy.deepcopy(model)
+    if not isinstance(model, nn.Module):
+        return export(model, examples)  # which says what is wrong with it
+    own = copy.deepcopy(model).eval()
+    sizes = {t.shape[0] if t.dim() else None for t in examples}
+    if len(sizes) == 1 and None not in sizes:
+        # A size of 1 would be taken for a constant.
+        several = tuple(torch.cat([t, t]) if t.shape[0] == 1 else t for t in examples)
+        try:
+            with quiet(), torch.no_grad():
+                return torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
+        except MicroNpuError:
+            raise
+        except (
+            Exception
+        ):  # torch raises many kinds here; the export below says what is wrong with the model, if anything
+            pass
+    return export(own, examples)
+
+
+def graph_module(program: Any) -> GraphModule:
+    """A graph module with weights as attributes, from an exported program or such a module.
+
+    Raises:
+        ModelError: it is neither.
+    """
+    if isinstance(program, GraphModule):
+        return program
+    if isinstance(program, torch.export.ExportedProgram):
+        # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
+        with quiet():
+            module = functional(program).module(check_guards=False)
+        assert isinstance(module, GraphModule)
+        return module
+    raise ModelError(
+        f"A {type(program).__name__} cannot be quantized as it is.",
+        hint="export it first: torch.export.export(model, inputs)",
+    )
+
+
+def is_exported(model: Any) -> bool:
+    """Whether a model is a module that one of our functions has exported, which need not be done again."""
+    return isinstance(model, GraphModule) and bool(model.meta.get(EXPORTED))
+
+
+def is_float(module: GraphModule) -> bool:
+    """Whether nothing in a module has to do with quantization."""
+    return not any(is_quantize(n) or is_dequantize(n) for n in module.graph.nodes) and not _observers(module)
+
+
+# ---------------------------------------------------------------- one shape
+
+
+def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """A converted module ready to be compiled: dropouts off, shapes those of the example inputs.
+
+    Args:
+        quantized: the result of `convert_pt2e`; it is not changed.
+
+    Raises:
+        ModelError: the module is prepared but not converted, or does not take the example inputs.
+    """
+    waiting = _observers(quantized)
+    if waiting:
+        raise ModelError(
+            f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
+            hint="convert_pt2e(module) before compiling",
+        )
+    with quiet():
+        model = copy.deepcopy(quantized)
+    set_training(model, False)
+    try:
+        _Specialize(model).shapes(*examples)
+    except MicroNpuError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"The quantized module does not take the example inputs: {first_line(error) or type(error).__name__}.",
+            hint="example inputs of the shapes that it was exported with",
+        ) from error
+    for node in list(model.graph.nodes):
+        size = node.meta.pop(_SIZE, None)
+        if size is not None:
+            node.replace_all_uses_with(size)
+    for node in list(model.graph.nodes):
+        if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
+            # A constructor, whose shape was that of the batch until now.
+            constant = add_constant(model, node, node.target(*node.args, **node.kwargs), "constant")
+            node.replace_all_uses_with(constant)
+    model.graph.eliminate_dead_code()
+    model.recompile()
+    return model
+
+
+def _observers(module: nn.Module) -> list[str]:
+    return [name for name, inner in module.named_modules() if hasattr(inner, "calculate_qparams")]
+
+
+_SIZE = "micronpu_size"
+
+
+class _Specialize(Interpreter):
+    """Runs a module on fake inputs; notes shapes, and sizes that are numbers now."""
+
+    def __init__(self, model: GraphModule) -> None:
+        super().__init__(model)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def shapes(self, *inputs: Any) -> None:
+        with self.mode, torch.no_grad():
+            self.run(*(self.mode.from_tensor(t) for t in inputs))
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "get_attr":
+            return self.mode.from_tensor(result) if isinstance(result, torch.Tensor) else result
+        if n.op == "output":
+            return result
+        if isinstance(result, int) and not isinstance(result, bool):
+            n.meta[_SIZE] = result
+        elif isinstance(result, torch.Tensor | tuple | list):
+            n.meta["val"] = result
+        return result

@@ -1,0 +1,184 @@
+"""A user's data, checked against the example inputs: rows, and sequences of calls of a model with states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+
+Row = tuple[torch.Tensor, ...]
+
+
+def calibration_sequences(
+    calibration: Any, examples: Sequence[torch.Tensor], kind: str = "calibration"
+) -> list[list[Row]]:
+    """Calibration data as a list of sequences, each the inputs of one call after the other.
+
+    Args:
+        calibration: a list of sequences. A sequence is a list of calls, as `calibration_batches` takes them, or a
+            tensor or array with several rows for a model of batch 1. Calls that stand by themselves, tensors of one row
+            or tuples, are together one sequence, in their order.
+        examples: the example inputs.
+        kind: what the data are for, in errors.
+
+    Raises:
+        ModelError: a sequence is empty, or an input does not fit.
+    """
+    if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
+        return [calibration_batches(calibration, examples, kind=kind)]
+    found: list[list[Row]] = []
+    open_one = False
+    for number, item in enumerate(calibration):
+        if isinstance(item, list):
+            if not item:
+                raise ModelError(
+                    f"The {kind} sequence {number} is shorter than one call: it is empty.",
+                    hint="a list of the inputs of the calls, one after the other",
+                )
+            found.append(calibration_batches(item, examples, kind=kind))
+            open_one = False
+            continue
+        rows = calibration_batches([item], examples, kind=kind)
+        if len(rows) > 1:
+            found.append(rows)
+            open_one = False
+        elif open_one:
+            found[-1] += rows
+        else:
+            found.append(rows)
+            open_one = True
+    return found or [calibration_batches([], examples, kind=kind)]
+
+
+def calibration_batches(
+    calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration"
+) -> list[tuple[torch.Tensor, ...]]:
+    """Calibration data as a list of input tuples, each checked against the example inputs.
+
+    Args:
+        calibration: an iterable of inputs.  An item is a tuple of tensors, or a tensor where the model has one
+            input; NumPy arrays will do.  An item that holds several rows of a batch-1 model is cut into rows.
+        examples: the example inputs.
+        kind: what the data is for, as messages call it.
+
+    Raises:
+        ModelError: there is none, or an item has another number of inputs, shape, dtype, or holds NaN or infinity.
+    """
+    if calibration is None:
+        raise ModelError(
+            "A float model needs calibration data to choose the ranges of its quantized tensors.",
+            hint="calibration=[...] with some dozens of typical inputs, or a model that is quantized already",
+        )
+    if isinstance(calibration, dict) or not isinstance(calibration, (Iterable, np.ndarray, torch.Tensor)):
+        raise ModelError(
+            f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs.",
+            hint="[x1, x2, ...]",
+        )
+    batches: list[tuple[torch.Tensor, ...]] = []
+    for number, item in enumerate(in_turn(calibration, kind)):
+        where = f"{kind.capitalize()} item {number}"
+        batches += _rows(_checked(where, item, examples), examples)
+    if not batches:
+        raise ModelError(f"The {kind} data is empty.", hint="pass some dozens of typical inputs")
+    return batches
+
+
+def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
+    """The items of a user's data.
+
+    Raises:
+        ModelError: the user's code fails on the way.
+    """
+    number = 0
+    try:
+        for item in data:
+            yield item
+            number += 1
+    except MicroNpuError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"The {kind} data breaks off at item {number}: {type(error).__name__}: {first_line(error)}.",
+            hint="list(...) of it, which fails alike",
+        ) from error
+
+
+def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if len(values) != len(examples):
+        raise ModelError(
+            f"{where} has {len(values)} inputs, the model has {len(examples)}.",
+            hint="give one tuple of inputs per item, without labels",
+        )
+    tensors = []
+    for position, (value, example) in enumerate(zip(values, examples, strict=True)):
+        tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
+        if not isinstance(tensor, torch.Tensor):
+            kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+            raise ModelError(
+                f"{where}, input {position} is {kind}, not a tensor.",
+                hint="give tensors or NumPy arrays, one per input of the model",
+            )
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            where_it_is = tensor.device if tensor.layout is torch.strided else tensor.layout
+            raise ModelError(
+                f"{where}, input {position} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no "
+                "range can be learnt.",
+                hint="dense tensors on the CPU",
+            )
+        if tensor.dtype != example.dtype:
+            raise ModelError(
+                f"{where}, input {position} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
+                hint="convert the data as the model's inputs are converted",
+            )
+        if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
+            tensor = tensor.unsqueeze(0)
+        several = example.dim() > 0 and example.shape[0] == 1 and tensor.dim() == example.dim()
+        if tensor.shape != example.shape and not (several and tensor.shape[1:] == example.shape[1:]):
+            raise ModelError(
+                f"{where}, input {position} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
+                hint="shape the data as the example inputs",
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ModelError(
+                f"{where}, input {position} holds NaN or infinity, from which no range can be learnt.",
+                hint="look for missing values or a division by zero in the preprocessing",
+            )
+        tensors.append(tensor.detach())
+    return tuple(tensors)
+
+
+def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+    if all(t.shape == e.shape for t, e in zip(item, examples, strict=True)):
+        return [item]
+    counts = {t.shape[0] for t, e in zip(item, examples, strict=True) if t.shape != e.shape}
+    if len(counts) != 1 or 0 in counts:
+        if counts == {0}:
+            return []
+        raise ModelError(
+            f"The inputs of one calibration item have different numbers of rows: {sorted(counts)}.",
+            hint="one row of each input per item",
+        )
+    (count,) = counts
+    return [
+        tuple(t if t.shape == e.shape else t[i : i + 1] for t, e in zip(item, examples, strict=True))
+        for i in range(count)
+    ]
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
+    """The array as a tensor; None where torch has no such type."""
+    # A copy where torch cannot share the memory: foreign byte order, negative strides, read-only.
+    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+    try:
+        return torch.from_numpy(native)
+    except TypeError:
+        return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

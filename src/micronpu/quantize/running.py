@@ -1,0 +1,58 @@
+"""Runs of a program on a user's data, from call to call where it keeps a state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from micronpu.frontend.states import States
+
+Row = tuple[torch.Tensor, ...]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes with one thread.
+
+    The operators of a network for a microcontroller are too small to be shared between threads: waiting for each other
+    costs as much as it gains on an idle machine, and many times the work itself on a busy one.  The result does not
+    depend on the number of cores either.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[tuple[Any, ...]]:
+    """Runs a lifted module call by call from the first values of its states; yields each call's other results."""
+    values = states.initial
+    for row in rows:
+        results = module(*row, *values)
+        if not states:
+            yield results if isinstance(results, tuple) else (results,)
+            continue
+        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+        yield tuple(results[: -len(states.values)])
+
+
+def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[Row]:
+    """Runs a lifted module as `run_sequence`, where it has states; yields all that it is given in each call."""
+    values = states.initial
+    for row in rows:
+        yield (*row, *values)
+        if states:
+            results = module(*row, *values)
+            values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+
+
+def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
+    """All calls of sequences, each with the values that the states of a lifted module have by then."""
+    with torch.no_grad():
+        return [row for sequence in sequences for row in _rows_with_states(module, states, sequence)]
