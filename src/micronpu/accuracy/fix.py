@@ -47,6 +47,10 @@ _FREE_PART = 0.6
 
 _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
     (("one scale per channel", {"default": {"per_channel": True}}),),
+    (
+        ("ranges by results", {"fit_ranges": True}),
+        ("ranges by results and bias correction", {"fit_ranges": True, "bias_correction": True}),
+    ),
     (("adaptive rounding", {"adaptive_rounding": True}),),
     (("bias correction", {"bias_correction": True}),),
     (
@@ -188,7 +192,7 @@ class _Search:
         found: list[tuple[float, str, Settings, SideBySide]] = []
         for name, cure in group:
             with_it = _merged(settings, cure)
-            if with_it == settings or (name == "one scale per channel" and not _per_tensor(settings)):
+            if with_it == settings or _is_idle(name, settings):
                 continue
             if not self.has_time(1, self.free_end):
                 self.unfinished = True
@@ -252,8 +256,11 @@ class _Search:
         return Choice(name, settings, decibels(found.signal, found.noise), gain, cycles, len(program.buffer))
 
 
-def _per_tensor(settings: Settings) -> bool:
-    return settings.get("default", {}).get("per_channel") is False
+def _is_idle(name: str, settings: Settings) -> bool:
+    """Whether a cure changes nothing of what is set already."""
+    if name == "one scale per channel":
+        return settings.get("default", {}).get("per_channel") is not False
+    return bool(settings.get("fit_ranges")) and name.startswith(("observer ", "input observer "))
 
 
 def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:

@@ -96,6 +96,15 @@ _AdaptiveRounding = Annotated[
         show_default=False,
     ),
 ]
+_FitRanges = Annotated[
+    bool,
+    typer.Option(
+        "--fit-ranges",
+        help="Ranges of activations are those with the least error of the results, not of each tensor.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,7 @@ class Quantization:
     equalize: _Equalize = False
     bias_correction: _BiasCorrection = False
     adaptive_rounding: _AdaptiveRounding = False
+    fit_ranges: _FitRanges = False
 
     def chosen(self) -> dict[str, Any] | Path | None:
         """What `micronpu.compile` takes as ``quantization``; an option goes before the same setting of the file.
@@ -119,7 +129,8 @@ class Quantization:
         """
         named = ("activation_observer", "percentile", "input_observer", "weight_observer")
         default = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
-        switched = {name: True for name in ("equalize", "bias_correction", "adaptive_rounding") if getattr(self, name)}
+        switches = ("equalize", "bias_correction", "adaptive_rounding", "fit_ranges")
+        switched = {name: True for name in switches if getattr(self, name)}
         if not default and not switched:
             return self.quantization
         given: dict[str, Any] = {}

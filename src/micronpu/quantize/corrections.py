@@ -1,6 +1,7 @@
-"""What is done about the errors of rounded weights, between calibration and conversion.
+"""What is done about the errors of rounded values, between calibration and conversion.
 
-Both corrections need what each layer is fed with: the float network's own values on some of the calibration rows.
+The corrections of weights need what each layer is fed with: the float network's own values on some of the calibration
+rows.  That of ranges needs the derivatives as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
+from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.rounding import adaptive_rounding
 from micronpu.quantize.transforms import attribute
 
@@ -41,6 +43,8 @@ class Corrections:
         bias_correction: the mean error that rounded weights make of each channel is taken out of the bias.
         adaptive_rounding: weights are rounded up or down so that the error of the layer's result is small (AdaRound's
             aim), rather than each to the nearest step.
+        fit_ranges: ranges of int8 activations, inputs among them, are those with which the error of the results is
+            small, rather than that of each tensor; in the place of what an observer finds.
 
     Raises:
         OptionError: a value is of another type.
@@ -49,11 +53,12 @@ class Corrections:
     equalize: bool = False
     bias_correction: bool = False
     adaptive_rounding: bool = False
+    fit_ranges: bool = False
 
     @property
     def need_data(self) -> bool:
         """Whether any of them looks at calibration rows."""
-        return self.bias_correction or self.adaptive_rounding
+        return self.bias_correction or self.adaptive_rounding or self.fit_ranges
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,7 +68,9 @@ class Corrections:
 
 def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
     """Applies the corrections that need data to a calibrated module, in place."""
-    if not corrections.need_data:
+    if corrections.fit_ranges:
+        fit_ranges(prepared, batches)
+    if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
     step = max(1, len(batches) // ROWS)

@@ -42,9 +42,14 @@ class RangeSearch:
     qscheme: torch.qscheme
     quant_min: int
     quant_max: int
+    chosen: tuple[torch.Tensor, torch.Tensor] | None = None
+    """The two ends, where something else than the histogram has chosen them."""
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The two ends of the range, scalars of the histogram's type."""
+        return self._searched() if self.chosen is None else self.chosen
+
+    def _searched(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = float(self.min_val), float(self.max_val)
         width = (high - low) / self.bins
         if width == 0.0:
@@ -100,7 +105,7 @@ class LeastErrorSearch(RangeSearch):
         result: torch.Tensor = super().forward(x_orig)  # type: ignore[misc]
         return result
 
-    def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _searched(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = float(self.min_val), float(self.max_val)
         width = (high - low) / self.bins
         if width == 0.0:
@@ -113,7 +118,7 @@ class LeastErrorSearch(RangeSearch):
         symmetric = self.qscheme == torch.per_tensor_symmetric
         parts = 1.0 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES
         # One end at a time from the best of the coarse search, since all pairs of ends would take seconds per network.
-        first, last = (float(v) for v in super()._non_linear_param_search())
+        first, last = (float(v) for v in super()._searched())
         steps = self.quant_max - self.quant_min
         for _ in range(2):
             lows = (min(low, 0.0) * parts) if low < 0 else torch.zeros(1, dtype=torch.float64)
@@ -148,7 +153,7 @@ class PercentileSearch(RangeSearch):
         super().__init__(*arguments, **options)
         self.percentile = percentile
 
-    def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _searched(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = float(self.min_val), float(self.max_val)
         width = (high - low) / self.bins
         if width == 0.0:

@@ -1,4 +1,4 @@
-"""Equalization, bias correction and adaptive rounding, each against its definition."""
+"""Equalization, bias correction, adaptive rounding and fitted ranges, each against its definition."""
 
 from __future__ import annotations
 
@@ -208,9 +208,62 @@ def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
     assert errors[1] < 0.9 * errors[0]
 
 
+class Loud(nn.Module):
+    """Of a row [1, 5, 8] the first line is a hundred times as large as the others, and hardly matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix, self.fc = nn.Conv1d(5, 6, 1), nn.Linear(6, 3)
+        with torch.no_grad():
+            self.mix.weight[:, 0] *= 1e-4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(torch.relu(self.mix(x)).mean(2))
+        return y
+
+
+LOUD = [
+    (torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(i)) * torch.tensor([100.0, 1, 1, 1, 1])[:, None],)
+    for i in range(48)
+]
+
+
+def ends_of(module: torch.fx.GraphModule) -> list[tuple[float, float]]:
+    """The limits of the grids of activations, in order."""
+    found = [n for n in module.graph.nodes if overload_name(n) == "quantize_per_tensor.default"]
+    return [((low - zero) * scale, (high - zero) * scale) for _, scale, zero, low, high, _ in (n.args for n in found)]
+
+
+def test_ranges_leave_out_what_the_results_do_not_need():
+    """Against the results themselves: rows that nothing was fitted to, and every other range of the input."""
+    model = Loud().eval()
+    plain, fitted = (
+        quantize(
+            graph_module(torch.export.export(model, LOUD[0])),
+            [LOUD[:24]],
+            NeutronQuantizer().set_corrections(Corrections(fit_ranges=fit)),
+        )
+        for fit in (False, True)
+    )
+    x = torch.cat([row[0] for row in LOUD[24:]])
+
+    def error(module: nn.Module) -> float:
+        with torch.no_grad():
+            return float((torch.cat([module(row) for row in x.split(1)]) - model(x)).square().sum())
+
+    assert error(fitted) < error(plain) / 20  # 13 dB
+    (low, high), (wide_low, wide_high) = ends_of(fitted)[0], ends_of(plain)[0]
+    assert high - low < (wide_high - wide_low) / 10
+    with torch.no_grad():
+        clipped = [float((model(x.clamp(low * f, high * f)) - model(x)).square().sum()) for f in (0.1, 1.0)]
+    assert clipped[0] > 10 * clipped[1]
+    assert ends_of(fitted)[-1] == ends_of(plain)[-1], "a result was clipped"
+
+
 def test_the_same_weights_every_time():
     def weights() -> list[torch.Tensor]:
-        every = Corrections(equalize=True, bias_correction=True, adaptive_rounding=True)
+        every = Corrections(equalize=True, bias_correction=True, adaptive_rounding=True, fit_ranges=True)
         module = quantize(exported(Net(norm=True)), [DATA], NeutronQuantizer().set_corrections(every))
         return [v for _, v in sorted(module.state_dict().items())]
 
