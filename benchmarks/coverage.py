@@ -224,11 +224,15 @@ def build(name: str, size: int = 0) -> tuple[nn.Module, tuple[tuple[int, ...], .
 def settle(model: nn.Module, x: Tensor) -> None:
     """Gives batch norms the statistics of an input, in place; untrained, they let values vanish."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    hooks = []
     for norm in norms:
-        norm.train()
         norm.momentum = 1.0
+        # One row has no deviation: what normalizes single values per channel stays as it is.
+        hooks.append(norm.register_forward_pre_hook(lambda m, given: m.train(given[0].numel() > given[0].shape[1])))
     if norms:
         model(x)
+    for hook in hooks:
+        hook.remove()
     model.eval()
 
 

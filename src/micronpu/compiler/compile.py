@@ -14,7 +14,6 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.base.arguments import check_switch, check_type
-from micronpu.base.errors import UnsupportedError
 from micronpu.base.files import check_writable
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock, Listener
@@ -34,11 +33,10 @@ from micronpu.frontend.separate import separate_clamps
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.frontend.training import Train
 from micronpu.ir.graph import Graph
-from micronpu.ops.recurrent import MAX_STEPS
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
 from micronpu.partition.loops import scan
-from micronpu.partition.moves import move_integers
+from micronpu.partition.moves import move_integers, undo_decisions
 from micronpu.partition.notes import coarse_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
@@ -249,6 +247,7 @@ def host_part(
             calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
         move_integers(module)
+        undo_decisions(module)
         compute_contiguously(module)
         loops = _scans(module, device)
         if core is not None:
@@ -260,7 +259,10 @@ def host_part(
         partitioning.report,
         notes=notes,
         missing=missing_figures(device, compiled, graphs, partitioning.report),
-        latency=(*device.latency([*compiled, *loops.every]), *(core.latency(graphs) if core is not None else ())),
+        latency=(
+            *device.latency([*compiled, *loops.every]),
+            *(device.beside.latency([*graphs, *loops.every_core]) if device.beside is not None else ()),
+        ),
         core_operations=tuple(
             Operation.of(i, node, costs.get(index))
             for i, graph in enumerate(graphs)
@@ -275,10 +277,12 @@ def host_part(
     )
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
     if loops.steps:
-        report = _with_loops(report, len(compiled), loops)
+        report = _with_loops(report, len(compiled), len(graphs), loops)
         compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
         reads += tuple(("",) for step in loops.steps for _ in step.partitions)
-    return HostPart(module, report, tuple(compiled), reads, graphs, core.finish if core is not None else None)
+        graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
+    finish = device.beside.finish if graphs and device.beside is not None else None
+    return HostPart(module, report, tuple(compiled), reads, graphs, finish)
 
 
 class _Loops(NamedTuple):
@@ -292,6 +296,13 @@ class _Loops(NamedTuple):
         """The partitions of the steps, as often as they are called."""
         return [part for step, count in zip(self.steps, self.counts, strict=True) for part in step.partitions * count]
 
+    @property
+    def every_core(self) -> list[Graph]:
+        """What the core computes in int8 in the steps, as often as they are called."""
+        return [
+            graph for step, count in zip(self.steps, self.counts, strict=True) for graph in step.core_graphs * count
+        ]
+
 
 def _scans(module: GraphModule, device: Device) -> _Loops:
     """Compiles the step of each loop of a host part and writes the loop as ExecuTorch's, in place."""
@@ -299,38 +310,42 @@ def _scans(module: GraphModule, device: Device) -> _Loops:
     for node, loop in list(loops_of(module)):
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
         made = host_part(loop.body, device)
-        if made.core_graphs:
-            raise UnsupportedError(
-                f"The step of a recurrent layer of {value.shape[0]} steps needs operators in int8 on the core, which "
-                "are not called in loops.",
-                hint=f"a sequence of at most {MAX_STEPS} steps, or a target whose NPU takes the whole step",
-            )
         scan(module, node, made.module, loop.body)
         steps.append(made)
         counts.append(int(value.shape[0]))
     return _Loops(tuple(steps), tuple(counts))
 
 
-def _with_loops(report: DelegationReport, first: int, loops: _Loops) -> DelegationReport:
+def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _Loops) -> DelegationReport:
     """The report with what the steps of loops compute.
 
     Args:
         first: number of the first partition of a step.
+        first_core: number of its first part on the core.
     """
     verdicts, operations = list(report.verdicts), list(report.operations)
-    notes = list(report.notes)
+    notes, on_core = list(report.notes), list(report.core_operations)
     for step, count in zip(loops.steps, loops.counts, strict=True):
         for v in step.report.verdicts:
             number = None if v.partition is None else v.partition + first
             verdicts.append(replace(v, partition=number, macs=v.macs * count))
         operations += [replace(o, partition=o.partition + first) for o in step.report.operations]
+        on_core += [replace(o, partition=o.partition + first_core) for o in step.report.core_operations]
+        parts = [(step.report.partitions, "partition"), (len(step.core_graphs), "part on the core")]
         notes.append(
             f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs, whose "
-            f"{plural(step.report.partitions, 'partition')} the runtime calls {count:,} times."
+            f"{' and '.join(plural(n, what) for n, what in parts if n)} the runtime calls {count:,} times."
         )
         notes += [note for note in step.report.notes if note not in notes]
         first += len(step.partitions)
-    return replace(report, verdicts=tuple(verdicts), operations=tuple(operations), notes=tuple(notes))
+        first_core += len(step.core_graphs)
+    return replace(
+        report,
+        verdicts=tuple(verdicts),
+        operations=tuple(operations),
+        core_operations=tuple(on_core),
+        notes=tuple(notes),
+    )
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:

@@ -103,12 +103,12 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
-_CASTS = ("to.dtype", "_to_copy.default", "_to_dim_order_copy.default")
+CASTS = ("to.dtype", "_to_copy.default", "_to_dim_order_copy.default")
 
 
 def is_float_cast(node: Node) -> bool:
     """Whether the node makes a float32 of a truth value or an integer that an operator computes."""
-    if overload_name(node) not in _CASTS or not isinstance(node.args[0], Node):
+    if overload_name(node) not in CASTS or not isinstance(node.args[0], Node):
         return False
     source, own = (getattr(value_of(n), "dtype", None) for n in (node.args[0], node))
     computed = node.args[0].op == "call_function"

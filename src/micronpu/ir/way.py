@@ -36,12 +36,14 @@ class Capabilities:
         tables: any function of one element, as a table of its results; comparisons and choices with it.
         activations: element types of activations, the default first.
         index_types: integer types of positions, as of the rows of an embedding, that the device reads.
+        positions: of the largest among at most 256 elements, as int8 numbers.
         resizes: images to any size, and not by some factors only.
     """
 
     tables: bool = False
     activations: tuple[DType, ...] = (DType.INT8,)
     index_types: tuple[DType, ...] = ()
+    positions: bool = False
     resizes: bool = False
 
     @property

@@ -138,15 +138,17 @@ class GatherRows(Op):
 
 @composes("argmax.default", "argmin.default", decides=True)
 def _position_to_number(write: Writer) -> Float:
-    """argmax(x) -> the position as a number, of at most 256
+    """argmax(x) -> the position as a number, of at most 256, which an int8 number can be
 
     x -> argmax -> y        x -> argmax -> to(float32) -> to(int64) -> y
     """
     x, axis = write.given["self"], write.given["dim"]
-    if not write.capabilities.index_types or write.dtype(x) is not DType.FLOAT32 or axis is None:
+    shape = write.shape(x) or (1,)
+    positions = math.prod(shape) if axis is None else shape[axis]
+    if not write.capabilities.positions or write.dtype(x) is not DType.FLOAT32 or positions > MOST_POSITIONS:
         return None
-    if not 1 < write.shape(x)[axis] <= MOST_POSITIONS:
-        return None
+    if positions == 1:
+        return write.constant(np.zeros(write.shape(), np.int64))
     return write.decided(write("to.dtype", write.kept(), DType.FLOAT32))
 
 

@@ -1,4 +1,4 @@
-"""Values that the host only moves, between two partitions or into a state: as integers, not as floats."""
+"""Values that the host only moves, between two partitions or into a state, and decisions that it takes: as they are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name, value_of
+from micronpu.frontend.program import (
+    CASTS,
+    arguments,
+    is_dequantize,
+    is_float_cast,
+    is_quantize,
+    overload_name,
+    value_of,
+)
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.indices import MOST_POSITIONS
 
 _BY_INDEX = ("index_copy.default", "index_put.default", "index_select.default", "gather.default")
 """Operators that no NPU has, which move elements to or from places that are known at run time."""
+
+_POSITIONS = ("argmax.default", "argmin.default")
 
 Grid = tuple[Any, ...]
 
@@ -44,6 +55,49 @@ def move_integers(module: GraphModule) -> bool:
         module.graph.eliminate_dead_code()
         module.recompile()
     return bool(chosen)
+
+
+def undo_decisions(module: GraphModule) -> bool:
+    """Lets the host hand on a decision that it takes itself, which had become a number for the NPU, in place.
+
+        x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
+
+    Returns:
+        Whether anything was changed.
+    """
+    changed = False
+    for node in list(module.graph.nodes):
+        source = _decision(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            changed = True
+    if changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return changed
+
+
+def _decision(node: Node) -> Node | None:
+    """What the host decides, of which a node makes a number and the same again; None for other nodes."""
+    if overload_name(node) not in CASTS:
+        return None
+    steps = [node]
+    for wanted in (is_dequantize, is_quantize, is_float_cast):
+        operand = steps[-1].args[0]
+        if not isinstance(operand, Node) or not wanted(operand):
+            return None
+        steps.append(operand)
+    source = steps[-1].args[0]
+    assert isinstance(source, Node)
+    dtype, grid = value_of(node).dtype, _grid(steps[1])
+    if value_of(source).dtype is not dtype or grid is None or grid != _grid(steps[2]):
+        return None
+    scale, zero_point, low, high, _ = grid
+    largest = 1 if dtype is torch.bool else MOST_POSITIONS - 1
+    if scale != 1.0 or not low <= zero_point <= high - largest:
+        return None
+    # Positions are at most 255 where a grid was made for them.
+    return source if dtype is torch.bool or overload_name(source) in _POSITIONS else None
 
 
 def _moves(node: Node) -> bool:

@@ -394,6 +394,9 @@ def _float_verdict(node: FxNode) -> Verdict:
         if dtype is not torch.float32:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
+            decision = next((w for w in WAYS.get(entry.overload, ()) if isinstance(w, Composition) and w.decides), None)
+            if decision is not None:
+                hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
     reason = reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from micronpu.chips.core import Core, InstructionSet
 from micronpu.ir.graph import Graph, Node
+from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
 from micronpu.report.delegation import Cost
@@ -22,11 +23,15 @@ CALLS = 4  # dequantize, the operator, quantize, and a second delegate call behi
 
 
 def host_cycles(node: Node) -> int:
-    """Estimated cycles of the core, the way to it and back included."""
+    """Estimated cycles of the core, the way to it and back included.
+
+    From a position there is no way back: the program ends with it, and dequantizes what it ends with anyway.
+    """
     y = node.output.type
+    calls = 1 if isinstance(node.op, ArgMax) else CALLS
     elements = y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
     macs = node.op.macs(y, *node.input_types)
-    return CALLS * CYCLES_PER_CALL + elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
+    return calls * CYCLES_PER_CALL + elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,8 @@ def core_cycles(node: Node, core: Core) -> int:
 
 
 def leftover_cycles(node: Node, core: Core) -> int:
-    """Estimated cycles of an operator that a core computes in int8, and of the call of the NPU behind it."""
-    return CYCLES_PER_CALL + core_cycles(node, core)
+    """Estimated cycles of an operator that a core computes in int8, and of the call of the NPU behind it, if any."""
+    return core_cycles(node, core) + (0 if isinstance(node.op, ArgMax) else CYCLES_PER_CALL)
 
 
 def core_costs(graph: Graph, core: Core) -> dict[int, Cost]:

@@ -23,6 +23,7 @@ from micronpu.ir.op import Op
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul
+from micronpu.ops.indices import ArgMax
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -356,6 +357,16 @@ def _extreme(emit: Emitter, node: Node) -> fx.Node:
     op: Any = node.op
     kernel = _aten.amax if isinstance(op, Amax) else _aten.amin
     return emit.call(kernel.default, emit.value(node.inputs[0]), list(op.axes), op.keep)
+
+
+@_lowers(ArgMax)
+def _position(emit: Emitter, node: Node) -> fx.Node:
+    """ExecuTorch compares integers; the position comes out in its own type, and goes to where an int8 one begins."""
+    op, x = node.op, emit.value(node.inputs[0])
+    assert isinstance(op, ArgMax)
+    found = emit.call(_aten.argmin.default if op.smallest else _aten.argmax.default, x, -1, False)
+    moved = emit.call(_aten.add.Tensor, found, emit.constant(np.array(node.output.type.dtype.limits[0], np.int64)))
+    return emit.call(_aten._to_copy.default, moved, dtype=torch.int8)
 
 
 @_lowers(ResizeNearest)

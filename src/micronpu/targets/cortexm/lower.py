@@ -9,8 +9,8 @@ from executorch import exir
 from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.frontend.program import arguments
@@ -43,16 +43,18 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
 def plan_scratch(edge: EdgeProgramManager) -> None:
     """Makes memory that ExecuTorch plans, and fills with nothing, of the scratch tensors of kernels."""
     for method in sorted(edge.methods):
-        _plan_scratch(edge.exported_program(method))
+        _plan_scratch(edge.exported_program(method).graph_module)
 
 
-def _plan_scratch(program: ExportedProgram) -> None:
+def _plan_scratch(module: GraphModule) -> None:
     empty: Any = exir_ops.edge.dim_order_ops._empty_dim_order.default
-    for node in program.graph.find_nodes(op="call_function", target=empty, sort=False):
+    for node in module.graph.find_nodes(op="call_function", target=empty, sort=False):
         value = node.meta["val"]
-        with program.graph.inserting_before(node):
-            made = program.graph.call_function(exir.memory.alloc, (((tuple(value.shape), value.dtype)),))
+        with module.graph.inserting_before(node):
+            made = module.graph.call_function(exir.memory.alloc, (((tuple(value.shape), value.dtype)),))
         made.meta = dict(node.meta)
         node.replace_all_uses_with(made)
-        program.graph.erase_node(node)
-    program.graph_module.recompile()
+        module.graph.erase_node(node)
+    module.recompile()
+    for _, step, _ in get_control_flow_submodules(module):
+        _plan_scratch(step)

@@ -37,6 +37,7 @@ def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
         tables=True,
         activations=(DType.INT8, DType.INT16),
         index_types=(DType.INT32,),
+        positions=True,
         resizes=spec.accelerator.family == "u85",
     )
 

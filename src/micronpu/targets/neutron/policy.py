@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch.fx import Node as FxNode
 
@@ -81,8 +82,11 @@ def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Deci
         found = cheapest(node, options)
         if found is None:
             return reasons
-        cycles = host_cycles(node) if core is None else leftover_cycles(node, core)
-        return found if found.cost < cycles * ratio else reasons
+        cycles = ratio * (host_cycles(node) if core is None else leftover_cycles(node, core))
+        if found.cost < cycles:
+            return found
+        dearer = f"{', '.join(found.rewrites)} would take {found.cost:,.0f} cycles of the NPU, the core {cycles:,.0f}"
+        return [replace(reason, detail=f"{reason.detail}; {dearer}") for reason in reasons]
 
     return decide
 

@@ -1,4 +1,4 @@
-"""Rewrites of operators on several tensors, and of clamps.  All are exact."""
+"""Rewrites of operators on several tensors, of clamps, and of positions.  All are exact."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import numpy as np
 
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
 from micronpu.ir.graph import Node, Tensor
-from micronpu.ir.types import QParams
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Clamp
 from micronpu.ops.elementwise import Add, Binary, Mul, Sub
+from micronpu.ops.indices import MOST_POSITIONS, ArgMax
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
 from micronpu.targets.neutron.rules.published import LANES
+
+_LOWEST, _HIGHEST = DType.INT8.limits
+_SMALLEST_SCALE = 1e-30
+"""Below it the scales of a rewrite come near the end of float32."""
 
 
 def copies(chain: Chain, x: Tensor, outer: int, count: int, inner: int) -> Tensor:
@@ -192,10 +198,45 @@ class FillMatrices(Rewrite):
         return chain.finish(Reshape(y.shape), part, y)
 
 
+class PositionByScore(Rewrite):
+    """The position of the largest element as a difference, two maxima, a sum and a product.  Exact.
+
+    x[6,10] -> argmax -> y[6]        x -> amax -> m[6,1];  x - m -> e: 0, or less than every score where x < m
+                                     e + (-0, -1, .. -9) -> amax -> s[6], minus the first position;  s * -1 -> y
+
+    The grids have 256 steps for one of x, so that whatever is below the maximum saturates at the end of int8.
+    """
+
+    name = "position_by_score"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if not isinstance(node.op, ArgMax):
+            return None
+        (x,), y = node.inputs, node.output
+        scale, count, rank = x.type.scale / MOST_POSITIONS, x.type.channels, x.type.rank
+        if scale < _SMALLEST_SCALE:
+            return None
+        chain, last = Chain(self.name, node), (rank - 1,)
+        extreme = chain.add(Amin(last, True) if node.op.smallest else Amax(last, True), x, qparams=x.type.qparams)
+        operands = (extreme, x) if node.op.smallest else (x, extreme)
+        equal = chain.add(Sub(), *operands, qparams=QParams.per_tensor(scale, _HIGHEST))
+        places = _HIGHEST - np.arange(count)
+        scores = chain.constant(places, TensorType((count,), DType.INT8, QParams.per_tensor(scale, _HIGHEST)))
+        # Zero is as high as the lowest score still fits in.
+        grid = QParams.per_tensor(scale, _LOWEST + count - 1)
+        first = chain.add(Amax(last), chain.add(Add(), equal, scores, qparams=grid), qparams=grid)
+        minus_one = TensorType((1,) * max(rank - 1, 1), DType.INT8, QParams.per_tensor(1.0 / scale, 0))
+        if rank == 1:
+            first = chain.reshape(first, 1)
+        found = chain.add(Mul(), first, chain.constant(np.array([-1]), minus_one), qparams=y.type.qparams)
+        return chain.result(found, y)
+
+
 ARITHMETIC: tuple[Rewrite, ...] = (
     ExpandOperand(),
     ExpandByProduct(),
     AddNegative(),
     ShiftAndBack(),
     FillMatrices(),
+    PositionByScore(),
 )

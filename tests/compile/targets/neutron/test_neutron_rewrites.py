@@ -18,6 +18,7 @@ from micronpu.ops.activation import Clamp, Prelu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
+from micronpu.ops.indices import ArgMax
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad
@@ -161,6 +162,9 @@ ROWS: dict[str, list[Graph]] = {
         graph_of(ResizeNearest((12, 4)), (1, 4, 4, 8)),
         graph_of(ResizeNearest((32, 16), half_pixel_centers=True), (1, 4, 4, 8)),
         graph_of(ResizeNearest((4, 8)), (2, 4, 4, 16)),
+    ],
+    "position_by_score": [
+        graph_of(ArgMax(smallest), (1, 25, 40, 24), zero=zero) for smallest in (False, True) for zero in (-128, 127)
     ],
     "pad_channels": [graph_of(Softmax(), (10,)), graph_of(MaxPool2d((2, 2), (2, 2)), (4, 8, 8, 10))],
 }

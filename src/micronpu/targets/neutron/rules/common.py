@@ -15,7 +15,7 @@ from micronpu.report.verdict import Finding, found
 from micronpu.targets.neutron.rules.registry import limits, supports
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-CAPABILITIES = Capabilities()
+CAPABILITIES = Capabilities(positions=True)
 """Every function is an operator, or written as operators."""
 
 MAX_RANK = 7

@@ -1,0 +1,65 @@
+"""Positions of the largest and smallest elements: the integers of torch, ties included, wherever they are computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+
+LARGE, SMALL = (1, 21, 9, 16), (1, 5, 8)
+
+
+class Positions(nn.Module):
+    """Of an image along every axis that the NPU is worth it for, and of few elements, which the core compares."""
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.argmax(1),
+            x.argmin(-1, keepdim=True),
+            x.flatten(1).reshape(1, 12, 252).argmax(2),
+            torch.argmin(z),
+            z.argmax(-1),
+            z[:, :1].argmin(1, keepdim=True),
+            x.argmax(1).float() * 0.5,
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "left"),
+    [
+        ("imxrt700-neutron", {"argmin.default": 1, "argmax.default": 1}),
+        ("imxrt700", {"argmin.default": 2, "argmax.default": 4}),  # the core compares integers, for less
+        ("cortex-m55", {}),
+    ],
+)
+def test_the_first_of_equal_elements(target: str, left: dict[str, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    # Integers, so that many elements are equal, and the grid of the input holds them exactly.
+    x, z = (torch.randint(-6, 7, shape, generator=generator).float() for shape in (LARGE, SMALL))
+    ends = torch.tensor([-12.75, 12.75])
+    data = [(ends[0].expand(LARGE), ends[0].expand(SMALL)), (ends[1].expand(LARGE), ends[1].expand(SMALL))]
+    program = micronpu.compile(Positions().eval(), (x, z), target, calibration=[*data, (x, z)])
+    report = program.report
+    found = program.run(x, z)
+    for got, expected in zip(found, Positions()(x, z), strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        close = torch.allclose(got, expected, atol=0.03) if got.is_floating_point() else torch.equal(got, expected)
+        assert close
+    stayed = [v.operator for v in report.host if v.reasons]
+    assert {name: stayed.count(name) for name in set(stayed) if name.startswith("arg")} == left, report
+    if report.has_npu:
+        assert all("cycles of the NPU" in v.reasons[0].detail for v in report.host if v.operator in left), report
+
+
+class Last(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).argmax(-1)
+
+
+def test_more_positions_than_int8_has_are_a_reason() -> None:
+    x = torch.randn(2, 300)
+    report = micronpu.check(Last().eval(), x, "imxrt700-neutron").report
+    (verdict,) = [v for v in report.host if v.operator == "argmax.default"]
+    assert "at most 256" in verdict.reasons[0].hint
