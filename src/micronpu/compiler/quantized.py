@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.frontend.exported import exported
+from micronpu.frontend.exported import export_for_training, exported
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
@@ -99,11 +99,6 @@ class Quantized:
         """What lives on from one call to the next."""
         return states_of(self.module).values
 
-    def with_integers(self, borders: IntegerBorders) -> Quantized:
-        """The same behind `integer_borders`, with examples and rows that fit."""
-        rows = tuple(map(borders.quantize, self.rows))
-        return replace(self, examples=borders.quantize(self.examples), rows=rows, borders=borders)
-
 
 def quantized_module(
     model: nn.Module | ExportedProgram,
@@ -141,14 +136,20 @@ def quantized_module(
                 hint="leave out one of them",
             )
         check_stateless(given.states)
-        from micronpu.quantize.qat import quantize_aware_training
+        from micronpu.quantize.qat import train_or_calibrate
 
         with clock.step("train"):
-            module = quantize_aware_training(given.model, given.examples, train, quantizer, keep_what_is_sparse)
+            program = export_for_training(given.model, given.examples)
+            module = train_or_calibrate(program, [given.examples], quantizer, train, keep_what_is_sparse)
     else:
         calls = sum(map(len, sequences))
         given.module.meta[ALLOWED] = True
         with clock.step("quantize") as progress:
-            module = quantize(given.module, sequences, quantizer, lambda done: progress(done / calls))
-    made = Quantized(module, given.examples, rows, trial, reduced=reduced)
-    return made if quantizer.settings.io is None else made.with_integers(integer_borders(module))
+            module = quantize(
+                given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
+            )
+    if quantizer.settings.io is None:
+        return Quantized(module, given.examples, rows, trial, reduced=reduced)
+    borders = integer_borders(module)
+    rows = tuple(map(borders.quantize, rows))
+    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, reduced)

@@ -75,7 +75,7 @@ def exported(model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] |
 def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     """A float model as a graph of its own, for any number of rows where it takes any, and has no states.
 
-    Its states are its last inputs and its last outputs.
+    Its states are its last inputs and its last outputs, and it need not be exported again.
 
     Raises:
         ModelError: it cannot be exported, or is quantized already.
@@ -87,19 +87,26 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
         export(model, examples)  # which says what is wrong with it
     try:
         with quiet():
-            module = copy.deepcopy(graph_module(export_for_training(model, examples)))
+            module = copy.deepcopy(export_for_training(model, examples))
     except SystemExit as error:
         raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
     check_parameters(module)
     module = lift(module)
     states = states_of(module)
-    return finished(module, (*examples, *states.initial)) if states else module
+    if states:
+        module = finished(module, (*examples, *states.initial))
+    module.meta[EXPORTED] = True
+    return module
 
 
-def export_for_training(
+def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+    """The model in evaluation mode as a graph of its own, for any batch size if it has one and can be exported so."""
+    return graph_module(_exported_again(model, examples))
+
+
+def _exported_again(
     model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
 ) -> ExportedProgram | GraphModule:
-    """The model in evaluation mode, for any batch size if it has one and can be exported so."""
     if isinstance(model, ExportedProgram):
         return copy.deepcopy(model)
     if isinstance(model, GraphModule) and is_exported(model):

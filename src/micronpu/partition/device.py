@@ -293,7 +293,7 @@ def _border(partition: Partition) -> object:
     return partition.nodes, partition.inputs, partition.outputs, partition.images
 
 
-def finished(graph: Graph, policy: Policy) -> Graph:
+def graph_for_npu(graph: Graph, policy: Policy) -> Graph:
     """An imported graph, all of which is for the NPU, with what the policy chooses for its operators; in place."""
 
     def decide(node: Node) -> Choice | None:

@@ -18,7 +18,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
-from micronpu.frontend.states import KEY, held, lift, states_of
+from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections, correct
 from micronpu.quantize.data import calibration_batches, calibration_sequences
@@ -85,22 +85,22 @@ def calibrated(
     sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
     quantizer: Any,
     progress: Progress | None = None,
+    states: States = NO_STATES,
 ) -> GraphModule:
     """The float module with observers that have seen the data.
 
     By torchao for the quantizers of others and what else needs it; otherwise by us, who do the same.
 
     Args:
-        module: with its states lifted.
         sequences: inputs of calls, one after the other; states begin anew with each sequence.
         progress: called with the number of calls done.
+        states: of the module, where it has lifted ones.
     """
     from micronpu.quantize.compose import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         fold_batch_norms(module)
-        states = states_of(module)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
         prepare_loops(prepared, quantizer, _prepared)
@@ -163,10 +163,10 @@ def quantize(
     sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
     quantizer: Any,
     progress: Progress | None = None,
+    states: States = NO_STATES,
 ) -> GraphModule:
     """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
-    states = states_of(module)
-    prepared = calibrated(module, sequences, quantizer, progress)
+    prepared = calibrated(module, sequences, quantizer, progress, states)
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]
@@ -208,11 +208,12 @@ def calibrate_and_quantize(
     module = graph_module(model)
     examples: list[Any] = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
     lifted = lift(module)
+    states = states_of(lifted)
     if is_qat:
         from micronpu.quantize.qat import train_or_calibrate
 
-        check_stateless(states_of(lifted))
+        check_stateless(states)
         return train_or_calibrate(module, calibration_batches(calibration_inputs, examples), quantizer, train_fn)
     if lifted is not module:
-        return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer))
+        return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer, states=states))
     return quantize(module, [calibration_batches(calibration_inputs, examples)], quantizer)

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
@@ -277,6 +279,26 @@ def fold_batch_norms(model: GraphModule) -> bool:
         model.graph.eliminate_dead_code()
         model.recompile()
     return changed
+
+
+def norms_into_parameters(model: GraphModule) -> None:
+    """Folds the batch norms of a float model in place, the new weights as parameters, which can be trained.
+
+    Raises:
+        ModelError: the statistics of a batch norm are no numbers to compute with.
+    """
+    with torch.no_grad():
+        fold_batch_norms(model)
+    for name in [n for n in model._buffers if n.startswith("folded_")]:
+        value = model._buffers.pop(name)
+        assert value is not None
+        if not torch.isfinite(value).all():
+            raise ModelError(
+                "A batch norm of the model holds NaN or infinity, or a variance that is negative.",
+                hint="look for a training that diverged, or for a checkpoint that was loaded in part",
+            )
+        model.register_parameter(name, nn.Parameter(value))
+    model.recompile()
 
 
 def _walk(

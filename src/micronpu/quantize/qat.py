@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
-from micronpu.frontend.exported import export_for_training, finished, graph_module
+from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import Train, is_dropout, set_training
 from micronpu.ops import ATEN_IMPORTS
@@ -132,7 +132,6 @@ def quantize_aware_training(
     example_inputs: Sequence[Any] | torch.Tensor,
     train: Train,
     quantizer: Any,
-    around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,
 ) -> GraphModule:
     """Trains a copy of a float model with fake quantization and converts it.
 
@@ -142,7 +141,6 @@ def quantize_aware_training(
             any batch size where the model does.
         train: gets the module to train, in training mode, and trains it in place.
         quantizer: a quantizer made with ``is_qat=True``.
-        around: training happens inside of this context; it gets the float program and the module to train.
 
     Returns:
         The quantized module with the shapes of the example inputs, ready for `micronpu.compile` or a further export.
@@ -151,39 +149,38 @@ def quantize_aware_training(
         ModelError: the model cannot be exported, or has NaN or infinity in it after training.
         OptionError: the quantizer is not for QAT, or ``train`` cannot be called.
     """
-    if not callable(train):
-        raise OptionError(
-            f"`train` is of type {type(train).__name__}, not a function that trains the module it is given.",
-            hint="def train(module): ...",
-        )
     examples = as_inputs(example_inputs)
-    exported = graph_module(export_for_training(model, examples))
-    with quiet():
-        float_program = copy.deepcopy(exported) if around is not None else exported
-        prepared = prepare_qat_pt2e(exported, quantizer)
-    with nullcontext() if around is None else around(float_program, prepared):
-        train_prepared(prepared, examples, train)
-    with quiet(), torch.no_grad():
-        quantized = convert_pt2e(prepared)
-    return finished(quantized, examples)
+    return train_or_calibrate(export_for_training(model, examples), [examples], quantizer, train)
 
 
 def train_or_calibrate(
-    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], quantizer: Any, train: Train | None
+    module: GraphModule,
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    quantizer: Any,
+    train: Train | None,
+    around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,
 ) -> GraphModule:
     """prepare_qat_pt2e, training or else calibration in evaluation mode, and convert_pt2e, of an exported module.
 
     Args:
         batches: of inputs; where there is something to train with, only their shapes matter.
+        around: training happens inside of this context; it gets the float program and the module to train.
 
     Raises:
-        OptionError: the quantizer is not for QAT.
+        OptionError: the quantizer is not for QAT, or ``train`` cannot be called.
         ModelError: there is NaN or infinity in the module after training.
     """
+    if train is not None and not callable(train):
+        raise OptionError(
+            f"`train` is of type {type(train).__name__}, not a function that trains the module it is given.",
+            hint="def train(module): ...",
+        )
     with quiet():
+        float_program = copy.deepcopy(module) if around is not None else module
         prepared = prepare_qat_pt2e(module, quantizer)
     if train is not None:
-        train_prepared(prepared, batches[0], train)
+        with nullcontext() if around is None else around(float_program, prepared):
+            train_prepared(prepared, batches[0], train)
     else:
         set_training(prepared, False)
         with torch.no_grad():

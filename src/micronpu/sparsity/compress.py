@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.states import States
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.sparsity.judge import Judge
@@ -86,6 +87,7 @@ def check_compress(given: Any) -> float | None:
 
 def compressed(
     model: GraphModule,
+    states: States,
     examples: Row,
     rows: Sequence[Row],
     device: Device,
@@ -111,8 +113,8 @@ def compressed(
     def priced(quantizer: StaticQuantizer) -> Price:
         return price(model, examples, seen, layers, device, quantizer)
 
-    with quiet(), stateless(model) as states:
-        judge = Judge(model, kept, None, states)
+    with quiet(), stateless(model, states) as results:
+        judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         first = priced(quantizer)
         grids = [Grid(8, first.bytes, first.cycles, judge.agreement(first.quantized))]

@@ -15,10 +15,10 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_evaluation_mode, check_listener
 from micronpu.frontend.export import as_inputs
-from micronpu.frontend.exported import EXPORTED, Exported, exported_for_any_batch
+from micronpu.frontend.exported import Exported, exported_for_any_batch
 from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
-from micronpu.quantize.compose import fold_batch_norms
+from micronpu.quantize.compose import norms_into_parameters
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import seen_calls
@@ -91,12 +91,13 @@ def sparsify(
     examples = as_inputs(example_inputs)
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
         check_evaluation_mode(model)
-    module = folded(exported_for_any_batch(model, examples))
+    module = exported_for_any_batch(model, examples)
     states = states_of(module)
+    norms_into_parameters(module)
     sequences = calibration_sequences(calibration, examples) if states else []
     rows = seen_calls(module, states, sequences) if states else calibration_batches(calibration, examples)
     every = (*examples, *states.initial)
-    return sparsified(module, every, rows, device, quantizer or device.quantizer(), chosen, score, listener)
+    return sparsified(module, states, every, rows, device, quantizer or device.quantizer(), chosen, score, listener)
 
 
 class Reduced(NamedTuple):
@@ -129,17 +130,18 @@ class Sparsity:
             sequences: of the calibration data, of one row each for a model without states.
             quantizer: of the finished program; one for training is not what the search quantizes with.
         """
-        program = folded(exported_for_any_batch(exported.model, exported.examples))
+        program = exported_for_any_batch(exported.model, exported.examples)
+        states = states_of(program)
+        norms_into_parameters(program)
+        every, rows = (*exported.examples, *states.initial), seen_calls(program, states, sequences)
         found = Reduced(program, quantizer)
-        every = (*exported.examples, *exported.states.initial)
-        rows = seen_calls(program, exported.states, sequences)
         own = self.device.quantizer() if quantizer.is_qat else quantizer
         if self.options is not None:
             listener = listening(progress)
-            made = sparsified(program, every, rows, self.device, own, self.options, listener=listener)
+            made = sparsified(program, states, every, rows, self.device, own, self.options, listener=listener)
             found = found._replace(report=made.report)
         if self.compress is not None:
-            less = compressed(program, every, rows, self.device, own, self.compress, progress)
+            less = compressed(program, states, every, rows, self.device, own, self.compress, progress)
             found = found._replace(quantizer=with_bits(quantizer, less.bits), notes=(less.note,))
         return found
 
@@ -162,24 +164,6 @@ def _first(calibration: Any) -> Any:
     if not all(t.numel() for t in tensors):
         raise ModelError("The first of the calibration data is an empty tensor.", hint="some hundred typical inputs")
     return tuple(tensors)
-
-
-def folded(program: GraphModule) -> GraphModule:
-    """A program of `exported_for_any_batch` with its batch norms folded into parameters, in place."""
-    with torch.no_grad():
-        fold_batch_norms(program)
-    for name in [n for n in program._buffers if n.startswith("folded_")]:
-        value = program._buffers.pop(name)
-        assert value is not None
-        if not torch.isfinite(value).all():
-            raise ModelError(
-                "A batch norm of the model holds NaN or infinity, or a variance that is negative.",
-                hint="look for a training that diverged, or for a checkpoint that was loaded in part",
-            )
-        program.register_parameter(name, nn.Parameter(value))
-    program.recompile()
-    program.meta[EXPORTED] = True
-    return program
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.frontend.states import KEY, states_of
+from micronpu.frontend.states import KEY, States
 from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer
 
 Row = tuple[Tensor, ...]
@@ -42,13 +42,12 @@ def joined(rows: Sequence[Row]) -> Row:
 
 
 @contextmanager
-def stateless(model: GraphModule) -> Iterator[int]:
+def stateless(model: GraphModule, states: States) -> Iterator[int]:
     """Makes the states of a program inputs and outputs like any other inside of a ``with``.
 
     Yields:
         How many of its last results are states and float.
     """
-    states = states_of(model)
     model.meta.pop(KEY, None)
     try:
         yield sum(state.initial.is_floating_point() for state in states.values)

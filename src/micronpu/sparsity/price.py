@@ -52,7 +52,8 @@ def price(
     Args:
         rows: that the ranges of tensors are taken from.
     """
-    quantized = quantize(copy.deepcopy(model), [[batch] for batch in batches(model, rows)], quantizer)
+    several = [[batch] for batch in batches(model, rows)]
+    quantized = quantize(copy.deepcopy(model), several, quantizer)
     program = finished(quantized, examples)
     separate_clamps(program, device.excludes)
     decisions = device.decisions(ProgramView(program))

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.states import States
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
@@ -90,6 +91,7 @@ class Sparsified:
 
 def sparsified(
     model: GraphModule,
+    states: States,
     examples: Row,
     rows: Sequence[Row],
     device: Device,
@@ -99,9 +101,9 @@ def sparsified(
     listener: Listener | None = None,
 ) -> Sparsified:
     """`sparsify` for a program of `exported_for_any_batch`, which is changed in place."""
-    with torch.random.fork_rng(devices=[]), quiet(), stateless(model) as states:
+    with torch.random.fork_rng(devices=[]), quiet(), stateless(model, states) as results:
         torch.manual_seed(options.seed)
-        return _Work(model, examples, rows, device, quantizer, options, score, listener, states).done()
+        return _Work(model, examples, rows, device, quantizer, options, score, listener, results).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:

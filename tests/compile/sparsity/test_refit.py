@@ -10,7 +10,6 @@ from torch import nn
 
 from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.sparsity.distill import relative_error, telling
-from micronpu.sparsity.entry import folded
 from micronpu.sparsity.layers import find_layers, tensor_of
 from micronpu.sparsity.refit import can_be_fitted, refit
 
@@ -27,7 +26,7 @@ def network() -> nn.Module:
 
 def test_layers_behind_make_up_for_what_is_lost_and_zeros_stay() -> None:
     x = torch.randn(64, 8, 6, 6, generator=torch.Generator().manual_seed(0))
-    teacher = folded(exported_for_any_batch(network(), (x[:1],)))
+    teacher = exported_for_any_batch(network(), (x[:1],))
     layers, _ = find_layers(teacher)
     first, second, _ = layers
     assert can_be_fitted(teacher, first) and can_be_fitted(teacher, second)

@@ -10,7 +10,6 @@ from tests.compile.small import Small, conv, linear
 from torch import Tensor, nn
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.sparsity.entry import folded
 from micronpu.sparsity.keep import kept_weights
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
 from micronpu.sparsity.network import Moments, batches, takes_any_batch
@@ -18,7 +17,7 @@ from micronpu.sparsity.second_order import pruned
 
 
 def moments_of(model: nn.Module, x: Tensor) -> tuple[Any, list[Layer], Moments]:
-    program = folded(exported_for_any_batch(model, (x[:1],)))
+    program = exported_for_any_batch(model, (x[:1],))
     layers, _ = find_layers(program)
     rows = [(r,) for r in x.split(1)]
     return program, layers, Moments(program, layers, len(rows)).collect(batches(program, rows))
@@ -116,7 +115,7 @@ def test_states_of_all_steps_are_seen(kind: str) -> None:
 def test_columns_behind_a_flattened_picture_are_channels_last() -> None:
     torch.manual_seed(0)
     model = Small(lambda m, x: m.fc(m.conv(x).flatten(1)), conv=conv(4, 8, 3), fc=linear(8 * 9, 4))
-    program = folded(exported_for_any_batch(model, (torch.randn(1, 4, 3, 3),)))
+    program = exported_for_any_batch(model, (torch.randn(1, 4, 3, 3),))
     fc = find_layers(program)[0][1].matrices[0]
     assert fc.channels == 8 and fc.order is not None
     weight = tensor_of(program, fc.attribute)
@@ -130,6 +129,6 @@ def test_columns_behind_a_flattened_picture_are_channels_last() -> None:
 
 def test_a_model_of_a_fixed_batch_is_run_row_by_row() -> None:
     model = Small(lambda m, x: m.fc(x.reshape(1, 8)), fc=linear())
-    program = folded(exported_for_any_batch(model, (torch.randn(1, 2, 4),)))
+    program = exported_for_any_batch(model, (torch.randn(1, 2, 4),))
     assert not takes_any_batch(program)
     assert [b[0].shape[0] for b in batches(program, [(torch.randn(1, 2, 4),)] * 3)] == [1, 1, 1]

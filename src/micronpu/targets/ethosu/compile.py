@@ -16,7 +16,7 @@ from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.ir.graph import Graph
 from micronpu.ir.pattern import is_made_two_in_four
-from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, finished
+from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.report.memory import CODE, WEIGHTS
@@ -78,7 +78,7 @@ class EthosUPartition(CompiledPartition):
 def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
     """Chooses, finishes and compiles an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
-    planned = plan_partition(finished(graph, ethosu_policy(spec)), spec, before)
+    planned = plan_partition(graph_for_npu(graph, ethosu_policy(spec)), spec, before)
     return write_partition(planned, spec, before.first_operator())
 
 
@@ -212,7 +212,7 @@ def _better_in_order(best: Planned, before: Graph, spec: EthosUCompileSpec, chec
         return best
     ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
     try:
-        graph = finished(before.clone(), ethosu_policy(ordered))
+        graph = graph_for_npu(before.clone(), ethosu_policy(ordered))
         found = best_plan(graph, ordered, memory_limit=spec.max_sram_bytes or None, check=check)
     except UnsupportedError:  # the plan that there is will do
         return best

@@ -10,7 +10,7 @@ from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSl
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.partition.device import CompiledPartition, RefusedError, finished
+from micronpu.partition.device import CompiledPartition, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.partition.partition import COMPUTES, COMPUTES_SENTENCE
 from micronpu.report.verdict import Reason
@@ -46,7 +46,7 @@ def compile_graph(
     """Chooses, finishes and writes an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
     return write_partition(
-        convert_partition(finished(graph, neutron_policy(options)), options, converter, before), options
+        convert_partition(graph_for_npu(graph, neutron_policy(options)), options, converter, before), options
     )
 
 
