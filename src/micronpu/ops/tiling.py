@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import axis_of, pair
 from micronpu.ir.op import imports, shares_qparams
+from micronpu.ir.types import DType
+from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.slicing import sliced, strided
@@ -220,3 +222,33 @@ def build_columns(node: AtenNode) -> Tensor:
             parts.append(reshaped(node, part, (batch, channels, 1, part.shape[2] * part.shape[3])))
     joined = node.emit(Concat(2), *parts) if len(parts) > 1 else parts[0]
     return reshaped(node, joined, node.shape)
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes("conv2d.default", "conv1d.default")
+def _computed_weights(write: Writer) -> Float:
+    """conv2d(x, w) -> w as rows @ im2col(x), for weights that the program computes
+
+    x [N, C, H, W], w [O, C / groups, KH, KW] -> rows [O, C / groups * KH * KW] @ columns [.., windows]
+    """
+    given = write.given
+    x, weight, bias, groups = given["input"], given["weight"], given["bias"], int(given["groups"])
+    if write.is_constant(weight) or write.dtype(weight) is not DType.FLOAT32:
+        return None
+    lists = [list(given[name]) for name in ("dilation", "padding", "stride")]
+    if write.overload == "conv1d.default":
+        x, weight = write("unsqueeze.default", x, 2), write("unsqueeze.default", weight, 2)
+        lists = [[neutral, *values] for neutral, values in zip((1, 0, 1), lists, strict=True)]
+    outputs, depth, *kernel = write.shape(weight)
+    if math.prod(kernel) > MAX_FLIPPED or len(write.shape(x)) != 4:
+        return None
+    batch, taps = write.shape(x)[0], depth * math.prod(kernel)
+    columns = write("im2col.default", x, kernel, *lists)
+    windows = write("reshape.default", columns, [batch, groups, taps, -1])
+    y = write("matmul.default", write("reshape.default", weight, [1, groups, outputs // groups, taps]), windows)
+    y = write("reshape.default", y, list(write.shape()))
+    if bias is None:
+        return y
+    return write("add.Tensor", y, write("reshape.default", bias, [outputs, *(1 for _ in write.shape()[2:])]))

@@ -81,7 +81,8 @@ class GraphWriter(NodeArguments):
         return new
 
     def constant(self, value: float | npt.NDArray[Any]) -> Node:
-        data = value if isinstance(value, np.ndarray) else np.array([value], np.float32)
+        shape = () if getattr(_first(self.node.meta.get("val")), "shape", None) == () else (1,)  # adds no axis
+        data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
         return add_constant(self.model, self.node, _tensor(data), "constant")
 
     def kept(self) -> Node:

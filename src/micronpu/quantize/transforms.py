@@ -93,7 +93,8 @@ def scalars_to_constants(model: GraphModule) -> bool:
         given, value = arguments(node), node.meta.get("val")
         other = given["other"]
         if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
-            constant = add_constant(model, node, torch.tensor([float(other)]), "scalar")
+            number = torch.full((1,) if value.ndim else (), float(other))  # which must not add an axis
+            constant = add_constant(model, node, number, "scalar")
             node.args = (given["self"], constant)
             node.kwargs = {} if given.get("alpha", 1) == 1 else {"alpha": given["alpha"]}
             changed = True

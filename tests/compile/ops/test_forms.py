@@ -198,6 +198,14 @@ SUMS = [
     Form("1 / x", lambda m, x: 1 / (x.clamp(-2, 2) + 4), (BATCH,), rough=True),
     Form("x / z", lambda m, x, y: x / (y.clamp(-2, 2) - 4), (BATCH, BATCH), rough=True),
     Form("local_response_norm", lambda m, x: F.local_response_norm(x, 3), rough=True),
+    Form("normalized by all", lambda m, x: (x - x.mean()) / (x.std() + 0.1), rough=True),
+    Form("conv2d with computed weights", lambda m, x, w: F.conv2d(x, w), (IMAGE, (3, 8, 3, 3))),
+    Form(
+        "conv2d in groups with computed weights",
+        lambda m, x, w, b: F.conv2d(x, w, b, (2, 1), (1, 2), 2, 4),
+        (IMAGE, (12, 2, 3, 2), (12,)),
+    ),
+    Form("conv1d with computed weights", lambda m, x, w: F.conv1d(x, w, padding=1, groups=8), (LINES, (8, 1, 3))),
 ]
 CHOICES = [
     Form("where by a number", lambda m, x: torch.where(x > 0.3, x, x * 0.1), rough=True),
