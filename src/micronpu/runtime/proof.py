@@ -47,10 +47,13 @@ class Proof:
 
     Attributes:
         detail: what was seen, one clause; "" where all elements are equal.
+        early: bytes from the first command to that of an operation which reads what the one before has not written yet;
+            None where that is not what is wrong.
     """
 
     outcome: Outcome
     detail: str = ""
+    early: int | None = None
 
 
 def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False) -> Array:
@@ -106,7 +109,8 @@ def compare(
         except NotModelledError as error:
             return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
         except SimulationError as error:
-            return Proof(Outcome.DIFFERENT, error.what.rstrip("."))
+            early = error.offset if _OVERLAP in error.what else None
+            return Proof(Outcome.DIFFERENT, error.what.rstrip("."), early)
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
             graph.run([_buffer(g) for g in given], [_buffer(t, s) for t, s in zip(theirs, _types(graph), strict=True)])
@@ -121,6 +125,8 @@ def compare(
     return Proof(Outcome.EQUAL)
 
 
+_OVERLAP = "NPU_SET_BLOCKDEP = "
+"""Of the simulator's sentence about an operation that begins too early."""
 _lock = threading.RLock()
 _simulators: dict[str, EthosUSimulator] = {}
 

@@ -48,6 +48,7 @@ class EthosUPartition(CompiledPartition):
         rewrites: name of a rewrite that costs less, see `micronpu.targets.ethosu.rewrites`, to how many operators have
             it.
         unproved: why nobody can tell whether the stream computes the graph, or "".
+        waiting: how many operations Vela lets begin too early, which were made to wait.
         trace: where the operations of the stream come from.
     """
 
@@ -58,6 +59,7 @@ class EthosUPartition(CompiledPartition):
     rewrites: Mapping[str, int]
     trace: StreamTrace
     unproved: str = ""
+    waiting: int = 0
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -179,6 +181,7 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
         others=tuple(p for p in best.plans if p is not best.plan),
         rewrites=best.rewrites,
         unproved=best.unproved,
+        waiting=best.waiting,
         costs=costs_of(program, model.nodes, spec.accelerator),
         sparse=_sparse(program, model.nodes),
         constant_bytes=len(program.constants),
@@ -255,7 +258,7 @@ def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> s
         try:
             emitted = emitters[format](graph)
             program = compiled(graph, emitted, spec)
-            objection = check(graph, emitted, program)[0] if check is not None else ""
+            objection = check(graph, emitted, program).objection if check is not None else ""
             if not objection:
                 return ""
             found[format] = objection

@@ -16,6 +16,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
+from micronpu.report.rows import plural
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.ethosu.compile import (
     EthosUPartition,
@@ -122,6 +123,12 @@ class EthosUDevice(Device):
             f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
             for p in own
             if p.unproved
+        ]
+        notes += [
+            f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
+            "written; micronpu makes it wait."
+            for p in own
+            if p.waiting
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
         if self.spec.via == "auto" and not can_be_written():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from micronpu.ir.graph import Graph, Node
+from dataclasses import replace
+
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.padding import ReflectPad
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
+from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
 from micronpu.targets.ethosu.rewrites_sound import pool_of_mean
@@ -19,6 +24,7 @@ from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE
 def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
     """Simplifies a graph and rewrites what Vela takes but had better not see, in place; returns it."""
     run_passes(graph, disabled=spec.disabled_graph_passes)
+    flatten_pads(graph)
     if rewritten(graph, lambda node: choose_sound(node, spec)):
         graph.rename()
     return graph
@@ -38,3 +44,42 @@ def _is_sound(node: Node) -> bool:
     if isinstance(node.op, Slice):
         return node.inputs[0].type.rank <= DENSE_RANK
     return not isinstance(node.op, Conv2d) or max(node.op.stride) <= LARGEST_STRIDE
+
+
+def flatten_pads(graph: Graph) -> None:
+    """A pad of a product of matrices has as few axes as it can, in place.
+
+    x @ z [4, 6, 8] -> reshape [1, 4, 6, 8] -> pad(axis 3)        x @ z -> reshape [24, 8] -> pad(axis 1) -> reshape
+
+    U55 and U65 compute such products matrix by matrix.  Where the matrices lie along the height of what is padded,
+    Vela's stream writes each of them to a wrong place; found in the relative positions of a Conformer.
+    """
+    producers = graph.producers()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        source = node.inputs[0]
+        while source in producers and isinstance(producers[source].op, Reshape):
+            source = producers[source].inputs[0]
+        product = source in producers and isinstance(producers[source].op, BatchMatmul)
+        nodes += _flat(node, source) if isinstance(node.op, Pad) and product else [node]
+    if len(nodes) > len(graph.nodes):
+        graph.nodes = nodes
+        graph.remove_dead()
+        graph.rename()
+
+
+def _flat(node: Node, source: Tensor) -> list[Node]:
+    """A pad without axes between those that it is about; itself where there are none."""
+    assert isinstance(node.op, Pad)
+    axes: list[tuple[int, int, int]] = []  # size, before, behind
+    for size, before, behind in zip(node.inputs[0].shape, node.op.before, node.op.after, strict=True):
+        if not (before or behind) and axes and axes[-1][1:] == (0, 0):
+            axes[-1] = (axes[-1][0] * size, 0, 0)
+        else:
+            axes.append((size, before, behind))
+    if len(axes) == node.inputs[0].type.rank:
+        return [node]
+    chain = Chain("flatten_pads", node)
+    pad = replace(node.op, before=tuple(a[1] for a in axes), after=tuple(a[2] for a in axes))
+    padded = chain.add(pad, chain.reshape(source, *(size for size, _, _ in axes)))
+    return chain.result(padded, node.output)

@@ -25,7 +25,7 @@ from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.prove import Check, StreamDiffersError
+from micronpu.targets.ethosu.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
 
@@ -81,6 +81,7 @@ class Planned:
         plans: all that were tried, the chosen one included.
         rewrites: name of a rewrite to the number of operators that have it in the graph.
         unproved: why nobody can tell whether the stream computes the graph; "" where it does, or was not asked.
+        waiting: how many operations Vela lets begin too early, which were made to wait.
     """
 
     graph: Graph
@@ -90,6 +91,7 @@ class Planned:
     plans: tuple[Plan, ...]
     rewrites: dict[str, int]
     unproved: str = ""
+    waiting: int = 0
 
 
 class MemoryLimitError(UnsupportedError):
@@ -331,15 +333,17 @@ def best_plan(
     while fitting:
         best = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
         plan, emitted, program = best
-        objection, unproved = check(graphs[plan.rewrites], emitted, program) if check is not None else ("", "")
-        if not objection:
+        checked = check(graphs[plan.rewrites], emitted, program) if check is not None else Checked(program)
+        if not checked.objection:
             plans = (*(entry[0] for entry in found), *refused)
             used = used if plan.rewrites else {}
-            return Planned(graphs[plan.rewrites], emitted, program, plan, plans, used, unproved)
-        wrong.setdefault(plan.format, objection)
+            return Planned(
+                graphs[plan.rewrites], emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting
+            )
+        wrong.setdefault(plan.format, checked.objection)
         fitting.remove(best)
         found.remove(best)
-        refused.append(replace(plan, cycles=None, objection=objection))
+        refused.append(replace(plan, cycles=None, objection=checked.objection))
         if not fitting:  # what was not worth a try before
             for rewrites, format in ((r, f) for r in sorted(graphs) for f in formats):
                 attempt(Plan(_name(format, rewrites), format, rewrites))

@@ -24,6 +24,8 @@ _STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
 _CONVOLUTION, _TRANSFER = _STARTS[0], _STARTS[-1]
 _OFM_SIZES = (0x111, 0x112, 0x113)
 """Codes of width, height and depth of what an operation writes, each less one."""
+_BLOCKS_AHEAD = 0x12F
+"""Code of how many blocks of an operation may begin before the one before it has ended."""
 _WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
 """Code of the format of the weights, U85 alone, and what it says of weights with two zeros in every four."""
 _FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
@@ -62,6 +64,12 @@ def words_of(commands: bytes) -> tuple[int, ...]:
     Raises:
         PayloadError: there is no such stream.
     """
+    first, length = _place_of(commands)
+    return _words(commands)[first : first + length]
+
+
+def _place_of(commands: bytes) -> tuple[int, int]:
+    """Number of the stream's first word, and how many there are."""
     words = _words(commands)
     at = 1
     while commands[:4] == _COP1 and at < len(words):
@@ -69,14 +77,14 @@ def words_of(commands: bytes) -> tuple[int, ...]:
         if action == _STREAM:
             length = words[at] >> 16 | (words[at] >> 8 & 0xFF) << 16
             if at + 1 + length <= len(words):
-                return words[at + 1 : at + 1 + length]
+                return at + 1, length
             break
         at += 3 if action == _CONFIG else 1
     if commands[:4] == _COP2 and len(words) > _CONFIG_OF_COP2:
         first = 7 + words[6] // 4
         length = (words[5] - 4 - words[6]) // 4
         if length >= 0 and first + length <= len(words):
-            return words[first : first + length]
+            return first, length
     raise PayloadError(
         "The driver actions of the Ethos-U payload hold no command stream.",
         hint="compile the model again with this version of micronpu",
@@ -92,6 +100,27 @@ def operation_offsets(commands: bytes) -> list[int]:
             found.append(4 * at)
         at += 2 if has_value else 1
     return found
+
+
+def made_to_wait(commands: bytes, offset: int) -> bytes | None:
+    """The commands with an operation that begins when the one before has ended, as do those that follow without a say.
+
+    Args:
+        offset: bytes from the first command of the stream to the one that starts the operation.
+
+    Returns:
+        None where nothing in the stream lets it begin earlier.
+    """
+    words, at, last = words_of(commands), 0, None
+    while at < len(words) and 4 * at < offset:
+        has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
+        if not has_value and code == _BLOCKS_AHEAD:
+            last = at
+        at += 2 if has_value else 1
+    if last is None or not words[last] >> 16:
+        return None
+    place = 4 * (_place_of(commands)[0] + last)
+    return commands[:place] + struct.pack("<I", words[last] & 0xFFFF) + commands[place + 4 :]
 
 
 def reads_sparse(commands: bytes) -> list[bool]:

@@ -16,6 +16,7 @@ from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add, Sub
+from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.slicing import Slice
 from micronpu.ops.transposed import TransposeConv2d
@@ -73,9 +74,17 @@ def concatenation_of_convolutions(b: GraphBuilder) -> Tensor:
     return b.emit(Concat(3), convolved(b, op, x, (3, 3)), convolved(b, op, x, (3, 3)))
 
 
+def padded_product(b: GraphBuilder) -> Tensor:
+    """As in relative positions; micronpu pads the rows of all matrices at once."""
+    product = b.emit(BatchMatmul(), image(b, 2, 12, 8), image(b, 2, 8, 23), qparams=OUT)
+    padded = b.emit(Pad((0, 0, 0, 1), (0, 0, 0, 0)), b.emit(Reshape((1, 2, 12, 23)), product))
+    return b.emit(Reshape((1, 2, 24, 12)), padded)
+
+
 Build = Callable[[GraphBuilder], Tensor]
 RIGHT: dict[Build, dict[tuple[str, str], bool]] = {
     concatenation_of_convolutions: {(U55, "litert"): True},
+    padded_product: {(U55, "litert"): True, (U65, "tosa"): True},
     transposed_convolution_of_a_slice: {(U55, "litert"): False, (U65, "litert"): False, (U55, "tosa"): True},
     padded_convolution_of_a_slice_of_a_batch: {(U55, "litert"): False, (U55, "tosa"): False, (U85, "tosa"): False},
     sum_of_ranks_5_and_4: {(U55, "litert"): False, (U85, "litert"): False, (U55, "tosa"): True},

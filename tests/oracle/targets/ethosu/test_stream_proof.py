@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.cases import case, i8, q, w8
@@ -9,8 +12,10 @@ from tests.cases import case, i8, q, w8
 from micronpu.emit.litert import to_litert
 from micronpu.ir.graph import Graph, GraphBuilder
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import LeakyRelu
 from micronpu.ops.convolution import Conv2d
+from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
@@ -19,8 +24,11 @@ from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.runtime.proof import Outcome, compare, random_integers
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
+from micronpu.targets.ethosu.prove import check_of
+from micronpu.targets.ethosu.stream import made_to_wait, words_of
 from micronpu.targets.ethosu.vela import compile_flatbuffer
 
+BLOCKDEP = 0x12F
 FINE = QParams.per_tensor(0.001, 0)
 
 
@@ -84,3 +92,27 @@ def test_what_is_read_from_a_wrong_place_shows_where_little_saturates() -> None:
     payload = pack(compile_flatbuffer(model, EthosUCompileSpec("ethos-u55-32")))
     assert compare(payload, "ethos-u55-32", model, inputs, 1).outcome is Outcome.EQUAL
     assert compare(payload, "ethos-u55-32", model, inputs).outcome is Outcome.DIFFERENT
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-64", "ethos-u85-512"])
+def test_operations_that_begin_too_early_are_made_to_wait(target: str) -> None:
+    builder = GraphBuilder()
+    x = builder.input(i8(1, 8, 8, 16))
+    for _ in range(3):
+        x = builder.emit(MaxPool2d((3, 3), (1, 1), Padding2d.symmetric(1, 1)), x)
+    graph, spec = builder.finish(x), EthosUCompileSpec(target)
+    emitted = to_litert(graph)
+    program = compile_flatbuffer(emitted.data, spec)
+    words, changed = words_of(program.commands), program.commands
+    start = changed.index(struct.pack(f"<{len(words)}I", *words))
+    for at, word in enumerate(words):
+        if word & 0xFFFF == BLOCKDEP:  # no value of this stream looks like it
+            changed = changed[: start + 4 * at] + struct.pack("<I", 3 << 16 | word) + changed[start + 4 * at + 4 :]
+    early = replace(program, commands=changed)
+    found = compare(pack(early), target, emitted.data, [((1, 8, 8, 16), "int8")])
+    assert found.outcome is Outcome.DIFFERENT and found.early is not None
+    checked = check_of(spec)(graph, emitted, early)
+    assert not checked.objection and not checked.unproved and checked.waiting
+    assert made_to_wait(checked.program.commands, found.early) is None
+    untouched = check_of(spec)(graph, emitted, program)
+    assert untouched.program is program and not untouched.waiting
