@@ -23,7 +23,7 @@ from micronpu.passes.choose import choose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
-from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
+from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of, rounds_otherwise
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
@@ -259,7 +259,8 @@ def best_plan(
 ) -> Planned:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
-    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
+    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM; one that rounds as
+    its graph does, where there is one.
 
     Args:
         emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
@@ -282,6 +283,9 @@ def best_plan(
         graphs[True] = cheapest
     found: list[tuple[Plan, Emitted, VelaProgram]] = []
     refused: list[Plan] = []
+
+    def rounds(plan: Plan) -> bool:
+        return rounds_otherwise(graph, plan.format, spec.accelerator.family)
 
     def attempt(plan: Plan) -> None:
         if plan in (*(f[0] for f in found), *refused):
@@ -331,7 +335,7 @@ def best_plan(
         )
     wrong: dict[str, str] = {}
     while fitting:
-        best = min(fitting, key=lambda entry: (entry[2].cycles, entry[0].memory))
+        best = min(fitting, key=lambda entry: (rounds(entry[0]), entry[2].cycles, entry[0].memory))
         plan, emitted, program = best
         checked = check(graphs[plan.rewrites], emitted, program) if check is not None else Checked(program)
         if not checked.objection:
