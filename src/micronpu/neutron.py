@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from micronpu.quantize.calibrate import calibrate_and_quantize
     from micronpu.quantize.config import QuantizationConfig
     from micronpu.targets.neutron.backend import NeutronBackend, NeutronEdgePassManager, NeutronPartitioner
-    from micronpu.targets.neutron.edge import RemoveIOQuantOpsPass, core_aten_ops_exception_list
+    from micronpu.targets.neutron.edge import (
+        RemoveAdditionalQDQClustersPass,
+        RemoveIOQuantOpsPass,
+        core_aten_ops_exception_list,
+    )
     from micronpu.targets.neutron.kernels import merge_kernel_selections
     from micronpu.targets.neutron.options import (
         CustomDelegationOptions,
@@ -32,6 +36,7 @@ _HOMES = {
     "NeutronQuantizer": "targets.neutron.quantizer",
     "NeutronTargetSpec": "targets.neutron.target_spec",
     "QuantizationConfig": "quantize.config",
+    "RemoveAdditionalQDQClustersPass": "targets.neutron.edge",
     "RemoveIOQuantOpsPass": "targets.neutron.edge",
     "calibrate_and_quantize": "quantize.calibrate",
     "core_aten_ops_exception_list": "targets.neutron.edge",
@@ -50,6 +55,7 @@ __all__ = [
     "NeutronQuantizer",
     "NeutronTargetSpec",
     "QuantizationConfig",
+    "RemoveAdditionalQDQClustersPass",
     "RemoveIOQuantOpsPass",
     "calibrate_and_quantize",
     "core_aten_ops_exception_list",

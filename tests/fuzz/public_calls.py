@@ -36,6 +36,7 @@ NOT_CALLED = {
     "SoftmaxDecompositionConfig": "an enumeration",
     "ArmPassPipelineConfig": "its fields are enumerations, and anything else is refused",
     "core_aten_ops_exception_list": "a list",
+    "RemoveAdditionalQDQClustersPass": "without arguments",
     "RemoveIOQuantOpsPass": "it needs an edge program, which takes seconds; anything else is refused",
     "FILES": "the name of a stage",
     "FilesStage": "`stages_with_files` makes it",

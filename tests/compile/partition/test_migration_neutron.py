@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
@@ -14,10 +16,12 @@ from micronpu.base.quiet import quiet
 from micronpu.neutron import (
     NeutronCompileOptions,
     NeutronCompileSpecBuilder,
+    NeutronEdgePassManager,
     NeutronHWVersion,
     NeutronPartitioner,
     NeutronQuantizer,
     NeutronTargetSpec,
+    RemoveAdditionalQDQClustersPass,
     RemoveIOQuantOpsPass,
     calibrate_and_quantize,
     core_aten_ops_exception_list,
@@ -162,6 +166,38 @@ def test_integers_at_the_border_of_an_edge_program(quantized):
     assert torch.equal((y.float() - dequantize.args[2]) * dequantize.args[1], floats)
     with pytest.raises(OptionError, match="to_edge_transform_and_lower"):
         RemoveIOQuantOpsPass(edge.exported_program())
+
+
+class Turned(nn.Module):
+    """What only moves values, between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(torch.cat([y.permute(0, 1, 3, 2), y], 2))
+
+
+def test_what_the_host_moves_stays_integers_after_the_last_step_of_the_script():
+    spec = generate_neutron_compile_spec("imxrt700", operators_not_to_delegate=["aten::permute", "aten::cat"])
+    with quiet():
+        module = calibrate_and_quantize(torch.export.export(Turned().eval(), X), [X], NeutronQuantizer())
+        edge = to_edge_transform_and_lower(
+            torch.export.export(module, X),
+            transform_passes=NeutronEdgePassManager(),
+            partitioner=[NeutronPartitioner(spec)],
+            compile_config=EdgeCompileConfig(_core_aten_ops_exception_list=core_aten_ops_exception_list),
+        )
+        floats = deepcopy(edge)
+        integers = edge.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))
+        moved = integers.exported_program().graph.nodes
+        kinds = {n.name: n.meta["val"].dtype for n in moved if n.name.startswith("aten")}
+        results = [HostProgram(bytes(e.to_executorch().buffer)).run(*X)[0] for e in (floats, integers)]
+    assert kinds == {"aten_permute_copy_default": torch.int8, "aten_cat_default": torch.int8}
+    assert torch.equal(*results)
 
 
 def test_names_and_places_of_the_compile_spec(tmp_path):

@@ -13,6 +13,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.partition.moves import move_integers
 
 core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]
 """ATen operators that an edge program may hold, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
@@ -63,3 +64,16 @@ class RemoveIOQuantOpsPass(ExportPass):
         QuantizeInputs(self._manager, inputs).call(graph_module)
         QuantizeOutputs(self._manager, outputs).call(graph_module)
         return PassResult(graph_module, True)
+
+
+class RemoveAdditionalQDQClustersPass(ExportPass):
+    """Lets the host move integers where it would dequantize, move and quantize again on the same grid.
+
+        x8 -> dequantize -> permute -> quantize -> y8        x8 -> permute -> y8
+
+    For ``edge.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))``, behind delegation.
+    `micronpu.compile` does so by itself.
+    """
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        return PassResult(graph_module, move_integers(graph_module))
