@@ -40,14 +40,18 @@ ENTRIES = {DType.INT8: 256, DType.INT16: 513}
 def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
     """The int8 results of a real function for the inputs -128 to 127.
 
-    All is float32, rounded to nearest, ties to even, as PyTorch dequantizes and quantizes.  Infinite results saturate;
-    where the function has no value the result is zero.
+    All is float32, rounded to nearest, ties to even, as PyTorch dequantizes and quantizes.  Infinite results saturate.
+    Where the function has no value it has that of the nearest number with one: a grid for [-1, 1] goes a little beyond,
+    and what the model gives there, as the arc sine of -1.003, is no number that could be quantized.
     """
     low, high = DType.INT8.limits
     reals = (np.arange(low, high + 1) - x.zero_point).astype(np.float32) * np.float32(x.scale)
     with np.errstate(all="ignore"):
         results = np.asarray(function(reals), np.float32) * np.float32(1.0 / y.scale[0])
-    finite = np.nan_to_num(results.astype(np.float64), nan=0.0, posinf=2.0**31, neginf=-(2.0**31))
+    finite = np.nan_to_num(results.astype(np.float64), nan=np.nan, posinf=2.0**31, neginf=-(2.0**31))
+    has = ~np.isnan(finite)
+    if not has.all():
+        finite = np.interp(reals, reals[has], finite[has]) if has.any() else np.zeros(len(finite))
     return tuple(int(v) for v in np.clip(np.rint(finite) + y.zero_point[0], low, high))
 
 

@@ -196,9 +196,13 @@ class StaticQuantizer:
             self.is_qat, self._open = config.is_qat, False
             if self.settings.default is not None:
                 self.settings.default = replace(self.settings.default, is_qat=config.is_qat)
+        if config is not None and config.is_qat and not self.is_qat:
+            # Whether to train is checked when `prepare_qat_pt2e` is called. ExecuTorch's function for weights of four
+            # bits says True unless told otherwise, which asks for nothing.
+            config = replace(config, is_qat=False, freeze_batch_norm=False)
         if config is not None and config.is_qat != self.is_qat:
             raise OptionError(
-                f"The configuration has is_qat={config.is_qat} and the quantizer is_qat={self.is_qat}.",
+                "The configuration has is_qat=False and the quantizer is_qat=True.",
                 hint="give both the same; post-training quantization and QAT each need a quantizer",
             )
         able = [dtype.value for dtype in self.capabilities.activations]

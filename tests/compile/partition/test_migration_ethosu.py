@@ -105,6 +105,15 @@ def test_symmetric_configurations(config, activations, largest):
     assert not partitioner.report.host
 
 
+def test_four_bits_of_one_layer_as_the_function_gives_them():
+    quantizer = EthosUQuantizer(SPEC).set_global(get_symmetric_quantization_config())
+    quantizer.set_module_name("0", get_symmetric_a8w4_quantization_config())  # says is_qat=True, as ExecuTorch's
+    weights = [int(b.abs().max()) for b in converted(net(), X, quantizer).buffers() if b.dtype is torch.int8]
+    assert weights == [7, 127]
+    with pytest.raises(OptionError, match="`prepare_pt2e`, or a EthosUQuantizer\\(is_qat=True\\)"):
+        converted(net(), X, quantizer, prepare_qat_pt2e)
+
+
 class Finder:
     """As ExecuTorch's `NodeFinder`: a class of the user's with one method."""
 

@@ -22,7 +22,7 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir import DType, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import wide_lookup
 from micronpu.neutron import NeutronQuantizer
-from micronpu.ops.table import wide_table_entries
+from micronpu.ops.table import table_entries, wide_table_entries
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
 
@@ -331,6 +331,10 @@ def test_up_to_the_last_number_with_a_result_a_table_is_near_it(function):
     numbers = np.array([-32767, -32700, 32700])
     found = wide_lookup(np.array(entries), numbers) * 1e-4
     assert np.abs(found - function(numbers / 32767)).max() <= 0.05
+    y = QParams.per_tensor(0.03, 0)
+    # of int8: -128 stands for -1.008, whose neighbour is the last with a result
+    entries = table_entries(function, TensorType((1,), DType.INT8, QParams.per_tensor(1 / 127, 0)), y)
+    assert entries[0] == entries[1] and abs((entries[1] - y.zero_point[0]) * y.scale[0] - function(-1.0)) <= y.scale[0]
 
 
 def test_slopes_per_channel():

@@ -300,7 +300,6 @@ REFUSED = {
     "not a type": (lambda: NeutronQuantizer().set_module_type(3, None), "takes a class of modules"),
     "not a name": (lambda: NeutronQuantizer().set_module_name("", None), "takes the path"),
     "not a configuration": (lambda: NeutronQuantizer().set_global("int8"), "is a str"),
-    "qat into ptq": (lambda: NeutronQuantizer().set_global(QuantizationConfig(is_qat=True)), "is_qat=True"),
     "observer": (lambda: QuantizationConfig(activation_observer="max"), "one of"),
     "frozen ptq": (lambda: QuantizationConfig(freeze_batch_norm=True), "`is_qat` is False"),
     "number for a flag": (lambda: NeutronQuantizer(per_channel=1), "True or False"),
