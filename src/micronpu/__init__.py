@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.base.installed import VERSION
 from micronpu.base.lazy import lazily
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from micronpu.report.budgets import Budgets
     from micronpu.sparsity import Sparsified, SparsityOptions, sparsify
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Budgets",
     "CompiledProgram",

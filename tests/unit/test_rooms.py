@@ -63,8 +63,6 @@ def upward() -> list[str]:
     for path in sorted(SOURCE.rglob("*.py")):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         for name, line in imports(path):
-            if name.startswith("__version__"):
-                continue
             here, there = floor(module), floor(name)
             same_room = module.split(".")[0] == name.split(".")[0]
             if (there > here or (there == here and not same_room)) and (module, name) not in EXCEPTIONS:

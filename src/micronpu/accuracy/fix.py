@@ -102,9 +102,9 @@ def fix(
     check_switch("per_channel", per_channel)
     check_listener(listener)
     if isinstance(data, Iterator):
-        data = list(in_turn(data, "blame"))
+        data = list(in_turn(data, "fix"))
     start = time.perf_counter()
-    subject = Subject.of(model, data, target, calibration, example_inputs, options)
+    subject = Subject.of(model, data, target, calibration, example_inputs, options, "fix")
     search = _Search(subject, budget, start, listener)
     base = {} if quantization is None else read_quantization(quantization)
     if not per_channel:

@@ -39,6 +39,7 @@ class Subject:
         calibration: inputs that choose the ranges, the same way; None where those of ``data`` do.
         examples: inputs that the model is exported with.
         target, options: as for `micronpu.compile`.
+        asked: the function of micronpu that was called, which errors name.
     """
 
     model: Any
@@ -47,17 +48,25 @@ class Subject:
     examples: Row
     target: str
     options: Options | None
+    asked: str = "blame"
 
     @classmethod
     def of(
-        cls, model: Any, data: Any, target: str, calibration: Any, example_inputs: Any, options: Options | None
+        cls,
+        model: Any,
+        data: Any,
+        target: str,
+        calibration: Any,
+        example_inputs: Any,
+        options: Options | None,
+        asked: str = "blame",
     ) -> Subject:
-        """From the arguments of `micronpu.blame`.
+        """From the arguments of `micronpu.blame` or `micronpu.fix`.
 
         Raises:
             ModelError: there is no data.
         """
-        return cls(model, data, calibration, examples_of(data, example_inputs), target, options)
+        return cls(model, data, calibration, examples_of(data, example_inputs, asked), target, options, asked)
 
     @property
     def has_int16(self) -> bool:
@@ -79,13 +88,13 @@ class Subject:
         Raises:
             ModelError: it cannot be exported, or is quantized already.
         """
-        return float_module(self.model, self.examples)
+        return float_module(self.model, self.examples, self.asked)
 
     @cached_property
     def rows(self) -> list[Row]:
         """The data, row by row, behind the model's checks."""
         self.module  # noqa: B018  (what is wrong with the model is said first)
-        return calibration_batches(self.data, self.examples, kind="blame")
+        return calibration_batches(self.data, self.examples, kind=self.asked)
 
     @cached_property
     def ranges(self) -> list[Row] | None:
@@ -124,7 +133,7 @@ class Subject:
         return found
 
 
-def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: str) -> tuple[torch.Tensor, ...]:
     """Example inputs: those given, or the first of the data.
 
     Raises:
@@ -133,26 +142,28 @@ def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None) -> tuple[
     if data is None:
         raise ModelError(
             "There is no data to compare the quantized model with the float model on.",
-            hint="blame(model, data) with a dozen typical inputs",
+            hint=f"{asked}(model, data) with a dozen typical inputs",
         )
     if given is not None:
         return as_inputs(given)
     if isinstance(data, dict) or not isinstance(data, Iterable | np.ndarray | torch.Tensor):
         raise ModelError(
-            f"The blame data is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
+            f"The data of {asked} is of type {type(data).__name__}, not a list of inputs.", hint="[x1, x2, ...]"
         )
     first = data[:1] if isinstance(data, np.ndarray | torch.Tensor) else next(iter(data), None)
     if first is None or (isinstance(first, np.ndarray | torch.Tensor) and not len(first)):
-        raise ModelError("The blame data is empty.", hint="pass a dozen typical inputs")
+        raise ModelError(f"The data of {asked} is empty.", hint="pass a dozen typical inputs")
     values = first if isinstance(first, tuple | list) else (first,)
     try:
         tensors = [torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in values]
     except TypeError as error:
-        raise ModelError(f"The blame data is no numbers: {first_line(error)}.", hint="arrays of float32") from error
+        raise ModelError(
+            f"The data of {asked} is no numbers: {first_line(error)}.", hint="arrays of float32"
+        ) from error
     return as_inputs(tensors)
 
 
-def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
+def float_module(model: Any, examples: tuple[torch.Tensor, ...], asked: str) -> GraphModule:
     """The float model as a graph, checked.
 
     Raises:
@@ -167,8 +178,8 @@ def float_module(model: Any, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     states = found.states.values
     if states:
         raise ModelError(
-            f"The model keeps a state, `{states[0].name}`, from one call to the next, and blame compares single "
-            "inputs.",
+            f"The model keeps a state, `{states[0].name}`, from one call to the next, and {asked} compares "
+            "single inputs.",
             hint="a model that takes its states as inputs and returns them",
         )
     return found.module

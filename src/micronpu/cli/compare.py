@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from micronpu import __version__
 from micronpu.base.errors import FileError, OptionError
 from micronpu.base.files import check_folder, check_writable, write_file
+from micronpu.base.installed import VERSION
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 
@@ -135,7 +135,7 @@ def every_chip() -> list[str]:
 
 def _key(task: Task) -> str:
     """What rows depend on beside their target; files that the model's file imports are not looked at."""
-    digest = hashlib.sha256(repr((task, __version__)).encode())
+    digest = hashlib.sha256(repr((task, VERSION)).encode())
     for text in (task.model, task.calibration, task.data, task.labels, task.metric):
         path = Path(text.partition(":")[0]) if text else None
         if path is not None and path.is_file():

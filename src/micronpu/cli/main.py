@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from micronpu import __version__
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.base.installed import VERSION
 from micronpu.cli import console
 from micronpu.cli.blame import blame
 from micronpu.cli.compare import compare
@@ -136,7 +136,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 def _version(wanted: bool) -> None:
     if wanted:
-        console.output().print(f"micronpu {__version__}")
+        console.output().print(f"micronpu {VERSION}")
         raise typer.Exit
 
 

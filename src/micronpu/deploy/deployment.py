@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from micronpu import __version__
 from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
+from micronpu.base.installed import VERSION
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.border import Border, Meaning, borders_of
@@ -121,7 +121,7 @@ def deploy(
     device = strip(program, name=source)
     facts = Facts(
         name=name,
-        header=f"{name}: made by micronpu {__version__} for {board.name or 'a Cortex-M'}. Do not edit.",
+        header=f"{name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
         section=section,
         program=device,
         sha256=hashlib.sha256(device).hexdigest(),
@@ -151,7 +151,7 @@ def deploy(
 
 def _versions() -> dict[str, str]:
     """Versions of the tools, as far as they are installed."""
-    found = {"micronpu": __version__}
+    found = {"micronpu": VERSION}
     for tool in _VERSIONED:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[tool] = metadata.version(tool)

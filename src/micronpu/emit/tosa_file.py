@@ -25,10 +25,6 @@ NUMPY: dict[str, np.dtype[Any]] = {
 """How constants of TOSA's element types are held."""
 
 
-INSTALL = 'pip install "micronpu[host]"'
-"""What brings TOSA's serializer and its reference model along."""
-
-
 def can_be_written() -> bool:
     """Whether TOSA's serializer is installed; it is not imported."""
     return importlib.util.find_spec("tosa_serializer") is not None

@@ -9,19 +9,20 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
-from micronpu.frontend.program import arguments, is_dequantize, is_quantize, origin_of, overload_name
+from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.step_graph import Flow, StepGraph
 
 aten = torch.ops.aten
 _CONVOLUTIONS = ("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")
@@ -29,29 +30,6 @@ _POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max
 _RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 _VIEWS = ("view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "_unsafe_view.default")
 _SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.default", "detach.default")
-
-
-@dataclass(frozen=True)
-class _Flow:
-    """A value of which a call sees some frames.
-
-    Attributes:
-        node: in the new graph.
-        axis: of time.
-        frames: in a call.
-        over: frames at the end of the whole sequence that were made of padding, and have to be cut off.
-        padded: frames that a padding has put in front, for the next operator to take as its first state.
-        value: of this padding.
-        lag: results of calls in front of what is the first frame in the model; they are made of what was before.
-    """
-
-    node: Node
-    axis: int
-    frames: int
-    over: int = 0
-    padded: int = 0
-    value: float = 0.0
-    lag: int = 0
 
 
 class Streaming(nn.Module):
@@ -146,26 +124,13 @@ def _without_training(model: nn.Module) -> nn.Module:
     return own
 
 
-class _Rewriter:
-    """Writes the graph of a step."""
-
-    def __init__(self, module: GraphModule, axis: int, step: int) -> None:
-        self._module = module
-        self._axis, self._step = axis, step
-        (x,) = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
-        self._frames = int(x.shape[axis])
-        self._graph = Graph()
-        self._root = nn.Module()
-        self._flows: dict[Node, _Flow] = {}
-        self._nodes: dict[Node, Any] = {}
-        self._writes: list[tuple[Node, Node]] = []
-        self._count = 0
-        self.lag = 0
+class _Rewriter(StepGraph):
+    """Writes the graph of a step, operator by operator."""
 
     def run(self) -> GraphModule:
         for node in self._module.graph.nodes:
             if node.op == "placeholder":
-                self._flows[node] = _Flow(self._graph.placeholder(node.name), self._axis, self._step)
+                self._flows[node] = Flow(self._graph.placeholder(node.name), self._axis, self._step)
             elif node.op == "get_attr":
                 self._share(node)
             elif node.op == "output":
@@ -189,7 +154,7 @@ class _Rewriter:
         for new in list(self._graph.nodes)[before:]:
             if "stack_trace" not in new.meta and new.op == "call_function":
                 new.meta |= {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")}
-        if isinstance(made, _Flow):
+        if isinstance(made, Flow):
             self._flows[node] = made
         else:
             self._nodes[node] = made
@@ -231,96 +196,6 @@ class _Rewriter:
         pointwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
         return self._pointwise if pointwise or name in _SAME_AXES else self._whole
 
-    # -- helpers
-
-    def _call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        return self._graph.call_function(target, args, kwargs)
-
-    def _copy(self, node: Node) -> Node:
-        """The operator as it is, on the frames of a call."""
-        return self._graph.node_copy(node, lambda n: self._flows[n].node if n in self._flows else self._nodes[n])
-
-    def _share(self, node: Node) -> None:
-        value: Any = self._module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        name = str(node.target).replace(".", "_")
-        if not hasattr(self._root, name):
-            if isinstance(value, nn.Parameter):
-                self._root.register_parameter(name, value)
-            else:
-                self._root.register_buffer(name, value)
-        self._nodes[node] = self._graph.get_attr(name)
-
-    def _refuse(self, node: Node, what: str, hint: str) -> ModelError:
-        source = origin_of(node).source
-        return ModelError(f"`{overload_name(node)}`{f' ({source})' if source else ''} {what}.", hint=hint)
-
-    def _flow(self, node: Node, source: Node, *, pads: bool = False) -> _Flow:
-        """A value that does not know the future, and has no padding in front unless that is asked for."""
-        flow = self._flows[source]
-        if flow.over:
-            raise self._refuse(
-                node,
-                f"follows an operator that pads the end of time by {flow.over} frames: its last results would have to "
-                "know the future",
-                f"padding at the beginning alone, as by F.pad(x, (p, 0)), or x[..., :-{flow.over}] behind it",
-            )
-        if flow.padded and not pads:
-            raise self._refuse(
-                node, "reads frames that are padded in front, which only a convolution or a pool can", "padding=.."
-            )
-        return flow
-
-    def _past(self, shape: Sequence[int], value: float = 0.0) -> Node:
-        """A state, filled with a value before the first frame."""
-        name = f"past_{self._count}"
-        self._count += 1
-        self._root.register_buffer(name, torch.full(tuple(shape), value))
-        return self._graph.get_attr(name)
-
-    def _with_past(self, node: Node, source: Node, flow: _Flow, length: int) -> Node:
-        """The frames of a call behind ``length`` frames from before."""
-        if not length:
-            return flow.node
-        shape = list(source.meta["val"].shape)
-        shape[flow.axis] = length
-        past = self._past(shape, flow.value)
-        whole = self._requantized(
-            source, self._call(aten.cat.default, [self._requantized(source, past), flow.node], flow.axis)
-        )
-        kept = self._call(aten.slice.Tensor, whole, flow.axis, flow.frames, flow.frames + length)
-        self._writes.append((past, self._requantized(source, kept)))
-        return whole
-
-    def _requantized(self, source: Node, x: Node) -> Node:
-        """x on the grid that a value has in a quantized model; x itself in a float one."""
-        if not is_dequantize(source):
-            return x
-        grid = source.args[1:]
-        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
-        return self._call(source.target, self._call(quantize, x, *grid), *grid)
-
-    def _window(self, node: Node, source: Node) -> Node:
-        """The last frames, as many as the whole program has."""
-        flow = self._flow(node, source)
-        frames = int(source.meta["val"].shape[flow.axis])
-        total = self._frames * flow.frames // self._step
-        if frames + flow.lag != total:
-            raise self._refuse(
-                node,
-                f"looks at {frames} frames that do not end with the {total} that have come",
-                "an example input of another length, whose last frame is in the last window of each layer",
-            )
-        return self._with_past(node, source, flow, max(frames - flow.frames, 0))
-
-    def _result(self, node: Node) -> Any:
-        if node in self._nodes:
-            return self._nodes[node]
-        flow = self._flow(node, node)
-        self.lag = max(self.lag, flow.lag)
-        return flow.node
-
     # -- rules
 
     def _whole(self, node: Node) -> Node:
@@ -361,7 +236,7 @@ class _Rewriter:
             apart = flow.axis != (rank - 1 if name.startswith("linear") else given["dim"] % rank)
         return replace(flow, node=self._copy(node)) if apart else self._whole(node)
 
-    def _on_grid(self, node: Node) -> _Flow:
+    def _on_grid(self, node: Node) -> Flow:
         """Quantizes or dequantizes each element; padding in front has been rounded to the grid, zeros stay zeros."""
         flow, value = self._flows[node.all_input_nodes[0]], 0.0
         if flow.value and is_quantize(node):
@@ -369,7 +244,7 @@ class _Rewriter:
             value = (min(max(round(flow.value / scale) + zero, low), high) - zero) * scale
         return replace(flow, node=self._copy(node), value=value if is_quantize(node) else flow.value)
 
-    def _convolution(self, node: Node) -> _Flow:
+    def _convolution(self, node: Node) -> Flow:
         given = arguments(node)
         source = given["input"]
         flow, rank = self._flow(node, source, pads=True), node.meta["val"].dim()
@@ -399,37 +274,6 @@ class _Rewriter:
         plain = getattr(aten, overload_name(node).split(".")[0]).default
         made = self._call(plain, windows.node, weight, bias, stride, padding, dilation, given["groups"])
         return replace(windows, node=made, over=-(-right // stride[place]))
-
-    def _windows(self, node: Node, source: Node, flow: _Flow, reach: int, stride: int, left: int) -> _Flow:
-        """The frames that the windows of a call cover, and how many windows these are.
-
-        Args:
-            reach: frames that a window looks back from its last one.
-        """
-        if flow.frames % stride:
-            raise self._refuse(
-                node, f"goes over time in steps of {stride}, and gets {flow.frames} new frames in a call",
-                f"step={self._step * stride}",
-            )  # fmt: skip
-        padded = left + flow.padded
-        if padded > reach:
-            raise self._refuse(
-                node, f"pads the beginning of time by {padded} frames, and looks back only {reach}", f"at most {reach}"
-            )
-        if padded and flow.lag:
-            raise self._refuse(
-                node,
-                "pads the beginning of time behind an operator that does not, so that its padding stands where frames "
-                "from before are in the stream",
-                "padding in front of every operator over time, or of none",
-            )
-        # As little of the past as lets windows begin where the model has them.
-        length = reach - (reach - padded + flow.lag) % stride
-        whole = self._with_past(node, source, flow, max(length, 0))
-        if length < 0:
-            whole = self._call(aten.slice.Tensor, whole, flow.axis, -length, flow.frames)
-        lag = (length - padded + flow.lag) // stride
-        return _Flow(whole, flow.axis, flow.frames // stride, lag=lag)
 
     def _pool(self, node: Node) -> Any:
         given = arguments(node)
@@ -554,7 +398,7 @@ class _Rewriter:
         size = parts[0].meta["val"].shape[dim]
         return replace(self._flow(node, parts[1]), padded=size, value=float(known.flatten()[0]))
 
-    def _permute(self, node: Node) -> _Flow:
+    def _permute(self, node: Node) -> Flow:
         given = arguments(node)
         source = given["self"]
         flow, rank = self._flows[source], source.meta["val"].dim()
@@ -566,7 +410,7 @@ class _Rewriter:
             axes = [a % rank for a in given["dims"]]
         return replace(flow, node=self._copy(node), axis=axes.index(flow.axis))
 
-    def _unsqueeze(self, node: Node) -> _Flow:
+    def _unsqueeze(self, node: Node) -> Flow:
         flow = self._flows[node.all_input_nodes[0]]
         dim = arguments(node)["dim"] % node.meta["val"].dim()
         return replace(flow, node=self._copy(node), axis=flow.axis + (dim <= flow.axis))
@@ -592,25 +436,6 @@ class _Rewriter:
                 after[axis] = flow.frames
                 return replace(flow, node=self._call(aten.reshape.default, flow.node, after), axis=axis)
         return self._whole(node)
-
-    def _optional(self, node: Any) -> Any:
-        return self._nodes[node] if isinstance(node, Node) else node
-
-    def _constant(self, node: Node) -> torch.Tensor | None:
-        """The value of what depends on no input."""
-        if node in self._flows or node not in self._nodes:
-            return None
-        if node.op == "get_attr":
-            found: Any = self._module
-            for part in str(node.target).split("."):
-                found = getattr(found, part)
-            return found.detach() if isinstance(found, torch.Tensor) else None
-        values = {n: self._constant(n) for n in node.all_input_nodes}
-        if node.op != "call_function" or any(v is None for v in values.values()):
-            return None
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        result: torch.Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
-        return result
 
 
 def _listed(value: Any, count: int) -> list[int]:

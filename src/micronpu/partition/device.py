@@ -154,9 +154,13 @@ class Device(ABC):
         backend: name by which the runtime looks up the delegate; "" for a core alone, which has none.
         beside: computes in int8 what the NPU does not take; None where portable kernels do in float.
         chip: that the target is; None for an NPU or a core by itself.
+        capabilities: what it computes with, which chooses among the ways of an operator.
+        disabled_rewrites: names of rewrites of the float program that the user wants left out.
     """
 
     target: str
+    capabilities: Capabilities
+    disabled_rewrites: tuple[str, ...] = ()
     chip: Chip | None = None
     backend: str = ""
     beside: CorePart | None = None
@@ -170,16 +174,6 @@ class Device(ABC):
     def dense_only(self) -> str:
         """What zeros among the weights do where they save no cycles, as a sentence; "" where two in every four do."""
         return f"{self.target} gains no cycles from weights that are zero, as far as is published."
-
-    @property
-    @abstractmethod
-    def capabilities(self) -> Capabilities:
-        """What it computes with, which chooses among the ways of an operator."""
-
-    @property
-    def disabled_rewrites(self) -> tuple[str, ...]:
-        """Names of rewrites of the float program that the user wants left out."""
-        return ()
 
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:
         """The quantizer for a float model; see `StaticQuantizer` for the arguments."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from micronpu.base.errors import PayloadError, RuntimeUnavailableError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
-from micronpu.emit.tosa_file import INSTALL
+from micronpu.base.installed import HOST_TOOLS
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
 
 IDENTIFIER = b"TOSA"
@@ -70,7 +70,7 @@ class TosaProgram:
         except ImportError as error:
             raise RuntimeUnavailableError(
                 f"The program's graph is in TOSA, whose reference model cannot be imported here: {error}.",
-                hint=INSTALL,
+                hint=HOST_TOOLS,
             ) from error
         self._run, self._valid = run, GraphStatus.TOSA_VALID
         try:

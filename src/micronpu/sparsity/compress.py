@@ -17,12 +17,10 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.states import States
-from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import Moments, Row, batches, stateless
+from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
 from micronpu.sparsity.price import Price, price
 from micronpu.sparsity.second_order import pruned
 
@@ -86,21 +84,16 @@ def check_compress(given: Any) -> float | None:
 
 
 def compressed(
-    model: GraphModule,
-    states: States,
-    examples: Row,
-    rows: Sequence[Row],
-    device: Device,
-    quantizer: StaticQuantizer,
+    network: FloatNetwork,
     most: float,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Compressed:
-    """Gives weights as few bits as the answers allow.
+    """Gives the weights of a network, in place, as few bits as the answers allow.
 
     Args:
-        model: a program of `exported_for_any_batch`, which is changed in place.
         most: by how much the agreement with the float network may fall below that of the int8 network as it was.
     """
+    model, rows, quantizer = network.model, network.rows, network.quantizer
     if len(rows) < _LEAST_ROWS:
         raise ModelError(
             f"{len(rows)} calibration inputs are too few to judge smaller weights with, which takes {_LEAST_ROWS}.",
@@ -108,12 +101,12 @@ def compressed(
         )
     kept, seen = list(rows[::_KEPT]), [row for i, row in enumerate(rows) if i % _KEPT]
     layers, _ = find_layers(model)
-    device = device.unverified()
+    device = network.device
 
     def priced(quantizer: StaticQuantizer) -> Price:
-        return price(model, examples, seen, layers, device, quantizer)
+        return price(model, network.examples, seen, layers, device, quantizer)
 
-    with quiet(), stateless(model, states) as results:
+    with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         first = priced(quantizer)

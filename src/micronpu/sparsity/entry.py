@@ -18,16 +18,14 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported_for_any_batch
 from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
-from micronpu.quantize.compose import norms_into_parameters
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import seen_calls
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
 from micronpu.sparsity.judge import Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import find_layers
-from micronpu.sparsity.network import Row
+from micronpu.sparsity.network import FloatNetwork, Row
 from micronpu.sparsity.options import SparsityOptions
 from micronpu.sparsity.search import Listener, Sparsified, listening, sparsified
 from micronpu.targets.options import Options
@@ -91,13 +89,13 @@ def sparsify(
     examples = as_inputs(example_inputs)
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
         check_evaluation_mode(model)
-    module = exported_for_any_batch(model, examples)
-    states = states_of(module)
-    norms_into_parameters(module)
-    sequences = calibration_sequences(calibration, examples) if states else []
-    rows = seen_calls(module, states, sequences) if states else calibration_batches(calibration, examples)
-    every = (*examples, *states.initial)
-    return sparsified(module, states, every, rows, device, quantizer or device.quantizer(), chosen, score, listener)
+    program = exported_for_any_batch(model, examples)
+    if states_of(program):
+        sequences = calibration_sequences(calibration, examples)
+    else:
+        sequences = [[row] for row in calibration_batches(calibration, examples)]
+    network = FloatNetwork.of(program, examples, sequences, device, quantizer or device.quantizer())
+    return sparsified(network, chosen, score, listener)
 
 
 class Reduced(NamedTuple):
@@ -131,17 +129,15 @@ class Sparsity:
             quantizer: of the finished program; one for training is not what the search quantizes with.
         """
         program = exported_for_any_batch(exported.model, exported.examples)
-        states = states_of(program)
-        norms_into_parameters(program)
-        every, rows = (*exported.examples, *states.initial), seen_calls(program, states, sequences)
-        found = Reduced(program, quantizer)
         own = self.device.quantizer() if quantizer.is_qat else quantizer
+        network = FloatNetwork.of(program, exported.examples, sequences, self.device, own)
+        found = Reduced(program, quantizer)
         if self.options is not None:
             listener = listening(progress)
-            made = sparsified(program, states, every, rows, self.device, own, self.options, listener=listener)
+            made = sparsified(network, self.options, listener=listener)
             found = found._replace(report=made.report)
         if self.compress is not None:
-            less = compressed(program, states, every, rows, self.device, own, self.compress, progress)
+            less = compressed(network, self.compress, progress)
             found = found._replace(quantizer=with_bits(quantizer, less.bits), notes=(less.note,))
         return found
 

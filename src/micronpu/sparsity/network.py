@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.frontend.states import KEY, States
+from micronpu.frontend.states import KEY, States, states_of
+from micronpu.partition.device import Device
+from micronpu.quantize.compose import norms_into_parameters
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.running import seen_calls
 from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer
 
 Row = tuple[Tensor, ...]
@@ -21,6 +26,47 @@ _ROWS = 50
 """Rows that are run at once where nothing is trained."""
 SAMPLES_PER_COLUMN = 64
 """Inputs of a layer that the moments are taken of, as a multiple of its columns: more change little."""
+
+
+@dataclass(frozen=True)
+class FloatNetwork:
+    """A float network whose weights are to change, and what its quantized forms are made with and judged by.
+
+    Attributes:
+        model: a program of `exported_for_any_batch`, changed in place.
+        states: its last inputs and its last outputs.
+        examples: inputs that fix shapes and dtypes, first values of states included.
+        rows: calls of it, values of states included.
+        device: what it is for, which hands out what its compiler makes without running it first.
+        quantizer: what it is quantized with.
+    """
+
+    model: GraphModule
+    states: States
+    examples: Row
+    rows: Sequence[Row]
+    device: Device
+    quantizer: StaticQuantizer
+
+    @classmethod
+    def of(
+        cls,
+        program: GraphModule,
+        examples: Row,
+        sequences: Sequence[Sequence[Row]],
+        device: Device,
+        quantizer: StaticQuantizer,
+    ) -> FloatNetwork:
+        """Of a program of `exported_for_any_batch`, whose batch norms are folded.
+
+        Args:
+            examples: without states.
+            sequences: of calls without states, of one call each for a model without states.
+        """
+        states = states_of(program)
+        norms_into_parameters(program)
+        rows = seen_calls(program, states, sequences)
+        return cls(program, states, (*examples, *states.initial), rows, device.unverified(), quantizer)
 
 
 def takes_any_batch(model: GraphModule) -> bool:

@@ -19,15 +19,12 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.states import States
-from micronpu.partition.device import Device
-from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import Moments, Row, batches, stateless
+from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
 from micronpu.sparsity.options import SparsityOptions
 from micronpu.sparsity.price import Price, price
 from micronpu.sparsity.refit import can_be_fitted, refit
@@ -90,20 +87,15 @@ class Sparsified:
 
 
 def sparsified(
-    model: GraphModule,
-    states: States,
-    examples: Row,
-    rows: Sequence[Row],
-    device: Device,
-    quantizer: StaticQuantizer,
+    network: FloatNetwork,
     options: SparsityOptions,
     score: Score | None = None,
     listener: Listener | None = None,
 ) -> Sparsified:
-    """`sparsify` for a program of `exported_for_any_batch`, which is changed in place."""
-    with torch.random.fork_rng(devices=[]), quiet(), stateless(model, states) as results:
+    """`sparsify` for a network, which is changed in place."""
+    with torch.random.fork_rng(devices=[]), quiet(), stateless(network.model, network.states) as results:
         torch.manual_seed(options.seed)
-        return _Work(model, examples, rows, device, quantizer, options, score, listener, results).done()
+        return _Work(network, options, score, listener, results).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:
@@ -116,25 +108,22 @@ def listening(progress: Callable[[float], None]) -> Listener:
 class _Work:
     def __init__(
         self,
-        model: GraphModule,
-        examples: Row,
-        rows: Sequence[Row],
-        device: Device,
-        quantizer: StaticQuantizer,
+        network: FloatNetwork,
         options: SparsityOptions,
         score: Score | None,
         listener: Listener | None,
         states: int = 0,
     ) -> None:
-        if len(rows) < _LEAST_ROWS and not device.dense_only:
+        model, rows = network.model, network.rows
+        if len(rows) < _LEAST_ROWS and not network.device.dense_only:
             raise ModelError(
                 f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
                 f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
                 f"as many inputs of a layer as it has columns, up to {_most_columns(model):,} here.",
                 hint="some hundred typical inputs, without labels",
             )
-        self.model, self.examples, self.device = model, examples, device.unverified()
-        self.options, self.quantizer = options, quantizer
+        self.model, self.examples, self.device = model, network.examples, network.device
+        self.options, self.quantizer = options, network.quantizer
         every = round(1 / options.held_back) if options.held_back else 0
         self.kept = list(rows[::every]) if every else list(rows)
         self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)

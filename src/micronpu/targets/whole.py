@@ -16,8 +16,8 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from torch.fx import GraphModule, Node
 
-from micronpu import __version__
 from micronpu.base.errors import OptionError, UnsupportedError
+from micronpu.base.installed import VERSION
 from micronpu.emit.litert import to_litert
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
@@ -214,7 +214,7 @@ def described(
         positions: for each output of the signature, the output of the model.
     """
     graph = model.subgraphs[0]
-    model.description = f"micronpu {__version__}"
+    model.description = f"micronpu {VERSION}"
     signature = schema.SignatureDefT()
     signature.signatureKey, signature.subgraphIndex = SIGNATURE, 0
     signature.inputs = [_named(graph, index, name) for index, name in zip(graph.inputs, inputs, strict=True)]
@@ -222,7 +222,7 @@ def described(
         _named(graph, graph.outputs[position], name) for position, name in zip(positions, outputs, strict=True)
     ]
     model.signatureDefs = [signature]
-    told = json.dumps({"micronpu": __version__, "inputs": list(inputs), "outputs": list(outputs)}).encode()
+    told = json.dumps({"micronpu": VERSION, "inputs": list(inputs), "outputs": list(outputs)}).encode()
     model.metadata = list(model.metadata or ())
     for name, content in ((METADATA, told), *metadata):
         entry = schema.MetadataT()

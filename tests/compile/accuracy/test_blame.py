@@ -137,7 +137,7 @@ def test_without_a_gradient_there_is_no_share():
 
 REFUSED = {
     "no data": ({"data": None}, "There is no data to compare"),
-    "empty data": ({"data": []}, "The blame data is empty."),
+    "empty data": ({"data": []}, "The data of blame is empty."),
     "other shapes": ({"data": [X[:1], X[:1, :3]]}, "Blame item 1, input 0 has shape [1, 3], the model takes [1, 6]"),
     "an order that there is not": ({"sort": "name"}, "cannot be sorted by 'name'. Try: one of output, own, total."),
     "int16 on Neutron": ({"activations": "int16"}, "does not compute with int16"),

@@ -111,7 +111,8 @@ def test_a_gain_is_more_than_chance_only_if_its_interval_says_so():
 
 REFUSED = {
     "too few rows": ({"data": DATA[:8]}, "There are 2 rows to choose by and 2 others to judge by, too few"),
-    "no data": ({"data": None}, "There is no data"),
+    "no data": ({"data": None}, "fix(model, data)"),
+    "empty data": ({"data": []}, "The data of fix is empty."),
     "no budget": ({"budget": 0}, "`budget` is 0; it is a number of seconds."),
     "endless": ({"budget": float("inf")}, "`budget` is inf"),
     "another target": ({"target": "imxrt70"}, "imxrt70"),

@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import micronpu
+from micronpu.frontend import units
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
-from micronpu.partition import partition, units
+from micronpu.partition import partition
 from micronpu.partition.device import CompiledPartition, Device, RefusedError
 from micronpu.partition.partition import Decisions, Partition
 from micronpu.report.verdict import Reason
@@ -127,11 +128,8 @@ class Refusing(Device):
     def __init__(self, inner: Device, operator: str) -> None:
         self.inner, self.operator = inner, operator
         self.target, self.backend, self.beside = inner.target, inner.backend, inner.beside
+        self.capabilities = inner.capabilities
         self.asked: list[Partition] = []
-
-    @property
-    def capabilities(self) -> Any:
-        return self.inner.capabilities
 
     def policy(self) -> Any:
         return self.inner.policy()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
 from micronpu.ir.graph import Graph
-from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
@@ -27,16 +26,9 @@ class CortexMDevice(Device):
 
     def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:
         self.options = options
+        self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
         self.target = target or options.core
         self.beside = CortexMPart(core or find_core(options.core), options.disabled_passes)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
-
-    @property
-    def disabled_rewrites(self) -> tuple[str, ...]:
-        return self.options.disabled_rewrites
 
     def policy(self) -> Policy | None:
         return None

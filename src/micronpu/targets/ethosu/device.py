@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from micronpu.base.installed import HOST_TOOLS
 from micronpu.chips.core import Core
-from micronpu.emit.tosa_file import INSTALL, can_be_written
+from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph
-from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
@@ -56,16 +56,9 @@ class EthosUDevice(Device):
     ) -> None:
         self.spec = spec
         self.target = target or spec.target
+        self.capabilities, self.disabled_rewrites = capabilities_of(spec), spec.disabled_rewrites
         self.additional_checks = tuple(additional_checks)
         self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.spec)
-
-    @property
-    def disabled_rewrites(self) -> tuple[str, ...]:
-        return self.spec.disabled_rewrites
 
     def policy(self) -> Policy:
         return ethosu_policy(self.spec, self.target, self.additional_checks)
@@ -133,7 +126,7 @@ class EthosUDevice(Device):
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
         if self.spec.via == "auto" and not can_be_written():
             notes.append(
-                f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {INSTALL}."
+                f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {HOST_TOOLS}."
             )
         notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)

@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable
 
 from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
+from micronpu.base.installed import HOST_TOOLS
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaModel
-from micronpu.emit.tosa_file import INSTALL, can_be_written
+from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
@@ -47,7 +48,7 @@ def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:
     """
     if spec.via == "tosa" and not can_be_written():
         raise RuntimeUnavailableError(
-            "`via` is 'tosa', but TOSA's serializer is not installed.", hint=f"{INSTALL}, or via='litert'"
+            "`via` is 'tosa', but TOSA's serializer is not installed.", hint=f"{HOST_TOOLS}, or via='litert'"
         )
     family = spec.accelerator.family
 

@@ -10,7 +10,6 @@ from torch.fx import Node
 from micronpu.chips.core import Core
 from micronpu.frontend.program import written_names
 from micronpu.ir.graph import Graph
-from micronpu.ir.way import Capabilities
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
@@ -57,18 +56,11 @@ class NeutronDevice(Device):
         check: Callable[[Node], bool] | None = None,
     ) -> None:
         self.options = options
+        self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
         self.check = check
         self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
-
-    @property
-    def disabled_rewrites(self) -> tuple[str, ...]:
-        return self.options.disabled_rewrites
 
     def policy(self) -> Policy:
         return neutron_policy(self.options, self.target, self.delegation, self.core, self.check)
