@@ -163,6 +163,9 @@ class Writer(AtenArguments, Protocol):
     def kept_or_zero(self, number: Float, x: Float) -> Float:
         """The product of a number that is 0 or 1 and a value, on the value's grid."""
 
+    def on_grid(self, x: Float, quantization: Any) -> Float:
+        """x, on the fixed grid of an annotation rule (`micronpu.ir.op.Quantization`), whatever calibration sees."""
+
     def number(self, x: Float) -> Float | None:
         """The number that a decision was made of by `decided`; None for others."""
 

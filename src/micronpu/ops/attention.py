@@ -1,8 +1,8 @@
 """Attention as a composition of products and a softmax.
 
-Exact up to float rounding, except that a masked key keeps a small weight (see `MASKED`).  `torch.nn.MultiheadAttention`
-needs no composition of its own: export shows its projections and either the operator here or the products themselves.
-What int8 makes of the results is tested in `tests/compile/ops/test_attention.py`.
+Exact up to float rounding: what stands for minus infinity is so far below every score (see `MASKED`) that its weight is
+zero.  `torch.nn.MultiheadAttention` needs no composition of its own: export shows its projections and either the
+operator here or the products themselves.  What int8 makes of the results is tested in `tests/compile/ops/test_attention.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import scaled
 
-MASKED = -16.0
-"""What stands for minus infinity in a mask: the grid of the scores has to reach down to it, so that a lower number
-costs steps.  A masked key weighs at most exp(-16) = 1.1e-7 times exp(its score - the largest one that is not masked);
-the weights of a softmax on int8 are multiples of 1/256."""
+MASKED = -8192.0
+"""What stands for minus infinity in a mask.  The sum of score and mask saturates at the end of its grid, which
+calibration does not stretch for it (`micronpu.quantize.masks`)."""
+HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
+"""The grid of `MASKED` and zero: that calibration has seen no key masked says nothing about the next inputs."""
+TRUTH = fixed_qparams(1.0, 0)
+"""The grid of a truth value as the number 0 or 1."""
+_GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14)
+"""The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
 
 _SOFTMAX = ("softmax.int", "_softmax.default")
 _ATTENTION = "scaled_dot_product_attention.default"
@@ -53,19 +59,46 @@ def _attention(write: Writer) -> Float:
     query = scaled(write, query, 1.0 / math.sqrt(width) if scale is None else float(scale))
     scores = write("matmul.default", query, write("transpose.int", key, -2, -1))
     if mask is not None:
-        addend = write.constant(_additive(mask)) if isinstance(mask, np.ndarray) else mask
-        if not isinstance(mask, np.ndarray) and write.dtype(mask) is DType.BOOL:
-            shown = write("mul.Tensor", write("to.dtype", mask, DType.FLOAT32), -MASKED)
-            addend = write("add.Tensor", shown, MASKED)
-        scores = write("add.Tensor", scores, addend)
+        scores = _masked(write, scores, mask if isinstance(mask, np.ndarray) else _shown(write, mask))
     return write("matmul.default", write("softmax.int", scores, -1), value)
 
 
-def _additive(mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A mask as numbers to add, none below `MASKED`; in one of booleans, False hides the key."""
+def _shown(write: Writer, mask: Float) -> Float:
+    """A mask that the program is given or computes as numbers to add; in one of booleans, False hides the key."""
+    return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, _opposite(write, mask))
+
+
+def _opposite(write: Writer, mask: Float) -> Float:
+    """Not a mask of booleans; of one that is such an opposite itself, what it was."""
+    made = write.call(mask)
+    negated = made is not None and made.overload in ("bitwise_not.default", "logical_not.default")
+    return made.given["self"] if made is not None and negated else write("logical_not.default", mask)
+
+
+def _hiding(write: Writer, hidden: Float) -> Float:
+    """`MASKED` where booleans are true, and zero elsewhere."""
+    number = write.on_grid(write("to.dtype", hidden, DType.FLOAT32), _GIVEN)
+    return write.on_grid(write("mul.Tensor", number, MASKED), HIDDEN)
+
+
+def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any]) -> Float:
+    """Scores with a mask added to them; of a constant one that also has other numbers in two parts.
+
+    The grid of `MASKED` is too coarse for other numbers.
+    """
+    if not isinstance(mask, np.ndarray):
+        return write("add.Tensor", scores, mask)
     if mask.dtype == np.bool_:
-        return np.where(mask, 0.0, MASKED).astype(np.float32)
-    return np.maximum(mask.astype(np.float32), np.float32(MASKED))
+        hidden, rest = ~mask, np.zeros(mask.shape, np.float32)
+    else:
+        hidden = mask < MASKED
+        rest = np.where(hidden, 0.0, mask).astype(np.float32)
+    if rest.any() or not hidden.any():
+        scores = write("add.Tensor", scores, write.constant(rest))
+    if hidden.any():
+        addend = write.constant(np.where(hidden, MASKED, 0.0).astype(np.float32))
+        scores = write("add.Tensor", scores, write.on_grid(addend, HIDDEN))
+    return scores
 
 
 def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
@@ -83,17 +116,64 @@ def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
 def _masked_scores(write: Writer) -> Float:
     """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention or a softmax reads it.
 
-    A mask that the program is given or computes becomes ``MASKED`` times its truth values.  It may be moved, and added
+    A mask that the program is given or computes becomes `MASKED` times its truth values.  It may be moved, and added
     to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.
     """
     x, hidden = write.given["self"], write.given["mask"]
-    if float(write.given["value"]) > -1e3 or not write.ends() <= {*_SOFTMAX, _ATTENTION}:
+    if float(write.given["value"]) > _FAR or not _is_for_softmax(write):
         return None
     mask = write.stored(hidden)
     if mask is not None:
-        return write("add.Tensor", x, write.constant(_additive(~mask)))
-    addend = write("mul.Tensor", write("to.dtype", hidden, DType.FLOAT32), MASKED)
+        return _masked(write, x, ~mask)
+    addend = _hiding(write, hidden)
     made = write.call(x)
     if made is not None and made.overload.startswith(("zeros", "new_zeros")) and write.shape(addend) == write.shape():
         return addend
     return write("add.Tensor", x, addend)
+
+
+@composes("where.self", "where.ScalarOther", "where.ScalarSelf")
+def _chosen_scores(write: Writer) -> Float:
+    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), where nothing but attention or a softmax reads it."""
+    mask, yes, no = (write.given[name] for name in ("condition", "self", "other"))
+    known = write.stored(mask)
+    if not _is_for_softmax(write) or (known is None and write.dtype(mask) is not DType.BOOL):
+        return None
+    for scores, other, shows in ((yes, no, True), (no, yes, False)):
+        if not _is_far(write, other) or isinstance(scores, (int, float)) or write.dtype(scores) is not DType.FLOAT32:
+            continue
+        if known is not None:
+            return _masked(write, scores, known if shows else ~known)
+        return write("add.Tensor", scores, _hiding(write, _opposite(write, mask) if shows else mask))
+    return None
+
+
+@composes("add.Tensor", "add_.Tensor")
+def _added_mask(write: Writer) -> Float:
+    """softmax(x + mask) -> softmax(x + mask'), for a constant mask with numbers that stand for minus infinity"""
+    x, z = write.given["self"], write.given["other"]
+    if write.given["alpha"] != 1:
+        return None
+    for scores, mask in ((x, z), (z, x)):
+        known = None if isinstance(mask, (int, float)) or write.is_trained(mask) else write.stored(mask)
+        if known is None or known.dtype.kind != "f" or not (known < MASKED).any() or isinstance(scores, (int, float)):
+            continue
+        if write.dtype(scores) is DType.FLOAT32 and write.stored(scores) is None and _is_for_softmax(write):
+            return _masked(write, scores, known)
+    return None
+
+
+_FAR = -1e3
+"""Constants from here down stand for minus infinity in front of a softmax."""
+
+
+def _is_for_softmax(write: Writer) -> bool:
+    return write.ends() <= {*_SOFTMAX, _ATTENTION}
+
+
+def _is_far(write: Writer, x: Float) -> bool:
+    """Whether a value is a constant that stands for minus infinity."""
+    if isinstance(x, (int, float)):
+        return x <= _FAR
+    known = None if write.is_trained(x) else write.stored(x)
+    return known is not None and known.dtype.kind == "f" and bool((known <= _FAR).all())

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.op import AtenImport, Quantization, fixed_qparams
+from micronpu.ir.op import AtenImport, Quantization
 from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
-from micronpu.ops import attention  # noqa: F401  (masks of attention are tried before other choices)
+from micronpu.ops import attention  # masks of attention are tried before other choices
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.table import RealFunction, in_lines, in_steps, unary
 
@@ -51,7 +51,7 @@ _SUMS = ("sum.default", "sum.dim_IntList")
 STEEPNESS = 4096.0
 """Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
 
-MASK = fixed_qparams(1.0, 0)
+MASK = attention.TRUTH
 """A truth value as the number 0 or 1; the program makes a float of it (`decisions_to_numbers`)."""
 
 _FINER = 4
@@ -96,7 +96,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
         return None
     readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
     if write.capabilities.computes(write.overload):
-        return write.decided(write("to.dtype", write.kept(), DType.FLOAT32))
+        return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), MASK))
     if not any(name in (*_CHOICES, *_FILLS, *_CASTS, *_LOGIC, *_ANY_ALL, *_SUMS) for name in readers):
         return None
     name = write.overload.split(".")[0]
@@ -104,16 +104,16 @@ def _decisions_to_numbers(write: Writer) -> Float:
     def above(strictly: bool) -> Float:
         """x > z, or z > x the other way round."""
         steep = write("mul.Tensor", write("sub.Tensor", x, z), STEEPNESS if strictly else -STEEPNESS)
-        return write("clamp.default", steep, 0.0, 1.0)
+        return write.on_grid(write("clamp.default", steep, 0.0, 1.0), MASK)
 
     if name in ("gt", "lt"):
         number = above(name == "gt")
     elif name in ("ge", "le"):
         number = write("rsub.Scalar", above(name == "le"), 1.0)
     else:
-        number = write("add.Tensor", above(True), above(False))
+        number = write.on_grid(write("add.Tensor", above(True), above(False)), MASK)
         number = number if name == "ne" else write("rsub.Scalar", number, 1.0)
-    return write.decided(number)
+    return write.decided(write.on_grid(number, MASK))
 
 
 @composes(*_CASTS)
@@ -131,10 +131,12 @@ def _logic(write: Writer) -> Float:
         return None
     what, a, b = _LOGIC[write.overload], numbers[0], numbers[-1]
     if what == "not":
-        return write.decided(write("rsub.Scalar", a, 1.0))
-    if what == "xor":
-        return write.decided(write("abs.default", write("sub.Tensor", a, b)))
-    return write.decided(write("mul.Tensor" if what == "and" else "maximum.default", a, b))
+        number = write("rsub.Scalar", a, 1.0)
+    elif what == "xor":
+        number = write("abs.default", write.on_grid(write("sub.Tensor", a, b), MASK))
+    else:
+        number = write("mul.Tensor" if what == "and" else "maximum.default", a, b)
+    return write.decided(write.on_grid(number, MASK))
 
 
 @composes(*_ANY_ALL, decides=True)
@@ -241,11 +243,11 @@ def _opposite(write: Writer, number: Float) -> Float:
     compared = cast.given.get("self") if cast is not None and cast.overload in _CASTS else None
     comparison = write.call(compared) if compared is not None else None
     if comparison is None or comparison.overload.split(".")[0] not in OPPOSITES:
-        return write.beside(number, "rsub.Scalar", number, 1.0)
+        return write.on_grid(write.beside(number, "rsub.Scalar", number, 1.0), MASK)
     name, form = comparison.overload.split(".")
     given = comparison.given
     opposite = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
-    return write.beside(opposite, "to.dtype", opposite, DType.FLOAT32)
+    return write.on_grid(write.beside(opposite, "to.dtype", opposite, DType.FLOAT32), MASK)
 
 
 def _is_float(write: Writer, x: Float) -> bool:

@@ -16,6 +16,7 @@ from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
+from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
 from micronpu.quantize.specs import (
     IS_KEPT_OR_ZERO,
     KEY,
@@ -43,6 +44,7 @@ def annotate(
         io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
     """
     constants, able = constant_nodes(model), capabilities or Capabilities()
+    give_grids_to_sums(model)
     annotate_states(model, config_of)
     if io is not None:
         _annotate_border(model, io, able)
@@ -136,6 +138,11 @@ def _annotate_node(
         inputs.setdefault(operands[0], activation)
     else:
         output = _inputs_and_output(node, operands, rule, config, activation, inputs)
+    for operand in operands:
+        if (given_grid := given_grid_of(operand)) is not None:
+            inputs[operand] = config.fixed_activation(given_grid)
+    if (given_grid := given_grid_of(node, moved=False)) is not None:
+        output = config.fixed_activation(given_grid)
     last = batch_norm_behind(node) or number
     clamp = _clamp_behind(last, entry)
     if clamp is not None and config_of(clamp) is not None:

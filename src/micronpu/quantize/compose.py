@@ -28,7 +28,7 @@ from micronpu.ops.movement import TRANSPOSES
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
-from micronpu.quantize.specs import IS_KEPT_OR_ZERO
+from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.transforms import attribute, is_constant, is_trained
 
@@ -118,6 +118,10 @@ class GraphWriter(NodeArguments):
         made = self("mul.Tensor", number, x)
         made.meta[IS_KEPT_OR_ZERO] = made.name
         return made
+
+    def on_grid(self, x: Any, quantization: Any) -> Any:
+        x.meta[GRID] = (x.name, quantization)
+        return x
 
     def number(self, x: Any) -> Node | None:
         if not isinstance(x, Node) or x.meta.get(_DECIDED) != x.name:
@@ -209,7 +213,8 @@ class GraphWriter(NodeArguments):
             if user in seen:
                 continue
             seen.add(user)
-            if name == "add.Tensor" or (entry is not None and entry.moves_only):
+            adds = name == "add.Tensor" or (name == "baddbmm.default" and user.args[0] in (self.node, *seen))
+            if adds or (entry is not None and entry.moves_only):
                 waiting += user.users
             else:
                 found.add(name)

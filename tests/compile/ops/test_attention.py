@@ -15,7 +15,6 @@ from torch import nn
 import micronpu
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import Capabilities
-from micronpu.ops.attention import MASKED
 from micronpu.quantize.compose import compose
 
 TOKENS, WIDTH = 16, 32
@@ -127,18 +126,86 @@ def test_programs_are_close_to_float():
     assert not problems, "\n".join(problems)
 
 
-def test_weight_of_masked_keys():
-    """Exactly as much as `MASKED` says, for equal scores."""
+LOUD = 25.0
+"""Of the scores, whose largest may be a masked one."""
+BIAS = torch.linspace(-3, 0, TOKENS * TOKENS).view(TOKENS, TOKENS)
 
-    class Attention(nn.Module):
-        def forward(self, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return F.scaled_dot_product_attention(q, q, v, is_causal=True)
+MASKS: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = [
+    ("filled where a given mask is true", lambda x, m: x.masked_fill(m, -math.inf).softmax(-1)),
+    ("filled where a constant mask is true", lambda x, m: x.masked_fill(~CAUSAL, -math.inf).softmax(-1)),
+    ("filled where a comparison holds", lambda x, m: x.masked_fill(x < -3.0, -1e9).softmax(-1)),
+    ("chosen by a given mask", lambda x, m: torch.where(~m, x, -math.inf).softmax(-1)),
+    ("chosen by a constant one", lambda x, m: torch.where(CAUSAL, x, torch.tensor(-math.inf)).softmax(-1)),
+    ("with a constant added", lambda x, m: (x + torch.where(CAUSAL, BIAS, torch.tensor(-math.inf))).softmax(-1)),
+    ("with -100 added", lambda x, m: (x + torch.where(CAUSAL, 0.0, -100.0)).softmax(-1)),
+    ("with numbers of the mask added", lambda x, m: (x + m.float() * -1e4).softmax(-1)),
+    ("causal attention", lambda x, m: attended(x, is_causal=True)),
+    ("attention with a given mask", lambda x, m: attended(x, attn_mask=~m)),
+    ("attention with a bias", lambda x, m: attended(x, attn_mask=torch.where(CAUSAL, BIAS, torch.tensor(-math.inf)))),
+]
 
-    q, v = torch.zeros(1, 1, 2, 4), torch.tensor([0.0, 1.0]).reshape(1, 1, 2, 1)
-    result = rewritten(Attention(), q, v)(q, v)
-    weight = math.exp(MASKED)
-    assert float(result[0, 0, 0, 0]) == pytest.approx(weight / (1 + weight), rel=1e-5)
-    assert float(result[0, 0, 1, 0]) == pytest.approx(0.5)
+
+def attended(scores: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The weights that attention gives to its keys."""
+    one = torch.eye(TOKENS)[None]
+    return F.scaled_dot_product_attention(scores, one, one, scale=1.0, **options)
+
+
+class Masked(nn.Module):
+    """All ways to hide scores at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.attention = nn.MultiheadAttention(TOKENS, 2, batch_first=True)
+        self.attention.in_proj_weight.data *= 0.4  # scores of up to 20
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        _, weights = self.attention(x, x, x, key_padding_mask=mask[:, 0], attn_mask=~CAUSAL)
+        return (*(function(x, mask) for _, function in MASKS), weights)
+
+
+def scores(count: int, seed: int, hidden: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    rows = []
+    for _ in range(count):
+        mask = torch.rand(1, TOKENS, TOKENS, generator=random) < hidden
+        mask[..., 0] = False
+        rows.append((torch.randn(1, TOKENS, TOKENS, generator=random) * LOUD / 3, mask))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("target", "activations", "share"),
+    [
+        ("imxrt700-neutron", "int8", 0.3),
+        ("ethos-u55-128", "int8", 0.0),
+        ("ethos-u85-256", "int16", 0.0),
+    ],
+)
+def test_what_is_masked_weighs_nothing(target: str, activations: Any, share: float) -> None:
+    """Whatever the scores that are masked, and whether or not calibration has seen a key masked."""
+    model = Masked().eval()
+    rows = scores(6, 1, share)
+    program = micronpu.compile(model, rows[0], target, calibration=rows, activations=activations)
+    agreement = program.report.agreement
+    assert agreement is not None and not agreement.reason
+    names = [*(name for name, _ in MASKS), "multi-head attention"]
+    most = 1 / 256 if activations == "int8" else TOKENS * 2.5 / 2**15  # int16: what LiteRT's table gives exp(-10)
+    for x, mask in scores(3, 2, 0.3):
+        for name, found, real in zip(names, program.run(x, mask), model(x, mask), strict=True):
+            if share == 0.0 and name == "with numbers of the mask added":
+                continue  # numbers that calibration has to see
+            hidden = real == 0.0
+            assert hidden.any(), name
+            assert float((found * hidden).sum(-1).max()) <= most, name
+
+
+def test_a_mask_that_is_not_only_one_keeps_its_numbers() -> None:
+    x = scores(1, 3, 0.3)[0]
+    module = rewritten(Masked(), *x)
+    for (name, _), new, old in zip(MASKS, module(*x), Masked().eval()(*x), strict=False):
+        assert torch.allclose(new, old, atol=2e-6), name
 
 
 class Stays(nn.Module):
