@@ -8,7 +8,7 @@ another size, as a rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import PREFIX
+from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.running import one_thread
@@ -30,6 +31,7 @@ from micronpu.report.agreement import Agreement
 
 _LARGE = 30_000_000  # multiply-accumulates, a tenth of a second in LiteRT's reference kernels
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
+_ALONE, _ALONE_INT16 = 4, 128  # steps of one operator with equal operands; int16 tables have lines of 128 numbers
 _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the float model is not known
 
 Tensors = tuple[torch.Tensor, ...]
@@ -211,6 +213,8 @@ def _wrong(
 ) -> WrongResultError:
     blame = _first_that_differs(program, module, rows, reads)
     where = f" The first operator that differs is {blame}." if blame else ""
+    if blame is None:
+        where = " Each operator of the graph agrees with it on the same operands: what was made of the graph does not."
     return WrongResultError(
         f"The compiled program gives a result {index} that is {found:.3g} steps from that of the quantized model, "
         f"where at most {allowed:.3g} are expected.{where}",
@@ -221,52 +225,81 @@ def _wrong(
 
 def _first_that_differs(
     program: CompiledProgram, module: GraphModule, rows: Sequence[Tensors], reads: Sequence[Sequence[str]]
-) -> str:
-    """The first NPU operation that is further from the quantized module than rounding explains, fed with its values."""
+) -> str | None:
+    """The first NPU operation that is further from the quantized module than rounding explains, fed with its values.
+
+    Every value that the module has too is put in the place of what the operations made, so that each is judged by what
+    it does itself.  "" where not every partition can be looked at; None where each operation agrees.
+    """
     record = _Record(module)
     program.reset_states()
     with torch.no_grad(), quiet():
         for row in rows if program.states else rows[-1:]:
             record.run(*row)
     program.reset_states()
+    whole = True
     for part, names in zip(program.partitions, reads, strict=True):
         if any(name not in record.integers for name in names):
+            whole = False
             continue
-        given = [record.integers[name] for name in names]
-        named: list[tuple[str, str, float]] = []
-
-        def look(node: Any, result: Any, named: list[tuple[str, str, float]] = named) -> None:
-            for name in reversed(node.origin.nodes):
-                wanted = record.integers.get(_quantize_of(module, name))
-                if wanted is not None and wanted.size == result.size:
-                    named.append((name, node.origin.source, _steps(result, wanted)))
-                    return
-
+        look = _Look(module, record.integers, part.graph)
         try:
             shaped = [
-                np.ascontiguousarray(g if g.shape == t.shape else _as(g, t.shape))
-                for g, t in zip(given, part.graph.inputs, strict=True)
+                np.ascontiguousarray(_as(record.integers[name], t.shape))
+                for name, t in zip(names, part.graph.inputs, strict=True)
             ]
             interpret(part.graph, shaped, observe=look)
         except (MicroNpuError, ValueError):
-            continue
-        for name, source, steps in named:
-            if steps > 2 * _STEPS:
-                return f"`{name}`{f' ({source})' if source else ''}"
-    return ""
+            whole = False
+        if look.found:
+            return look.found
+    return None if whole and program.partitions else ""
 
 
-def _quantize_of(module: GraphModule, name: str) -> str:
-    """Name of the quantize that reads a node, behind a clamp that was fused; the node's own where it is one."""
-    node = next((n for n in module.graph.nodes if n.name == name), None)
-    if node is None:
-        return ""
-    if is_quantize(node):
-        return name
-    for user in node.users:
-        if is_quantize(user):
-            return str(user.name)
-    return ""
+class _Look:
+    """Compares what operations make with the integers of a quantized module, and hands these on.
+
+    Attributes:
+        found: the first operator that differs, with its line; "" so far.
+    """
+
+    def __init__(self, module: GraphModule, integers: Mapping[str, np.ndarray[Any, Any]], graph: Graph) -> None:
+        self._integers = integers
+        self._last: dict[str, Any] = {}  # what stands for a node of the program: the last of the operations of it
+        self._quantized: dict[str, Node] = {}
+        for node in graph.nodes:
+            for name in node.origin.nodes:
+                self._last[name] = node
+        nodes = {n.name: n for n in module.graph.nodes}
+        for name in self._last:
+            if (quantize := _quantize_of(nodes.get(name))) is not None:
+                self._quantized[name] = quantize
+        self.found = ""
+
+    def __call__(self, node: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        for name in reversed(node.origin.nodes):
+            quantize = self._quantized.get(name)
+            if self._last[name] is not node or quantize is None:
+                continue
+            wanted = self._integers.get(quantize.name)
+            if wanted is None or wanted.size != result.size or wanted.dtype != result.dtype:
+                continue
+            scale = quantize.args[1]
+            if not isinstance(scale, float) or not math.isclose(scale, node.output.type.scale, rel_tol=1e-6):
+                continue
+            instead, steps = _nearest_layout(result, wanted)
+            if steps > (_ALONE if result.dtype == np.int8 else _ALONE_INT16) and not self.found:
+                operator = node.origin.nodes[0]  # and not the clamp that it has taken into itself
+                self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
+            return instead
+        return None
+
+
+def _quantize_of(node: Node | None) -> Node | None:
+    """The quantize that reads a node; the node itself where it is one."""
+    if node is None or is_quantize(node):
+        return node
+    return next((user for user in node.users if is_quantize(user)), None)
 
 
 def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -276,10 +309,14 @@ def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, 
     return array.reshape(shape)
 
 
-def _steps(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
-    """Largest difference, in the layout in which the two are closest."""
-    forms = [result.reshape(-1)]
+def _nearest_layout(
+    result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], float]:
+    """What a result should be, in the layout in which the two are closest, and by how many steps they differ."""
+    forms = [wanted.reshape(result.shape)]
     if result.ndim == 4:
-        forms.append(np.moveaxis(result, -1, 1).reshape(-1))
-    flat = wanted.reshape(-1).astype(np.int64)
-    return min(float(np.abs(f.astype(np.int64) - flat).max(initial=0)) for f in forms)
+        count, high, wide, depth = result.shape
+        forms.append(np.moveaxis(wanted.reshape(count, depth, high, wide), 1, -1))
+    found = [float(np.abs(f.astype(np.int64) - result).max(initial=0)) for f in forms]
+    best = found.index(min(found))
+    return np.ascontiguousarray(forms[best]), found[best]

@@ -21,13 +21,13 @@ Array = npt.NDArray[Any]
 
 
 def interpret(
-    graph: Graph, inputs: Sequence[Array], *, observe: Callable[[Node, Array], None] | None = None
+    graph: Graph, inputs: Sequence[Array], *, observe: Callable[[Node, Array], Array | None] | None = None
 ) -> list[Array]:
     """Computes the outputs of a graph.
 
     Args:
         inputs: one array per graph input, of its shape and integer type.
-        observe: called with every node and its result.
+        observe: called with every node and its result; what it returns, unless None, stands in the result's place.
 
     Raises:
         ModelError: the inputs do not fit.
@@ -50,7 +50,6 @@ def interpret(
         result = node.op.reference(node.output.type, *(value(t) for t in node.inputs))
         if result.shape != node.output.shape or result.dtype != node.output.type.dtype.numpy:
             raise InternalError(f"{node.op} made {result.dtype}{list(result.shape)} instead of {node.output.type}.")
-        values[node.output] = result
-        if observe is not None:
-            observe(node, result)
+        other = observe(node, result) if observe is not None else None
+        values[node.output] = result if other is None else other
     return [np.asarray(value(t).data) for t in graph.outputs]

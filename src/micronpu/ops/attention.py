@@ -2,7 +2,8 @@
 
 Exact up to float rounding: what stands for minus infinity is so far below every score (see `MASKED`) that its weight is
 zero.  `torch.nn.MultiheadAttention` needs no composition of its own: export shows its projections and either the
-operator here or the products themselves.  What int8 makes of the results is tested in `tests/compile/ops/test_attention.py`.
+operator here or the products themselves.  What int8 makes of the results is tested in
+`tests/compile/ops/test_attention.py`.
 """
 
 from __future__ import annotations
