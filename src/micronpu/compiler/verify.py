@@ -309,9 +309,7 @@ def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, 
     return array.reshape(shape)
 
 
-def _nearest_layout(
-    result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], float]:
+def _nearest_layout(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
     """What a result should be, in the layout in which the two are closest, and by how many steps they differ."""
     forms = [wanted.reshape(result.shape)]
     if result.ndim == 4:
