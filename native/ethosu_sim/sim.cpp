@@ -179,6 +179,10 @@ void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit) {
   sim->work_limit = limit;
 }
 
+void ethosu_sim_set_weight_limit(ethosu_sim* sim, uint64_t bytes) {
+  sim->machine->weights.set_limit(static_cast<size_t>(bytes));
+}
+
 const char* ethosu_sim_command_name(const ethosu_sim* sim, uint32_t word) {
   constexpr uint32_t kCode = 0x3FF, kHasValue = 0x4000;
   return (word & kHasValue) != 0 ? sim->machine->name_of_cmd1(word & kCode) : sim->machine->name_of_cmd0(word & kCode);

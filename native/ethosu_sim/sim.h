@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define ETHOSU_SIM_VERSION 2
+#define ETHOSU_SIM_VERSION 3
 
 #ifndef ETHOSU_SIM_API
 #define ETHOSU_SIM_API __attribute__((visibility("default")))
@@ -97,6 +97,9 @@ ETHOSU_SIM_API void ethosu_sim_set_callback(ethosu_sim* sim, ethosu_sim_callback
 
 // The most multiplications (and bytes moved) one run may ask for; 0, the default, is no limit.
 ETHOSU_SIM_API void ethosu_sim_set_work_limit(ethosu_sim* sim, uint64_t limit);
+
+// The most bytes of decoded weights that stay from one operation, and one run, to the next; 256 MiB unless set.
+ETHOSU_SIM_API void ethosu_sim_set_weight_limit(ethosu_sim* sim, uint64_t bytes);
 
 // Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; NULL if the accelerator has none.
 ETHOSU_SIM_API const char* ethosu_sim_command_name(const ethosu_sim* sim, uint32_t word);

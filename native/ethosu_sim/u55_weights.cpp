@@ -11,9 +11,10 @@ int64_t up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// For every weight of one core's stream its index in the result, or -1 for padding.
-WeightOrder order_of(const WeightLayout& l, int64_t core) {
-  WeightOrder order;
+// Walks through the weights of one core in the order of its stream. `visit` is called with the index of each in
+// [ofm][kernel y][kernel x][ifm] (depthwise: [ofm][kernel y][kernel x]), or -1 for padding.
+template <class Visit>
+void walk(const WeightLayout& l, int64_t core, Visit&& visit) {
   const int64_t depth = (l.ofm_depth - core + l.cores - 1) / l.cores; // of this core
   const int64_t block = std::max<int64_t>(1, (l.block_depth + l.cores - 1 - core) / l.cores);
   const int64_t ifm_block = l.part_kernel || l.ifm_16_bit ? 16 : 32;
@@ -21,13 +22,13 @@ WeightOrder order_of(const WeightLayout& l, int64_t core) {
   const int64_t round = l.depthwise ? 4 : l.part_kernel ? (l.ifm_16_bit ? 2 : 4) : 1;
   const auto put = [&](int64_t o, int64_t y, int64_t x, int64_t i, bool inside) {
     if (!inside || o >= depth || i >= l.ifm_depth) {
-      order.push_back(-1);
+      visit(int64_t{-1});
       return;
     }
     const int64_t ofm = o * l.cores + core;
     const int64_t index = l.depthwise ? (y * l.kernel_width + x) * l.ofm_depth + ofm
                                       : ((ofm * l.kernel_height + y) * l.kernel_width + x) * l.ifm_depth + i;
-    order.push_back(static_cast<int32_t>(index));
+    visit(index);
   };
   for (int64_t ob = 0; ob < depth; ob += block) {
     const int64_t ofm_channels = std::min(block, depth - ob);
@@ -60,7 +61,6 @@ WeightOrder order_of(const WeightLayout& l, int64_t core) {
       }
     }
   }
-  return order;
 }
 
 } // namespace
@@ -71,23 +71,27 @@ std::vector<int16_t> decode_layer(
       layout.ofm_depth * layout.kernel_height * layout.kernel_width * layout.ifm_depth));
   std::vector<int16_t> stream;
   for (int64_t core = 0; core < layout.cores; ++core) {
-    const WeightOrder order = order_of(layout, core);
+    size_t count = 0;
+    walk(layout, core, [&count](int64_t) { ++count; });
     const auto& [data, size] = streams[static_cast<size_t>(core)];
-    decode_mlw(data, size, order.size(), stream);
-    if (stream.size() < order.size()) {
+    stream.reserve(count);
+    decode_mlw(data, size, count, stream);
+    if (stream.size() < count) {
       invalid(
           "the weight stream of core " + std::to_string(core) + " holds " + std::to_string(stream.size()) +
-          " weights, but the operation reads " + std::to_string(order.size()));
+          " weights, but the operation reads " + std::to_string(count));
     }
-    for (size_t i = 0; i < order.size(); ++i) {
-      if (order[i] >= 0) {
-        result[static_cast<size_t>(order[i])] = stream[i];
+    size_t i = 0;
+    walk(layout, core, [&](int64_t index) {
+      if (index >= 0) {
+        result[static_cast<size_t>(index)] = stream[i];
       } else if (stream[i] != 0) {
         invalid(
             "weight " + std::to_string(i) + " of the stream of core " + std::to_string(core) + " is " +
             std::to_string(stream[i]) + ", where the kernel has only padding: it was made for another block or kernel");
       }
-    }
+      ++i;
+    });
   }
   return result;
 }

@@ -204,8 +204,6 @@ uint64_t digest(const std::vector<std::pair<const uint8_t*, size_t>>& streams) {
   return hash;
 }
 
-constexpr size_t kMaxHeld = size_t{1} << 28; // bytes
-
 } // namespace
 
 void decode_mlw(const uint8_t* data, size_t size, size_t limit, std::vector<int16_t>& weights) {
@@ -252,8 +250,11 @@ Weights WeightCache::get(
     entry.bytes.insert(entry.bytes.end(), data, data + size);
   }
   const size_t bytes = entry.bytes.size() + entry.weights->size() * sizeof(int16_t);
-  if (held_ + bytes > kMaxHeld) {
+  if (held_ + bytes > limit_) {
     clear();
+  }
+  if (bytes > limit_) {
+    return entry.weights;
   }
   held_ += bytes;
   return entries_.emplace(hash, std::move(entry))->second.weights;
@@ -262,6 +263,13 @@ Weights WeightCache::get(
 void WeightCache::clear() {
   entries_.clear();
   held_ = 0;
+}
+
+void WeightCache::set_limit(size_t bytes) {
+  limit_ = bytes;
+  if (held_ > limit_) {
+    clear();
+  }
 }
 
 } // namespace ethosu

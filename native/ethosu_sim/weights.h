@@ -17,10 +17,6 @@ namespace ethosu {
 // Throws invalid() on a stream that is truncated or impossible. At most `limit` weights.
 void decode_mlw(const uint8_t* data, size_t size, size_t limit, std::vector<int16_t>& weights);
 
-// For every weight of a stream, in the order of the stream, its index in [ofm][kernel y][kernel x][ifm]
-// (depthwise: [ofm][kernel y][kernel x]), or -1 for padding.
-using WeightOrder = std::vector<int32_t>;
-
 // A decoded layer, [ofm][kernel y][kernel x][ifm].
 using Weights = std::shared_ptr<const std::vector<int16_t>>;
 
@@ -34,6 +30,9 @@ class WeightCache {
       const std::function<std::vector<int16_t>()>& decode);
   void clear();
 
+  // The most bytes that it holds from now on.
+  void set_limit(size_t bytes);
+
  private:
   struct Entry {
     std::string key;
@@ -41,7 +40,7 @@ class WeightCache {
     Weights weights;
   };
   std::unordered_multimap<uint64_t, Entry> entries_;
-  size_t held_ = 0; // bytes; the cache is emptied when it grows beyond its bound
+  size_t held_ = 0, limit_ = size_t{1} << 28; // bytes; the cache is emptied where it would hold more
 };
 
 } // namespace ethosu

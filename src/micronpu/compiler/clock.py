@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from micronpu.base.errors import InternalError, MicroNpuError, first_line
+from micronpu.base.memory import release
 from micronpu.base.progress import notebook_listener
 
 Listener = Callable[[str, float], None]
@@ -48,5 +49,6 @@ class Clock:
                 f"{first_line(error) or 'nothing more is said'}.",
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
+        release()
         tell(name, 1.0)
         self.seconds[name] = time.perf_counter() - start

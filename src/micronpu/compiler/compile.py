@@ -158,6 +158,7 @@ def compile_model(
     with clock.step("lower"), quiet():
         lowered = _lowered(host, quantized.examples, borders, states, allow_missing_kernels)
         buffer = stamp(lowered.buffer)
+        lowered = lowered._replace(buffer=b"")
     inputs, outputs = border_tensors(whole, borders)
     memory = memory_of(
         buffer,

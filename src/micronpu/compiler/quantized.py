@@ -19,7 +19,7 @@ from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
 from micronpu.partition.device import Device
-from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import ALLOWED
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -148,6 +148,7 @@ def quantized_module(
             module = quantize(
                 given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
             )
+            forget(given.module, module)
     if quantizer.settings.io is None:
         return Quantized(module, given.examples, rows, trial, reduced=reduced)
     borders = integer_borders(module)

@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
+from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
@@ -61,6 +62,7 @@ def verified(
     program.reset_states()
     with torch.no_grad(), quiet(), one_thread():
         wanted = [_floats(program, tensors_of(module(*row))) for row in rows]
+    release()
     try:
         program.reset_states()
         results = [_floats(program, program._results(*row)) for row in rows]

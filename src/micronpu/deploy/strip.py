@@ -43,7 +43,7 @@ def strip(data: bytes, *, name: str = "The program") -> bytes:
 
 
 def _strip(data: bytes, program_size: int) -> bytes:
-    image = bytearray(data[:program_size])
+    image = bytearray(memoryview(data)[:program_size])
     program = flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
     base = struct.unpack_from("<Q", data, 24)[0]
     segments, named = program.vector(4), program.vector(7)
@@ -65,11 +65,11 @@ def _strip(data: bytes, program_size: int) -> bytes:
         offset, size = table.integer(0, "<Q"), table.integer(1, "<Q")
         body += bytes(-len(body) % _ALIGNMENT)
         _write(image, "<Q", table.offset(0), offset, len(body))
-        body += data[base + offset : base + offset + size]
+        body += memoryview(data)[base + offset : base + offset + size]
     _keep(image, segments, stay)
     new_base = base if body else 0
     struct.pack_into("<QQ", image, 24, new_base, len(body))
-    return bytes(image) + (bytes(base - program_size) + bytes(body) if body else b"")
+    return b"".join((image, bytes(base - program_size), body) if body else (image,))
 
 
 def _references(program: flatbuffer.Table) -> list[tuple[int, int]]:

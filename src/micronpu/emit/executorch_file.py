@@ -19,6 +19,8 @@ ALIGNMENT = 16
 _SEGMENT_ALIGNMENT = 128
 _IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sI3Q")
+_ROOM = 1 << 14
+"""Bytes for what is in a program beside payloads, as a rule."""
 _KINDS = {"null": 1, "int": 2, "double": 4, "tensor": 5}  # of the union KernelTypes
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2  # of the union InstructionArguments
 
@@ -119,17 +121,18 @@ def to_bytes(plan: Plan, method: str = "forward") -> bytes:
         None,
         _tables([(key, _number("Uint32", places[data])) for key, data in plan.named_data.items()]),
     )
-    builder = flatbuffers.Builder()
+    # Room for the payloads from the start: a builder that is full takes twice the memory and copies all it has.
+    builder = flatbuffers.Builder(sum(map(len, plan.payloads)) + _ROOM)
     builder.Finish(_write_table(builder, program), file_identifier=_IDENTIFIER)
-    image = bytes(builder.Output())
+    image = memoryview(builder.Bytes)[builder.Head() :]
     if not body:
-        return image
+        return bytes(image)
     room = _HEADER.size + -_HEADER.size % ALIGNMENT
     size = len(image) + room
     base = size + -size % _SEGMENT_ALIGNMENT
     header = _HEADER.pack(b"eh00", _HEADER.size, size, base, len(body)).ljust(room, b"\0")
     start = struct.pack("<I", struct.unpack_from("<I", image)[0] + room)
-    return b"".join((start, image[4:8], header, image[8:], bytes(base - size), bytes(body)))
+    return b"".join((start, image[4:8], header, image[8:], bytes(base - size), body))
 
 
 def _plan(plan: Plan, method: str) -> _Table:

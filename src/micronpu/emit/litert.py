@@ -18,6 +18,8 @@ from micronpu.ir.window import Activation, Padding2d
 
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
+_ROOM, _ROOM_PER_TENSOR = 1 << 16, 1 << 10
+"""Bytes for what is in a model beside the constants, as a rule."""
 _TYPES = {
     DType.INT8: schema.TensorType.INT8,
     DType.UINT8: schema.TensorType.UINT8,
@@ -58,6 +60,7 @@ class LiteRtEmitter:
         self._model.description = "micronpu"
         self._model.operatorCodes = []
         self._model.buffers = [schema.BufferT()]
+        self._room = 0  # bytes that the flatbuffer will take, more or less
         self._subgraph = schema.SubGraphT()
         self._subgraph.name = "main"
         self._subgraph.tensors, self._subgraph.operators = [], []
@@ -162,9 +165,10 @@ class LiteRtEmitter:
         self._node = None
         self._subgraph.inputs = inputs
         self._subgraph.outputs = [self._of(t).index for t in graph.outputs]
-        builder = flatbuffers.Builder(1024)
+        # Room for the constants from the start: a builder that is full takes twice the memory and copies all it has.
+        builder = flatbuffers.Builder(self._room + _ROOM)
         builder.Finish(self._model.Pack(builder), file_identifier=_FILE_IDENTIFIER)
-        return LiteRtModel(bytes(builder.Output()), tuple(self._nodes))
+        return LiteRtModel(bytes(memoryview(builder.Bytes)[builder.Head() :]), tuple(self._nodes))
 
     @property
     def _current(self) -> Node:
@@ -183,9 +187,10 @@ class LiteRtEmitter:
         table.shape = np.array(type.shape, np.int32)
         table.type = _TYPES[type.dtype]
         table.buffer = 0
+        self._room += _ROOM_PER_TENSOR + (0 if data is None else data.nbytes)
         if data is not None:
             buffer = schema.BufferT()
-            buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            buffer.data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             table.buffer = len(self._model.buffers)
             self._model.buffers.append(buffer)
         if type.qparams is not None:
@@ -193,6 +198,7 @@ class LiteRtEmitter:
             quantization.scale = np.array(type.qparams.scale, np.float32)
             quantization.zeroPoint = np.array(type.qparams.zero_point, np.int64)
             quantization.quantizedDimension = type.qparams.axis or 0
+            self._room += quantization.scale.nbytes + quantization.zeroPoint.nbytes
             table.quantization = quantization
         self._subgraph.tensors.append(table)
         return LiteRtTensor(len(self._subgraph.tensors) - 1)

@@ -173,7 +173,24 @@ def quantize(
     if corrections is not None and corrections.need_data:
         with quiet(), one_thread():
             rows = seen_calls(prepared, states, sequences)
-    return converted(prepared, rows, corrections)
+    quantized = converted(prepared, rows, corrections)
+    forget(prepared, quantized)
+    return quantized
+
+
+def forget(module: nn.Module, kept: nn.Module) -> None:
+    """Drops the tensors of a module that is used up, but for those of parts that another one has.
+
+    A graph and its module refer to each other, so that they stand beside all that follows until Python looks for what
+    nobody else refers to.
+    """
+    shared = set(kept.modules())
+    for part in module.modules():
+        if part not in shared:
+            part._parameters.clear()
+            part._buffers.clear()
+            for name in [name for name, value in vars(part).items() if isinstance(value, torch.Tensor)]:
+                delattr(part, name)
 
 
 def calibrate_and_quantize(

@@ -62,7 +62,8 @@ def stamp(data: bytes, name: str = "The program") -> bytes:
             f"{name} has no place for a digest, because no partition of it was compiled by micronpu.",
             hint="micronpu.compile, or a micronpu partitioner that delegates something",
         )
-    return data[:place] + _digest(data, place) + data[place + SIZE :]
+    view = memoryview(data)
+    return b"".join((view[:place], _digest(data, place), view[place + SIZE :]))
 
 
 def _digest(data: bytes, place: int) -> bytes:

@@ -26,7 +26,7 @@ from micronpu.targets.ethosu.payload import EthosUPayload, parse
 
 Array = npt.NDArray[Any]
 
-_VERSION = 2
+_VERSION = 3
 _OK = 0
 _NOT_MODELLED, _TOO_MUCH_WORK = 2, 4
 _CONSTANT, _SCRATCH = 0, 1
@@ -35,6 +35,8 @@ _ALIGNMENT = 16
 _CONSTANTS_REGION, _SCRATCH_REGION, _FAST_REGION = 0, 1, 2
 FAST_SCRATCH_BYTES = 2 * 1024 * 1024
 """Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
+WEIGHT_LIMIT = 256 * 1024 * 1024
+"""Of decoded weights, where the caller says nothing."""
 
 
 class SimulationError(MicroNpuError):
@@ -175,6 +177,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.ethosu_sim_reset.argtypes = (handle,)
     library.ethosu_sim_set_callback.argtypes = (handle, _CALLBACK, ctypes.c_void_p)
     library.ethosu_sim_set_work_limit.argtypes = (handle, ctypes.c_uint64)
+    library.ethosu_sim_set_weight_limit.argtypes = (handle, ctypes.c_uint64)
     library.ethosu_sim_run.argtypes = (
         handle,
         ctypes.c_char_p,
@@ -205,13 +208,21 @@ class EthosUSimulator:
         accelerator: such as "ethos-u55-128".
         fast_scratch_bytes: of the NPU's own SRAM, which memory modes with dedicated SRAM use.
         work_limit: the most multiplications and bytes that a run may take; 0: any number.
+        weight_limit: the most bytes of decoded weights that it keeps; what is run once has no use for them.
 
     Raises:
         OptionError: there is no such accelerator.
         RuntimeUnavailableError: the simulator cannot be built or loaded on this machine.
     """
 
-    def __init__(self, accelerator: str, *, fast_scratch_bytes: int = FAST_SCRATCH_BYTES, work_limit: int = 0) -> None:
+    def __init__(
+        self,
+        accelerator: str,
+        *,
+        fast_scratch_bytes: int = FAST_SCRATCH_BYTES,
+        work_limit: int = 0,
+        weight_limit: int = WEIGHT_LIMIT,
+    ) -> None:
         self.accelerator = find_accelerator(accelerator)
         self._fast_scratch_bytes = fast_scratch_bytes
         self._sim: int | None = None
@@ -221,6 +232,7 @@ class EthosUSimulator:
         if not self._sim:
             raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.")
         self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
+        self._library.ethosu_sim_set_weight_limit(self._sim, weight_limit)
 
     def __del__(self) -> None:
         if getattr(self, "_sim", None):
@@ -261,8 +273,10 @@ class EthosUSimulator:
             SimulationError: the stream does what no correct stream does, or what the simulator cannot compute.
         """
         content = payload if isinstance(payload, EthosUPayload) else parse(payload)
-        constants = _aligned(len(content.constants))
-        constants[:] = np.frombuffer(content.constants, np.uint8)
+        constants = np.frombuffer(content.constants, np.uint8)
+        if constants.ctypes.data % _ALIGNMENT:
+            constants = _aligned(len(content.constants))
+            constants[:] = np.frombuffer(content.constants, np.uint8)
         scratch = _aligned(content.scratch_size)
         fast = _aligned(self._fast_scratch_bytes)
         if len(inputs) != len(content.inputs):

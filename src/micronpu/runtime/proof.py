@@ -6,7 +6,6 @@ TOSA's reference model.
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,9 @@ from micronpu.targets.ethosu.payload import parse
 
 Array = np.ndarray[Any, Any]
 
+_WEIGHT_LIMIT = 2 * 1024 * 1024
+"""Bytes of decoded weights that are kept: stripes of several layers take turns; those of all layers are twice the size
+of the program."""
 ROWS = 2
 """How many random inputs are run: one of the whole range, and one near zero."""
 _EXTREMES = 0.125
@@ -91,7 +93,7 @@ def compare(
     """
     content = parse(payload)
     try:
-        simulator = _simulator(accelerator)
+        simulator = EthosUSimulator(accelerator, weight_limit=_WEIGHT_LIMIT)
         counts = (len(content.inputs), len(content.outputs))
         kind = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
         graph = kind(model, Mode.REFERENCE, *counts)
@@ -104,8 +106,7 @@ def compare(
             for i, (shape, kind) in enumerate(inputs)
         ]
         try:
-            with _lock:
-                ours = simulator.run(content, given)
+            ours = simulator.run(content, given)
         except NotModelledError as error:
             return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
         except SimulationError as error:
@@ -127,16 +128,6 @@ def compare(
 
 _OVERLAP = "NPU_SET_BLOCKDEP = "
 """Of the simulator's sentence about an operation that begins too early."""
-_lock = threading.RLock()
-_simulators: dict[str, EthosUSimulator] = {}
-
-
-def _simulator(accelerator: str) -> EthosUSimulator:
-    """One per accelerator and process; a run has the lock."""
-    with _lock:
-        if accelerator not in _simulators:
-            _simulators[accelerator] = EthosUSimulator(accelerator)
-        return _simulators[accelerator]
 
 
 def _types(graph: LiteRtProgram | TosaProgram) -> list[int]:

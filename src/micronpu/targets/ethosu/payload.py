@@ -43,10 +43,10 @@ class Block:
 
 @dataclass(frozen=True)
 class EthosUPayload:
-    """The content of a payload."""
+    """The content of a payload; the constants are a part of its own bytes where it was read from some."""
 
     commands: bytes
-    constants: bytes
+    constants: bytes | memoryview
     scratch_size: int
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
@@ -72,12 +72,12 @@ def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> byt
         Block("outputs", _pack_border(program.outputs)),
         Block(LAST, b""),
     )
-    return b"".join(_pack_block(block) for block in blocks)
+    return b"".join(part for block in blocks for part in _pack_block(block))
 
 
-def _pack_block(block: Block) -> bytes:
+def _pack_block(block: Block) -> tuple[bytes, bytes, bytes]:
     header = _HEADER.pack(block.name.encode(), len(block.data), int(block.external))
-    return header + block.data + b"\0" * (-len(block.data) % 16)
+    return header, block.data, b"\0" * (-len(block.data) % 16)
 
 
 def _pack_border(tensors: Sequence[Border]) -> bytes:
@@ -90,7 +90,13 @@ def _pack_border(tensors: Sequence[Border]) -> bytes:
 
 def blocks(payload: bytes) -> Iterator[Block]:
     """The blocks of a payload in order; sizes are checked, names are not."""
-    offset = 0
+    for name, data, external in _blocks(payload):
+        yield Block(name, bytes(data), external)
+
+
+def _blocks(payload: bytes) -> Iterator[tuple[str, memoryview, bool]]:
+    """Name and content of each block, and whether that is the key of data that stand elsewhere."""
+    offset, content = 0, memoryview(payload)
     while offset < len(payload):
         if offset + _HEADER.size > len(payload):
             raise PayloadError(
@@ -104,7 +110,7 @@ def blocks(payload: bytes) -> Iterator[Block]:
                 f"The Ethos-U payload is truncated: block {name!r} has {size} bytes, {len(payload) - start} are left.",
                 hint=_COMPILE_AGAIN,
             )
-        yield Block(name, payload[start : start + size], bool(external))
+        yield name, content[start : start + size], bool(external)
         offset = start + size + (-size % 16)
 
 
@@ -114,43 +120,44 @@ def parse(payload: bytes) -> EthosUPayload:
     Raises:
         PayloadError: a block is unknown, missing, twice there or in the wrong place, or a size does not fit.
     """
-    found: dict[str, Block] = {}
-    order = []
-    for block in blocks(payload):
-        if block.name not in BLOCKS:
-            raise PayloadError(f"The Ethos-U payload has an unknown block {block.name!r}.", hint=_COMPILE_AGAIN)
-        if block.name in found:
-            raise PayloadError(f"The Ethos-U payload has two blocks {block.name!r}.", hint=_COMPILE_AGAIN)
-        found[block.name] = block
-        order.append(block.name)
+    found: dict[str, memoryview] = {}
+    elsewhere: set[str] = set()
+    for name, data, external in _blocks(payload):
+        if name not in BLOCKS:
+            raise PayloadError(f"The Ethos-U payload has an unknown block {name!r}.", hint=_COMPILE_AGAIN)
+        if name in found:
+            raise PayloadError(f"The Ethos-U payload has two blocks {name!r}.", hint=_COMPILE_AGAIN)
+        found[name] = data
+        elsewhere |= {name} if external else set()
+    order = list(found)
     missing = [n for n in BLOCKS if n not in found]
     if missing:
         raise PayloadError(f"The Ethos-U payload has no block {missing[0]!r}.", hint=_COMPILE_AGAIN)
     if order[0] != FIRST or order[-1] != LAST:
         raise PayloadError(f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.")
     for name in ("cmd_data", "weight_data"):
-        if found[name].external and len(found[name].data) != KEY_SIZE:
+        if name in elsewhere and len(found[name]) != KEY_SIZE:
             raise PayloadError(
-                f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name].data)} "
+                f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name])} "
                 f"bytes, not {KEY_SIZE}, and the device refuses it.",
                 hint=_COMPILE_AGAIN,
             )
-    commands = found["cmd_data"].data
-    if not found["cmd_data"].external and commands[:4] not in (b"COP1", b"COP2"):
+    commands = bytes(found["cmd_data"])
+    if "cmd_data" not in elsewhere and commands[:4] not in (b"COP1", b"COP2"):
         raise PayloadError(f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.")
-    size = found["scratch_size"].data
+    size = found["scratch_size"]
     if len(size) != 4:
         raise PayloadError(f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.")
     return EthosUPayload(
         commands,
-        found["weight_data"].data,
+        found["weight_data"],
         struct.unpack("<I", size)[0],
-        _parse_border("inputs", found["inputs"].data),
-        _parse_border("outputs", found["outputs"].data),
+        _parse_border("inputs", found["inputs"]),
+        _parse_border("outputs", found["outputs"]),
     )
 
 
-def _parse_border(name: str, data: bytes) -> tuple[Border, ...]:
+def _parse_border(name: str, data: memoryview) -> tuple[Border, ...]:
     count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
     if count < 0 or len(data) != 4 + count * _BORDER.size:
         raise PayloadError(f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.")

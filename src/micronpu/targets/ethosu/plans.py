@@ -11,8 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.base.memory import release
 from micronpu.emit.litert import to_litert
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.pattern import is_two_in_four
@@ -281,14 +283,14 @@ def best_plan(
     used = use_cheapest(cheapest, bench)
     if used:
         graphs[True] = cheapest
-    found: list[tuple[Plan, Emitted, VelaProgram]] = []
+    found: list[_Found] = []
     refused: list[Plan] = []
 
     def rounds(plan: Plan) -> bool:
         return rounds_otherwise(graph, plan.format, spec.accelerator.family)
 
     def attempt(plan: Plan) -> None:
-        if plan in (*(f[0] for f in found), *refused):
+        if plan in (*(f.plan for f in found), *refused):
             return
         try:
             emitted = emitters[plan.format](graphs[plan.rewrites])
@@ -298,7 +300,9 @@ def best_plan(
             return
         memory = program.sram_bytes
         fits = memory_limit is None or memory <= memory_limit
-        found.append((replace(plan, cycles=program.cycles, memory=memory, fits=fits), emitted, program))
+        made = replace(plan, cycles=program.cycles, memory=memory, fits=fits)
+        found.append(_Found(made, emitted, program, rounds(plan)))
+        _keep_one(found)
 
     both = [Plan(_name(formats[0], r), formats[0], r) for r in sorted(graphs, reverse=True)]
     for plan in both:
@@ -310,13 +314,13 @@ def best_plan(
             earlier = found.pop(0)
             graphs[True] = refined
             attempt(both[0])
-            if found[-1][1] is not earlier[1] and found[-1][2].cycles > earlier[2].cycles:
+            if found[-1].program.cycles > earlier.program.cycles:
                 found[-1], graphs[True] = earlier, cheapest
             else:
                 used = used_then
     for plan in _further(formats, graphs, spec, len(graph.nodes)):
         attempt(plan)
-    if memory_limit is not None and found and not any(entry[0].fits for entry in found):
+    if memory_limit is not None and found and not any(entry.plan.fits for entry in found):
         for plan in _smaller(formats[0], graphs, memory_limit):
             attempt(plan)
     if not found:
@@ -324,9 +328,8 @@ def best_plan(
             attempt(Plan(_name(format, False), format, False))
     if not found:
         raise VelaError(objections({plan.format: plan.objection for plan in refused}))
-    fitting = [entry for entry in found if entry[0].fits]
-    if not fitting:
-        least = min(found, key=lambda entry: entry[0].memory)[0]
+    if not any(entry.plan.fits for entry in found):
+        least = min((entry.plan for entry in found), key=lambda plan: plan.memory)
         raise MemoryLimitError(
             f"The program needs {least.memory:,} bytes of SRAM with the memory mode {spec.memory_mode}; there are "
             f"{memory_limit:,}.",
@@ -334,25 +337,50 @@ def best_plan(
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
     wrong: dict[str, str] = {}
-    while fitting:
-        best = min(fitting, key=lambda entry: (rounds(entry[0]), entry[2].cycles, entry[0].memory))
-        plan, emitted, program = best
+    while fitting := [entry for entry in found if entry.plan.fits]:
+        best = min(fitting, key=_Found.cost)
+        plan, emitted, program, _ = best
+        if not emitted.data:  # one that was better was kept in its place, and was wrong
+            emitted = emitters[plan.format](graphs[plan.rewrites])
+            program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
+        release()
         checked = check(graphs[plan.rewrites], emitted, program) if check is not None else Checked(program)
         if not checked.objection:
-            plans = (*(entry[0] for entry in found), *refused)
+            plans = (*(entry.plan for entry in found), *refused)
             used = used if plan.rewrites else {}
             return Planned(
                 graphs[plan.rewrites], emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting
             )
         wrong.setdefault(plan.format, checked.objection)
-        fitting.remove(best)
         found.remove(best)
         refused.append(replace(plan, cycles=None, objection=checked.objection))
-        if not fitting:  # what was not worth a try before
+        if not any(entry.plan.fits for entry in found):  # what was not worth a try before
             for rewrites, format in ((r, f) for r in sorted(graphs) for f in formats):
                 attempt(Plan(_name(format, rewrites), format, rewrites))
-            fitting = [entry for entry in found if entry[0].fits]
     raise StreamDiffersError(objections({plan.format: plan.objection for plan in refused} | wrong))
+
+
+class _Found(NamedTuple):
+    """A plan that can be carried out, the flatbuffer that Vela was given, and what it made of it."""
+
+    plan: Plan
+    emitted: Emitted
+    program: VelaProgram
+    rounds: bool
+    """Whether it rounds otherwise than its graph."""
+
+    def cost(self) -> tuple[bool, int, int]:
+        """What the best has least of."""
+        return self.rounds, self.program.cycles, self.plan.memory
+
+
+def _keep_one(found: list[_Found]) -> None:
+    """Drops the bytes of all but the best, as large as the network each; its figures stay."""
+    best = min([entry for entry in found if entry.plan.fits] or found, key=_Found.cost)
+    for i, (_, emitted, program, _) in enumerate(found):
+        if found[i] is not best:
+            light = replace(program, commands=b"", constants=b"")
+            found[i] = found[i]._replace(emitted=replace(emitted, data=b""), program=light)
 
 
 def objections(by_format: Mapping[str, str]) -> str:
@@ -362,10 +390,10 @@ def objections(by_format: Mapping[str, str]) -> str:
     return " ".join(f"{_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
 
 
-def _worse(graphs: dict[bool, Graph], found: Sequence[tuple[Plan, Emitted, VelaProgram]]) -> set[Names]:
+def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
     """Origins of rewritten operators that cost more so, the operators next to them included."""
     costs: dict[bool, Counter[Names]] = {}
-    for plan, emitted, program in found:
+    for plan, emitted, program, _ in found:
         costs[plan.rewrites] = Counter()
         for layer in program.layers:
             if 0 <= layer.source < len(emitted.nodes):

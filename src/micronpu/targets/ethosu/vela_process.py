@@ -20,6 +20,8 @@ from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.targets.ethosu.accelerators import vela_package
 
 _START_SECONDS = 120.0
+_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""Of the worker's environment: glibc keeps most of what is freed, which for MobileNetV2 is a quarter of the process."""
 
 
 class WorkerEndedError(Exception):
@@ -131,6 +133,7 @@ class _Worker:
                         stdout=self._log,
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
+                        env=os.environ | _MEMORY,
                     )
                 stack.callback(self._kill)
                 self._socket.settimeout(_START_SECONDS)

@@ -46,6 +46,7 @@ def main() -> None:
             answer, constants = _answer(regor, (architecture, model, *arguments), options)
             signal.alarm(0)
             _send(channel, answer, constants)
+            del model, answer, constants  # or they stand beside the next
 
 
 def _answer(regor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, bytes]:
