@@ -30,6 +30,7 @@ class Clock:
 
     def __init__(self, listener: Listener | None) -> None:
         self.seconds: dict[str, float] = {}
+        self._early: dict[str, float] = {}
         self._listener = listener or notebook_listener()
 
     @contextmanager
@@ -51,4 +52,12 @@ class Clock:
             ) from error
         release()
         tell(name, 1.0)
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
+
+    @contextmanager
+    def early(self, name: str) -> Iterator[None]:
+        """Part of a later step, whose time it counts to."""
+        start = time.perf_counter()
+        yield
+        release()
+        self._early[name] = time.perf_counter() - start

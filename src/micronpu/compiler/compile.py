@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import check_switch, check_type
 from micronpu.base.files import check_writable
+from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.etrecord import number_nodes
@@ -22,7 +23,7 @@ from micronpu.compiler.facts import border_tensors, digests, missing_figures, to
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import HowToQuantize, quantized_module
-from micronpu.compiler.verify import verified
+from micronpu.compiler.verify import Expected, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
 from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.frontend.checks import check_listener
@@ -152,7 +153,14 @@ def compile_model(
         sparsity=Sparsity(sparser, device, most) if sparser is not None or most is not None else None,
     )
     borders, states, reduced = quantized.borders, quantized.states, quantized.reduced
-    host = host_part(quantized.module, device, clock, borders)
+    expected: list[Expected] = []
+
+    def partitioned(macs: int) -> None:
+        if verify:
+            with clock.early("verify"):
+                expected.append(Expected.of(quantized.module, quantized.trial, macs, borders))
+
+    host = host_part(quantized.module, device, clock, borders, partitioned)
     whole = held(quantized.module)
     hold(host.module, states_of(quantized.module))
     with clock.step("lower"), quiet():
@@ -166,6 +174,7 @@ def compile_model(
         [part.program_bytes() for part in host.partitions] + [constant_bytes(graph) for graph in host.core_graphs],
         host.partitions,
     )
+    release()
     report = replace(
         host.report,
         notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *(reduced.notes if reduced else ())),
@@ -183,7 +192,7 @@ def compile_model(
     )
     if verify:
         with clock.step("verify"):
-            agreement, accuracy = verified(program_made, quantized.trial, host.reads)
+            agreement, accuracy = verified(program_made, expected[0], host.reads)
         program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
     if etrecord is not None:
         program_made.save_etrecord(etrecord, *quantized.examples)
@@ -217,12 +226,17 @@ class HostPart:
 
 
 def host_part(
-    quantized: GraphModule, device: Device, clock: Clock | None = None, borders: IntegerBorders | None = None
+    quantized: GraphModule,
+    device: Device,
+    clock: Clock | None = None,
+    borders: IntegerBorders | None = None,
+    partitioned: Callable[[int], None] | None = None,
 ) -> HostPart:
     """Partitions a quantized module and compiles the partitions.
 
     Args:
         borders: what the program's integers mean, which travels with its first partition.
+        partitioned: called once it is partitioned, with the multiply-accumulates of all operators.
     """
     clock = clock or Clock(None)
     separate_clamps(quantized, device.excludes)
@@ -231,6 +245,8 @@ def host_part(
     with clock.step("partition"):
         decisions = device.decisions(view)
         partitioning = decisions.partitioning()
+    if partitioned is not None:
+        partitioned(partitioning.report.macs)
     with clock.step("compile") as progress, quiet():
         partitioning = device.settle(decisions, partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
-from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
+from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import PREFIX
+from micronpu.frontend.states import PREFIX, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.quantize.loops import Loop
@@ -38,8 +39,40 @@ _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the flo
 Tensors = tuple[torch.Tensor, ...]
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a program is to give.
+
+    Attributes:
+        trial: what it is tried on.
+        rows: of these inputs those that are run, as the program takes them.
+        results: of the quantized model, as floats.
+    """
+
+    trial: Trial
+    rows: tuple[Tensors, ...]
+    results: tuple[Tensors, ...]
+
+    @classmethod
+    def of(cls, quantized: GraphModule, trial: Trial, macs: int, borders: IntegerBorders | None) -> Expected:
+        """By the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
+
+        Args:
+            quantized: its states are inputs and outputs.
+            macs: how many multiply-accumulates it takes.
+        """
+        most = len(trial.rows) if trial.held_out else INPUTS
+        slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
+        rows = trial.rows[: 1 if slow else max(1, min(most, _LARGE // max(macs, 1)))]
+        if borders is not None:
+            rows = tuple(map(borders.quantize, rows))
+        module = held(quantized)
+        with torch.no_grad(), quiet(), one_thread():
+            return cls(trial, rows, tuple(_floats(borders, tensors_of(module(*row))) for row in rows))
+
+
 def verified(
-    program: CompiledProgram, trial: Trial, reads: Sequence[Sequence[str]]
+    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]]
 ) -> tuple[Agreement, ProgramAccuracy | None]:
     """Runs the program on a few rows and compares with the quantized model, and the float model where it is known.
 
@@ -49,23 +82,14 @@ def verified(
     Raises:
         WrongResultError: a result is further off than rounding explains; names the first operator that is.
     """
-    most = len(trial.rows) if trial.held_out else INPUTS
-    slow = any(isinstance(part, Loop) for part in program.quantized.modules())  # eager mode calls step by step
-    rows = trial.rows[: 1 if slow else max(1, min(most, _LARGE // max(program.report.macs, 1)))]
-    if program.borders is not None:
-        rows = tuple(map(program.borders.quantize, rows))
+    trial, rows, wanted = expected.trial, expected.rows, expected.results
     module = program.quantized
     assert isinstance(module, GraphModule)
     if not rows:
         return Agreement(reason="there are no inputs to run it on"), None
-    # First, since the program, once loaded, stays so, beside what this takes.
-    program.reset_states()
-    with torch.no_grad(), quiet(), one_thread():
-        wanted = [_floats(program, tensors_of(module(*row))) for row in rows]
-    release()
     try:
         program.reset_states()
-        results = [_floats(program, program._results(*row)) for row in rows]
+        results = [_floats(program.borders, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
         return Agreement(reason=error.what.rstrip(".")), None
     except MicroNpuError as error:
@@ -150,7 +174,7 @@ def _hangs_on_rounding(
     with torch.no_grad(), quiet(), one_thread():
         for seed in range(TRIES):
             program.reset_states()
-            tried = _floats(program, shaken(module, rows if program.states else rows[-1:], seed))[index]
+            tried = _floats(program.borders, shaken(module, rows if program.states else rows[-1:], seed))[index]
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
                 break
@@ -158,10 +182,10 @@ def _hangs_on_rounding(
     return bool((nearest[known] <= near).all())
 
 
-def _floats(program: CompiledProgram, results: Sequence[Any]) -> Tensors:
+def _floats(borders: IntegerBorders | None, results: Sequence[Any]) -> Tensors:
     """Results as the float program gives them."""
     found = tensors_of(results)
-    return found if program.borders is None else program.borders.dequantize(found)
+    return found if borders is None else borders.dequantize(found)
 
 
 def _scales(module: GraphModule) -> list[float]:

@@ -37,6 +37,9 @@ FAST_SCRATCH_BYTES = 2 * 1024 * 1024
 """Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
 WEIGHT_LIMIT = 256 * 1024 * 1024
 """Of decoded weights, where the caller says nothing."""
+WEIGHTS_OF_ONE_RUN = 2 * 1024 * 1024
+"""Of decoded weights, for a single run: stripes of several layers take turns. Those of all layers are three times as
+large as the program."""
 
 
 class SimulationError(MicroNpuError):
@@ -232,7 +235,7 @@ class EthosUSimulator:
         if not self._sim:
             raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.")
         self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
-        self._library.ethosu_sim_set_weight_limit(self._sim, weight_limit)
+        self.keep_weights(weight_limit)
 
     def __del__(self) -> None:
         if getattr(self, "_sim", None):
@@ -243,6 +246,10 @@ class EthosUSimulator:
         """Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; "" if there is none."""
         name = self._library.ethosu_sim_command_name(self._sim, word)
         return name.decode() if name else ""
+
+    def keep_weights(self, most: int = WEIGHT_LIMIT) -> None:
+        """From now on keeps up to so many bytes of decoded weights."""
+        self._library.ethosu_sim_set_weight_limit(self._sim, most)
 
     def reset(self) -> None:
         """Forgets decoded weights."""

@@ -16,16 +16,13 @@ import numpy as np
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.runtime import tosa_executor
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError
+from micronpu.runtime.ethosu_sim import WEIGHTS_OF_ONE_RUN, EthosUSimulator, NotModelledError, SimulationError
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
 from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.payload import parse
 
 Array = np.ndarray[Any, Any]
 
-_WEIGHT_LIMIT = 2 * 1024 * 1024
-"""Bytes of decoded weights that are kept: stripes of several layers take turns; those of all layers are twice the size
-of the program."""
 ROWS = 2
 """How many random inputs are run: one of the whole range, and one near zero."""
 _EXTREMES = 0.125
@@ -93,7 +90,7 @@ def compare(
     """
     content = parse(payload)
     try:
-        simulator = EthosUSimulator(accelerator, weight_limit=_WEIGHT_LIMIT)
+        simulator = EthosUSimulator(accelerator, weight_limit=WEIGHTS_OF_ONE_RUN)
         counts = (len(content.inputs), len(content.outputs))
         kind = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
         graph = kind(model, Mode.REFERENCE, *counts)

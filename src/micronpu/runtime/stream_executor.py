@@ -16,7 +16,14 @@ import numpy as np
 
 from micronpu.base.errors import PayloadError
 from micronpu.runtime.check import StreamCheck
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError, Watcher
+from micronpu.runtime.ethosu_sim import (
+    WEIGHTS_OF_ONE_RUN,
+    EthosUSimulator,
+    NotModelledError,
+    Operation,
+    SimulationError,
+    Watcher,
+)
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.payload import FIRST, parse
@@ -69,7 +76,9 @@ class StreamProgram:
                 f"{num_inputs} and {num_outputs}.",
                 hint=_COMPILE_AGAIN,
             )
-        self._simulator = EthosUSimulator(accelerator_of(self._content.commands))
+        # Most programs run once, to be checked: who runs again gets what the simulator can keep.
+        self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
+        self._has_run = False
         self._make_graph = graph
         self._graph: Graph | None = None
         self._check = check
@@ -133,6 +142,9 @@ class StreamProgram:
         check = self._check
         if check is not None:
             check.begin()
+        if self._has_run:
+            self._simulator.keep_weights()
+        self._has_run = True
         try:
             made = self._simulator.run(
                 self._content, arrays, watch=_both(watch, None if check is None else check.watch)

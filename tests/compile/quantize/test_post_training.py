@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from tests.compile.random_networks import RandomNetwork
 from torch import nn
+from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.export import export
-from micronpu.frontend.exported import graph_module
+from micronpu.frontend.exported import exported, graph_module
 from micronpu.frontend.program import origin_of
-from micronpu.quantize import post_training
+from micronpu.quantize import calibrate, post_training
 from micronpu.quantize.calibrate import quantize
 from micronpu.targets.registry import device_for
 
@@ -110,3 +113,26 @@ def test_the_default_way_imports_no_torchao_and_no_compiler_of_executorch() -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
     assert done.stderr == ""
+
+
+def test_float_weights_are_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph and its module refer to each other: without the garbage collector both would stay."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+    convert = calibrate.converted
+
+    def converted(prepared: GraphModule, *rest: Any) -> GraphModule:
+        seen.extend(weakref.ref(weight) for name, weight in prepared.named_buffers() if name.startswith("folded_"))
+        return convert(prepared, *rest)
+
+    monkeypatch.setattr(calibrate, "converted", converted)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
+    given = exported(model, (x,))
+    gc.disable()
+    try:
+        quantized = quantize(given.module, [[(x,)]], device_for("ethos-u55-128").quantizer())
+        calibrate.forget(given.module, quantized)
+        weights = [ref() for ref in seen]
+    finally:
+        gc.enable()
+    assert weights and all(weight is None or weight.dim() == 1 for weight in weights)  # a bias is not integers yet
+    assert quantized(x).shape == model(x).shape

@@ -72,10 +72,10 @@ def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> byt
         Block("outputs", _pack_border(program.outputs)),
         Block(LAST, b""),
     )
-    return b"".join(part for block in blocks for part in _pack_block(block))
+    return b"".join(part for block in blocks for part in _parts(block))
 
 
-def _pack_block(block: Block) -> tuple[bytes, bytes, bytes]:
+def _parts(block: Block) -> tuple[bytes, bytes, bytes]:
     header = _HEADER.pack(block.name.encode(), len(block.data), int(block.external))
     return header, block.data, b"\0" * (-len(block.data) % 16)
 
