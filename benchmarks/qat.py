@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,8 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import micronpu
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig, calibrate_and_quantize
+from micronpu.quantize.config import WeightObserver
+from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.qat import quantize_aware_training
 
 TARGET = "imxrt700-neutron"
@@ -98,8 +101,21 @@ def teaching(images: Tensor, teacher: nn.Module, epochs: int, rate: float) -> Ca
     return train
 
 
-def measure(weight_bits: int = 4, *, per_channel: bool = True, epochs: int = 8, rate: float = 1e-3) -> Figures:
-    """Quantizes after training and in training, and runs both programs."""
+def measure(
+    weight_bits: int = 4,
+    *,
+    per_channel: bool = True,
+    epochs: int = 8,
+    rate: float = 1e-3,
+    equalized: bool = False,
+    weight_observer: WeightObserver = "minmax",
+) -> Figures:
+    """Quantizes after training and in training, and runs both programs.
+
+    Args:
+        equalized: layers in a row share their ranges before the training.
+        weight_observer: of the training.
+    """
     images, network = split(networks.load("mobilenetv1"))
     settings = {"per_channel": per_channel, "bits": weight_bits}
 
@@ -111,7 +127,8 @@ def measure(weight_bits: int = 4, *, per_channel: bool = True, epochs: int = 8, 
     exported = torch.export.export(network.module, network.example_inputs)
     ptq = accuracy(calibrate_and_quantize(exported, network.calibration, after))
 
-    during = NeutronQuantizer(is_qat=True).set_global(FewBits(is_qat=True, freeze_batch_norm=True, **settings))
+    training = FewBits(is_qat=True, freeze_batch_norm=True, weight_observer=weight_observer, **settings)
+    during = NeutronQuantizer(is_qat=True).set_global(training).set_corrections(Corrections(equalize=equalized))
     start = time.perf_counter()
     train = teaching(images, network.module, epochs, rate)
     trained = quantize_aware_training(network.module, network.example_inputs, train, during)
@@ -133,11 +150,21 @@ def main() -> int:
     parser.add_argument("--per-tensor", action="store_true", help="one weight scale per tensor")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate at the beginning")
+    parser.add_argument("--equalize", action="store_true", help="equalize layers in a row before the training")
+    parser.add_argument("--weight-observer", default="minmax", choices=get_args(WeightObserver), help="in training")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
-    figures = measure(given.weight_bits, per_channel=not given.per_tensor, epochs=given.epochs, rate=given.rate)
+    figures = measure(
+        given.weight_bits,
+        per_channel=not given.per_tensor,
+        epochs=given.epochs,
+        rate=given.rate,
+        equalized=given.equalize,
+        weight_observer=given.weight_observer,
+    )
     found = asdict(figures) | {"regained": figures.regained, "epochs": given.epochs}
     name = f"qat_{given.weight_bits}_bits" + ("_per_tensor" if given.per_tensor else "")
+    name += ("_equalized" if given.equalize else "") + ("_mse" if given.weight_observer == "mse" else "")
     results.write(name, " ".join(("python -m benchmarks.qat", *sys.argv[1:])), found)
     if given.json:
         print(json.dumps(found, indent=2))

@@ -197,7 +197,10 @@ class _Search:
             if not self.has_time(1, self.free_end):
                 self.unfinished = True
                 break
-            result = self.measured(with_it, self.choosing)
+            try:
+                result = self.measured(with_it, self.choosing)
+            except ModelError:  # such as an operator without derivatives: the model was quantized without the cure
+                continue
             gain = _gain(best, result)
             attempts.append(Attempt(name, gain, False))
             if gain.helps:

@@ -24,6 +24,7 @@ from micronpu.quantize.corrections import Corrections, correct
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops
 from micronpu.quantize.observers import is_observer
+from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import one_thread, run_sequence, seen_calls
 from micronpu.quantize.states import check_stateless
 
@@ -149,6 +150,8 @@ def converted(
 ) -> GraphModule:
     """Conversion behind the corrections that need data: the quantized module; the prepared one is used up."""
     with quiet(), torch.no_grad(), one_thread():
+        if corrections is not None and corrections.fit_ranges:
+            fit_ranges(prepared, batches)
         if corrections is not None:
             correct(prepared, batches, corrections)
         convert_loops(prepared, _converted)

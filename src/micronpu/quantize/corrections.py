@@ -1,7 +1,7 @@
 """What is done about the errors of rounded values, between calibration and conversion.
 
 The corrections of weights need what each layer is fed with: the float network's own values on some of the calibration
-rows.  That of ranges needs the derivatives as well.
+rows.  That of ranges is `micronpu.quantize.ranges`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
-from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.rounding import adaptive_rounding
 from micronpu.quantize.transforms import attribute
 
@@ -67,9 +66,7 @@ class Corrections:
 
 
 def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
-    """Applies the corrections that need data to a calibrated module, in place."""
-    if corrections.fit_ranges:
-        fit_ranges(prepared, batches)
+    """Applies the corrections of weights that need data to a calibrated module, in place."""
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))

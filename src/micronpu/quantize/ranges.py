@@ -12,7 +12,8 @@ which every grid has, it is nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.loops import loops_of
 from micronpu.quantize.observers import RangeSearch, is_fixed, is_observer
 from micronpu.quantize.transforms import constant_nodes
 
@@ -40,6 +43,9 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
 
     Args:
         batches: calibration rows.
+
+    Raises:
+        ModelError: an operator has no derivative.
     """
     places = [_Place(observer, nodes) for observer, nodes in _observed(prepared).items()]
     places = [place for place in places if place.has_choice]
@@ -49,7 +55,7 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
     step = max(1, len(batches) // _ROWS)
     for row in batches[::step][:_ROWS]:
         run = FloatRun(prepared, gradients=True)
-        with torch.enable_grad():
+        with torch.enable_grad(), _told():
             leaves = tree_leaves(run.run(*row))
             results = [r for r in leaves if isinstance(r, torch.Tensor) and r.is_floating_point() and r.requires_grad]
             names = dict.fromkeys(node.name for place in places for node in place.nodes)
@@ -69,6 +75,17 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
         place.settle()
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        raise ModelError(
+            f"Errors of activations cannot be followed to the results: {first_line(error)}.",
+            hint="another `activation_observer` in the place of `fit_ranges`",
+        ) from error
+
+
 def _is_followed(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
@@ -77,7 +94,9 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     """The observers whose range may change, and the values on their grid that are not merely moved there."""
     constants = constant_nodes(prepared)
     found: dict[nn.Module, list[Node]] = {}
-    refused: set[nn.Module] = set()
+    # What is carried from step to step keeps all that was seen of it: what is clipped there is clipped again and again.
+    steps = [loop.prepared for _, loop in loops_of(prepared) if loop.prepared is not None]
+    refused = {module for step in steps for module in step.modules()}
     for node in prepared.graph.nodes:
         if node.op != "call_module":
             continue
