@@ -275,6 +275,7 @@ def test_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert first.files == second.files
     for name in first.files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+    assert "outside of the chip, its size is the board's" in (tmp_path / "a" / "README.md").read_text()
     digest = hashlib.sha256((tmp_path / "a" / "model.pte").read_bytes()).hexdigest()
     assert digest in (tmp_path / "a" / "model.h").read_text()
     listed = {str(p.relative_to(tmp_path / "a")) for p in (tmp_path / "a").rglob("*") if p.is_file()}

@@ -114,6 +114,7 @@ class Chip:
         core_clock_mhz: of the core; None where the file does not say.
         npu: its accelerator; None where the core is alone.
         file: path of the user's own file that it is from; "" for a chip that comes with the package.
+        external_flash: whether its flash is a chip of its own, whose size is the board's.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Chip:
     memories: tuple[Memory, ...]
     targets: tuple[TargetEntry, ...]
     file: str = ""
+    external_flash: bool = False
 
     def memory_for(self, role: str) -> Memory | None:
         """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
@@ -182,6 +184,7 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         memories=_memories(data.tables("memory") if "memory" in data else (), where),
         targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),
         file=file,
+        external_flash=data.flag("external_flash"),
     )
 
 

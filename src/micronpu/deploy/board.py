@@ -91,8 +91,10 @@ class Board:
         )
         if dedicated and self.fast_scratch:
             found[sram].append(Item("fast scratch memory of the NPU (of the memory mode)", self.fast_scratch))
+        outside = self.chip is not None and self.chip.external_flash
+        kinds = {name: {sram: "sram", far: "dram"}.get(name, "flash") for name in found}
         return tuple(
-            Region(name, {sram: "sram", far: "dram"}.get(name, "flash"), tuple(items), sizes.get(name))
+            Region(name, kinds[name], tuple(items), sizes.get(name), outside and kinds[name] == "flash")
             for name, items in found.items()
         )
 

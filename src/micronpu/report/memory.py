@@ -28,6 +28,7 @@ class Region:
         kind: "sram", "dram", or "flash" for what is only read at run time.
         items: what stands in it.
         capacity: bytes that the chip has of it; None where its file does not say.
+        outside: whether it is a chip of its own, whose size is the board's.
     """
 
     ALSO: ClassVar = ("bytes", "verdict")
@@ -36,6 +37,7 @@ class Region:
     kind: str
     items: tuple[Item, ...]
     capacity: int | None = None
+    outside: bool = False
 
     @property
     def bytes(self) -> int:
@@ -51,7 +53,7 @@ class Region:
     def verdict(self) -> str:
         """Whether it fits, in a few words."""
         if self.capacity is None:
-            return "no figure of the chip"
+            return "outside of the chip, its size is the board's" if self.outside else "no figure of the chip"
         if self.over:
             return f"over by {self.over:,} bytes"
         return f"fits, {100 * self.bytes / self.capacity:.1f} % of it"
