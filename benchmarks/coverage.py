@@ -306,7 +306,7 @@ def decisions(
     compile_seconds: float = 0.0,
     finished: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """Partitions and what stays on the host, of programs that are compiled or as `micronpu.check` decides it.
+    """Partitions and what stays on the host, of programs that are compiled and run or as `micronpu.check` decides it.
 
     Args:
         size: of pictures, where a network takes any; 0 for its own.
@@ -314,8 +314,9 @@ def decisions(
         finished: is given each row as soon as it is there.
 
     Returns:
-        A row per network: operators, and per target whether it was compiled or decided, the partitions and the host's
-        operators with their counts and one reason each, or an error.
+        A row per network: operators, and per target whether it was compiled or decided, the partitions, the host's
+        operators with their counts and one reason each, and of what was run the share of elements that are the
+        quantized model's and the largest difference in steps, or an error.
     """
     rows = []
     begun = _cpu_seconds()
@@ -337,9 +338,11 @@ def decisions(
                 if whole:
                     source = quantized.get(of_arm, model)
                     data = [inputs] if source is model else None
-                    program = micronpu.compile(source, inputs, target, calibration=data, verify=False, held_out=0)
+                    program = micronpu.compile(source, inputs, target, calibration=data, held_out=0)
                     quantized[of_arm], report = program.quantized, program.report
-                    found["bytes"] = len(program.buffer)
+                    found["bytes"], ran = len(program.buffer), report.agreement
+                    if ran is not None and not ran.reason:
+                        found["equal"], found["largest"] = ran.equal, ran.largest
                 else:
                     report = micronpu.check(model, inputs, target).report
             except MicroNpuError as error:

@@ -47,6 +47,7 @@ _LOGIC = {
 """Operators of truth values, and what they say of them."""
 _ANY_ALL = tuple(f"{name}.{form}" for name in ("any", "all") for form in ("default", "dim", "dims"))
 _SUMS = ("sum.default", "sum.dim_IntList")
+_ARITHMETIC = ("mul.Tensor", "add.Tensor")
 
 STEEPNESS = 4096.0
 """Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
@@ -97,7 +98,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
     readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
     if write.capabilities.computes(write.overload):
         return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), MASK))
-    if not any(name in (*_CHOICES, *_FILLS, *_CASTS, *_LOGIC, *_ANY_ALL, *_SUMS) for name in readers):
+    if not any(name in (*_CHOICES, *_FILLS, *_CASTS, *_LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
         return None
     name = write.overload.split(".")[0]
 
@@ -120,6 +121,21 @@ def _decisions_to_numbers(write: Writer) -> Float:
 def _number_of_decision(write: Writer) -> Float:
     """float(x > z) -> the number that the comparison is"""
     return write.number(write.given["self"])
+
+
+@composes(*_ARITHMETIC)
+def _number_in_arithmetic(write: Writer) -> Float:
+    """a * (x > z) -> a * the number that the comparison is, and so for a sum"""
+    given = [write.given["self"], write.given["other"]]
+    numbers = [write.number(x) for x in given]
+    if all(number is None for number in numbers) or write.given.get("alpha", 1) != 1:
+        return None
+    a, b = (x if number is None else number for x, number in zip(given, numbers, strict=True))
+    if write.overload == "mul.Tensor" and None in numbers:
+        value, number = (b, a) if numbers[0] is not None else (a, b)
+        if _is_float(write, value) and write.shape(value) == write.shape():
+            return write.kept_or_zero(number, value)
+    return write(write.overload, a, b)
 
 
 @composes(*_LOGIC, decides=True)

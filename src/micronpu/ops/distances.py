@@ -29,6 +29,30 @@ def _cosine(write: Writer) -> Float:
     return write("sum.dim_IntList", product, axes, False)
 
 
+@composes("hypot.default", "hypot_.default")
+def _hypotenuse(write: Writer) -> Float:
+    """hypot(x, z) -> sqrt(x * x + z * z)"""
+    squares = (write("mul.Tensor", v, v) for v in (write.given["self"], write.given["other"]))
+    return power(write, write("add.Tensor", *squares), 0.5)
+
+
+@composes("cross.default", "linalg_cross.default")
+def _cross_product(write: Writer) -> Float:
+    """cross(x, z) -> x[1, 2, 0] * z[2, 0, 1] - x[2, 0, 1] * z[1, 2, 0]"""
+    x, z, axis = write.given["self"], write.given["other"], write.given["dim"]
+    shape = write.shape()
+    if axis is None:  # the first that has three elements
+        axis = next((i for i, n in enumerate(shape) if n == 3), None)
+    if axis is None or len(write.shape(x)) != len(write.shape(z)):
+        return None
+
+    def turned(v: Float, by: int) -> Float:
+        return write("roll.default", v, [by], [int(axis)])
+
+    ahead = write("mul.Tensor", turned(x, 2), turned(z, 1))
+    return write("sub.Tensor", ahead, write("mul.Tensor", turned(x, 1), turned(z, 2)))
+
+
 @composes("pairwise_distance.default")
 def _distance(write: Writer) -> Float:
     """pairwise_distance(x, z) -> norm(x - z + eps) along the last axis, of order 1 or 2"""

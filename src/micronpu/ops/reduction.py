@@ -249,6 +249,20 @@ def build_cumsum(node: AtenNode) -> Tensor:
 # ---------------------------------------------------------------- compositions
 
 
+@composes("cumprod.default")
+def _running_product(write: Writer) -> Float:
+    """cumprod(x) -> x times x moved by 1, that times itself moved by 2, by 4 and so on"""
+    x, axis = write.given["self"], int(write.given["dim"])
+    count = write.shape(x)[axis] if write.shape(x) else 1
+    step = 1
+    while step < count:
+        moved = write("slice.Tensor", x, axis, 0, count - step)
+        products = write("mul.Tensor", write("slice.Tensor", x, axis, step, count), moved)
+        x = write("cat.default", [write("slice.Tensor", x, axis, 0, step), products], axis)
+        step *= 2
+    return x if step > 1 else None
+
+
 @composes("max.default", "min.default", "max.dim", "min.dim")
 def _extremum(write: Writer) -> Float:
     """max(x), max(x, dim)[0] -> amax; where the index is read, too, the operator stays."""

@@ -198,6 +198,10 @@ SUMS = [
     Form("1 / x", lambda m, x: 1 / (x.clamp(-2, 2) + 4), (BATCH,), rough=True),
     Form("x / z", lambda m, x, y: x / (y.clamp(-2, 2) - 4), (BATCH, BATCH), rough=True),
     Form("local_response_norm", lambda m, x: F.local_response_norm(x, 3), rough=True),
+    Form("hypot", lambda m, x, y: torch.hypot(x, y), (BATCH, BATCH), rough=True),
+    Form("cross", lambda m, x, y: torch.linalg.cross(x, y), ((4, 3), (4, 3))),
+    Form("cross of the first axis of three", lambda m, x, y: torch.cross(x, y, dim=1), ((1, 3, 5), (2, 3, 5))),
+    Form("cumprod", lambda m, x: torch.cumprod(x * 0.2 + 1, 1), ((3, 7),)),
     Form("normalized by all", lambda m, x: (x - x.mean()) / (x.std() + 0.1), rough=True),
     Form("conv2d with computed weights", lambda m, x, w: F.conv2d(x, w), (IMAGE, (3, 8, 3, 3))),
     Form(
@@ -219,6 +223,7 @@ CHOICES = [
     Form("sign", lambda m, x: torch.sign(x), (BATCH,), rough=True),
     Form("floor_divide", lambda m, x: x // 0.7, (BATCH,), tables=True),
     Form("remainder", lambda m, x: x % 0.7, (BATCH,), tables=True),
+    Form("kept by a comparison", lambda m, x: x * (x >= x.amax(1, keepdim=True)) + (x > 0.5), (BATCH,), rough=True),
 ]
 STAYING = [
     Form("truth of floats", lambda m, x, y: torch.where(x.relu().bool() & y.relu().bool(), x, y), (BATCH, BATCH)),

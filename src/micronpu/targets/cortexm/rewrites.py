@@ -26,6 +26,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
+from micronpu.passes.rewrites import ReflectBySlices
 
 
 def is_even(sides: Padding2d) -> bool:
@@ -206,4 +207,5 @@ REWRITES: tuple[Rewrite, ...] = (
     PadBeforeWindow(),
     AverageByParts(),
     CropBehindConvolution(),
+    ReflectBySlices(),
 )

@@ -14,6 +14,7 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeNearest
+from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.rewrite import Chain, Rewrite
 from micronpu.targets.neutron.rewrites_arithmetic import copies
 
@@ -210,6 +211,58 @@ class RepeatElements(Rewrite):
         return chain.finish(Reshape(y.shape), x, y)
 
 
+class TransposedByPhases(Rewrite):
+    """A transposed convolution of a large stride as a convolution with the kernel's every s-th elements.  Exact.
+
+    x[1,1,15,16] -> transpose_conv2d{kernel 8, stride 4} -> y[1,1,64,1]
+    x -> conv2d{kernel 2} -> [1,1,16,4]: results 4 q, 4 q + 1, .. side by side -> reshape -> y
+
+    Of two strides, rows and columns change places by a transpose; a kernel that is no multiple of the stride ends in
+    weights of zero.
+    """
+
+    name = "transposed_by_phases"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op = node.op
+        if not isinstance(op, TransposeConv2d) or max(op.stride) == 1:
+            return None
+        (x, weight, bias), y, (down, across) = node.inputs, node.output, op.stride
+        assert weight.data is not None and bias.data is not None
+        outputs, rows, columns, channels = weight.shape
+        high, wide = -(-rows // down), -(-columns // across)
+        whole = np.zeros((outputs, high * down, wide * across, channels), weight.data.dtype)
+        whole[:, :rows, :columns] = weight.data
+        # An element of a phase sees the earlier elements of x by the later ones of its kernel.
+        taps = whole.reshape(outputs, high, down, wide, across, channels)[:, ::-1, :, ::-1]
+        data = taps.transpose(2, 4, 0, 1, 3, 5).reshape(down * across * outputs, high, wide, channels)
+        chain = Chain(self.name, node)
+        kernel = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(_repeated(weight, down * across)))
+        offset = np.tile(bias.data, down * across)
+        offsets = chain.constant(
+            offset, bias.type.with_shape(offset.shape).with_qparams(_repeated(bias, down * across))
+        )
+        padding = Padding2d(high - 1, high - 1, wide - 1, wide - 1)
+        phases = chain.add(
+            Conv2d(padding=padding, activation=op.activation), x, kernel, offsets, qparams=y.type.qparams
+        )
+        batch, height, width, _ = phases.shape
+        if down > 1:
+            apart = chain.reshape(phases, batch * height, width, down, across * outputs)
+            phases = chain.add(Transpose((0, 2, 1, 3)), apart)
+        full = chain.reshape(phases, batch, height * down, width * across, outputs)
+        part = chain.cut(chain.cut(full, 1, op.crop.top, y.shape[1]), 2, op.crop.left, y.shape[2])
+        return chain.result(part, y)
+
+
+def _repeated(constant: Tensor, times: int) -> QParams | None:
+    """The parameters of a constant whose channels are repeated."""
+    qparams = constant.type.qparams
+    if qparams is None or qparams.is_per_tensor:
+        return qparams
+    return QParams.per_channel(qparams.scale * times, 0, qparams.zero_point * times)
+
+
 WINDOWS: tuple[Rewrite, ...] = (
     DenseKernel(),
     SplitMultiplier(),
@@ -218,4 +271,5 @@ WINDOWS: tuple[Rewrite, ...] = (
     PoolOneByOne(),
     PickRows(),
     RepeatElements(),
+    TransposedByPhases(),
 )

@@ -27,6 +27,7 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
+from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.policy import cheapest
@@ -165,6 +166,10 @@ ROWS: dict[str, list[Graph]] = {
     ],
     "position_by_score": [
         graph_of(ArgMax(smallest), (1, 25, 40, 24), zero=zero) for smallest in (False, True) for zero in (-128, 127)
+    ],
+    "transposed_by_phases": [
+        layer(TransposeConv2d((1, 4), Padding2d(0, 0, 1, 2)), (1, 1, 15, 8), (3, 1, 8, 8), 0),
+        layer(TransposeConv2d((1, 3), activation=Activation.RELU), (2, 5, 4, 8), (5, 2, 3, 8), 0),
     ],
     "pad_channels": [graph_of(Softmax(), (10,)), graph_of(MaxPool2d((2, 2), (2, 2)), (4, 8, 8, 10))],
 }
