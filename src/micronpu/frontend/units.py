@@ -10,11 +10,7 @@ from torch.fx import Node
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
 from micronpu.frontend.importer import Piece, clamp_behind, import_piece, known_import
-from micronpu.frontend.program import ProgramView, is_compute, origin_of
-from micronpu.report.verdict import Reason
-
-IMPORTED = "is_imported"
-IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
+from micronpu.frontend.program import ProgramView, is_compute
 
 
 @dataclass(eq=False)
@@ -54,22 +50,18 @@ class Unit:
         return self.head is None or (entry is not None and entry.moves_only)
 
     @functools.cached_property
-    def imported(self) -> Piece | Reason:
+    def imported(self) -> Piece | UnsupportedError:
         """What it computes, or why that cannot be expressed."""
         for node in self.body:
             outside = [u for u in node.users if u not in self.body and u not in self.quantizes]
             if outside:
-                detail = f"`{outside[0].name}` reads the float result of `{node.name}`"
-                return reason_at(self.anchor, IMPORTED, IMPORTED_SENTENCE, detail, "quantize that operator too")
+                return UnsupportedError(
+                    f"`{outside[0].name}` reads the float result of `{node.name}`", hint="quantize that operator too"
+                )
         try:
             return import_piece(self.view, self.quantizes)
         except UnsupportedError as error:
-            return reason_at(self.anchor, IMPORTED, IMPORTED_SENTENCE, error.what, error.hint)
-
-
-def reason_at(node: Node, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
-    """A reason that points at a node of the program."""
-    return Reason(rule, sentence, detail, node.name, origin_of(node).source, hint)
+            return error.with_traceback(None)  # which would keep the importer and its arrays
 
 
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:

@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, is_dequantize, overload_name, value_of
-from micronpu.frontend.units import reason_at
 from micronpu.partition.partition import Partitioning
+from micronpu.partition.policy import reason_at
 from micronpu.report.verdict import Reason
 
 RULE = "border_has_an_order"

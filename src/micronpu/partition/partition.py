@@ -27,7 +27,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.frontend.units import IMPORTED, IMPORTED_SENTENCE, Unit, feeds_only_constants, find_units, reason_at
+from micronpu.frontend.units import Unit, feeds_only_constants, find_units
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.way import WAYS, Composition
@@ -35,12 +35,14 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.partition.grouping import group
 from micronpu.partition.images import agree_on_images
 from micronpu.partition.order import ProgramOrder, outlined_order
-from micronpu.partition.policy import Policy
+from micronpu.partition.policy import Policy, reason_at
 from micronpu.passes.choose import Choice
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Reason, Verdict
 
+IMPORTED = "is_imported"
+IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
 BORDER = "border_fits"
 COMPUTES = "computes"
 COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
@@ -328,8 +330,9 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
     if decision.reasons:
         return decision
     imported = unit.imported
-    if isinstance(imported, Reason):
-        decision.reasons.append(imported)
+    if isinstance(imported, UnsupportedError):
+        why = reason_at(unit.anchor, IMPORTED, IMPORTED_SENTENCE, imported.what, imported.hint)
+        decision.reasons.append(why)
         return decision
     most = _most(unit.reads, unit.quantizes)
     if policy.most_tensors is not None and most > policy.most_tensors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node as FxNode
 
+from micronpu.frontend.program import origin_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.op import Op
 from micronpu.passes import run_passes
@@ -14,6 +15,11 @@ from micronpu.passes.choose import Choice
 from micronpu.report.verdict import Reason
 
 Decide = Callable[[Node], "Choice | list[Reason]"]
+
+
+def reason_at(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
+    """A reason that points at a node of the program."""
+    return Reason(rule, sentence, detail, node.name, origin_of(node).source, hint)
 
 
 def nothing(node: FxNode) -> Reason | None:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
@@ -85,6 +86,8 @@ def check_compress(given: Any) -> float | None:
 
 def compressed(
     network: FloatNetwork,
+    device: Device,
+    quantizer: StaticQuantizer,
     most: float,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Compressed:
@@ -93,7 +96,7 @@ def compressed(
     Args:
         most: by how much the agreement with the float network may fall below that of the int8 network as it was.
     """
-    model, rows, quantizer = network.model, network.rows, network.quantizer
+    model, rows = network.model, network.rows
     if len(rows) < _LEAST_ROWS:
         raise ModelError(
             f"{len(rows)} calibration inputs are too few to judge smaller weights with, which takes {_LEAST_ROWS}.",
@@ -101,7 +104,7 @@ def compressed(
         )
     kept, seen = list(rows[::_KEPT]), [row for i, row in enumerate(rows) if i % _KEPT]
     layers, _ = find_layers(model)
-    device = network.device
+    device = device.unverified()
 
     def priced(quantizer: StaticQuantizer) -> Price:
         return price(model, network.examples, seen, layers, device, quantizer)

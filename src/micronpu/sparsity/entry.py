@@ -94,8 +94,8 @@ def sparsify(
         sequences = calibration_sequences(calibration, examples)
     else:
         sequences = [[row] for row in calibration_batches(calibration, examples)]
-    network = FloatNetwork.of(program, examples, sequences, device, quantizer or device.quantizer())
-    return sparsified(network, chosen, score, listener)
+    network = FloatNetwork.of(program, examples, sequences)
+    return sparsified(network, device, quantizer or device.quantizer(), chosen, score, listener)
 
 
 class Reduced(NamedTuple):
@@ -130,14 +130,14 @@ class Sparsity:
         """
         program = exported_for_any_batch(exported.model, exported.examples)
         own = self.device.quantizer() if quantizer.is_qat else quantizer
-        network = FloatNetwork.of(program, exported.examples, sequences, self.device, own)
+        network = FloatNetwork.of(program, exported.examples, sequences)
         found = Reduced(program, quantizer)
         if self.options is not None:
             listener = listening(progress)
-            made = sparsified(network, self.options, listener=listener)
+            made = sparsified(network, self.device, own, self.options, listener=listener)
             found = found._replace(report=made.report)
         if self.compress is not None:
-            less = compressed(network, self.compress, progress)
+            less = compressed(network, self.device, own, self.compress, progress)
             found = found._replace(quantizer=with_bits(quantizer, less.bits), notes=(less.note,))
         return found
 

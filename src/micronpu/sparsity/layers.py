@@ -7,7 +7,7 @@ them: places of the kernel, then channels, four of which make a group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,8 +136,9 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
     found: dict[tuple[str, ...], Layer] = {}
     left: list[LeftDense] = []
     titles: set[str] = set()
-    for node in model.graph.nodes:
-        name = overload_name(node) if node.op == "call_function" else ""
+    names = {node: overload_name(node) for node in model.graph.nodes}
+    flattens = {node for node, name in names.items() if name in _FLATTENS}
+    for node, name in names.items():
         if name not in (*CONVOLUTIONS, *LINEAR, *RECURRENT, *_TRANSPOSED):
             continue
         origin = origin_of(node)
@@ -154,7 +155,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
         if key in found:
             found[key].nodes.append(node.name)
             continue
-        picture = _picture(given) if name in LINEAR and node.name not in turned else ()
+        picture = _picture(given, flattens) if name in LINEAR and node.name not in turned else ()
         order = _channels_last(picture) if picture else None
         matrices = [Matrix(str(w.target), tuple(_tensor(w).shape), int(_tensor(w).shape[1]), order) for w in weights]
         if order is not None:
@@ -192,10 +193,10 @@ def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> 
     return ""
 
 
-def _picture(given: Mapping[str, Any]) -> tuple[int, ...]:
+def _picture(given: Mapping[str, Any], flattens: Set[Node]) -> tuple[int, ...]:
     """Sizes [C, ...] of the picture that a linear layer reads flattened, or ()."""
     source, columns = given["input"], _tensor(given["weight"]).shape[1]
-    while isinstance(source, Node) and overload_name(source) in _FLATTENS:
+    while source in flattens:
         source = source.all_input_nodes[0]
         value = source.meta.get("val")
         if isinstance(value, Tensor) and value.dim() > 2:

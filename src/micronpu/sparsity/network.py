@@ -14,9 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import KEY, States, states_of
-from micronpu.partition.device import Device
 from micronpu.quantize.compose import norms_into_parameters
-from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import seen_calls
 from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer
 
@@ -37,26 +35,15 @@ class FloatNetwork:
         states: its last inputs and its last outputs.
         examples: inputs that fix shapes and dtypes, first values of states included.
         rows: calls of it, values of states included.
-        device: what it is for, which hands out what its compiler makes without running it first.
-        quantizer: what it is quantized with.
     """
 
     model: GraphModule
     states: States
     examples: Row
     rows: Sequence[Row]
-    device: Device
-    quantizer: StaticQuantizer
 
     @classmethod
-    def of(
-        cls,
-        program: GraphModule,
-        examples: Row,
-        sequences: Sequence[Sequence[Row]],
-        device: Device,
-        quantizer: StaticQuantizer,
-    ) -> FloatNetwork:
+    def of(cls, program: GraphModule, examples: Row, sequences: Sequence[Sequence[Row]]) -> FloatNetwork:
         """Of a program of `exported_for_any_batch`, whose batch norms are folded.
 
         Args:
@@ -66,7 +53,7 @@ class FloatNetwork:
         states = states_of(program)
         norms_into_parameters(program)
         rows = seen_calls(program, states, sequences)
-        return cls(program, states, (*examples, *states.initial), rows, device.unverified(), quantizer)
+        return cls(program, states, (*examples, *states.initial), rows)
 
 
 def takes_any_batch(model: GraphModule) -> bool:

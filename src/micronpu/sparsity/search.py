@@ -19,6 +19,8 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.partition.device import Device
+from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score
@@ -88,6 +90,8 @@ class Sparsified:
 
 def sparsified(
     network: FloatNetwork,
+    device: Device,
+    quantizer: StaticQuantizer,
     options: SparsityOptions,
     score: Score | None = None,
     listener: Listener | None = None,
@@ -95,7 +99,7 @@ def sparsified(
     """`sparsify` for a network, which is changed in place."""
     with torch.random.fork_rng(devices=[]), quiet(), stateless(network.model, network.states) as results:
         torch.manual_seed(options.seed)
-        return _Work(network, options, score, listener, results).done()
+        return _Work(network, device, quantizer, options, score, listener, results).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:
@@ -109,21 +113,23 @@ class _Work:
     def __init__(
         self,
         network: FloatNetwork,
+        device: Device,
+        quantizer: StaticQuantizer,
         options: SparsityOptions,
         score: Score | None,
         listener: Listener | None,
         states: int = 0,
     ) -> None:
         model, rows = network.model, network.rows
-        if len(rows) < _LEAST_ROWS and not network.device.dense_only:
+        if len(rows) < _LEAST_ROWS and not device.dense_only:
             raise ModelError(
                 f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
                 f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
                 f"as many inputs of a layer as it has columns, up to {_most_columns(model):,} here.",
                 hint="some hundred typical inputs, without labels",
             )
-        self.model, self.examples, self.device = model, network.examples, network.device
-        self.options, self.quantizer = options, network.quantizer
+        self.model, self.examples, self.device = model, network.examples, device.unverified()
+        self.options, self.quantizer = options, quantizer
         every = round(1 / options.held_back) if options.held_back else 0
         self.kept = list(rows[::every]) if every else list(rows)
         self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)

@@ -9,10 +9,9 @@ from torch.fx import Node as FxNode
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.frontend.program import is_compute
-from micronpu.frontend.units import reason_at
 from micronpu.ir.graph import Graph, Node
 from micronpu.ops.movement import Reshape
-from micronpu.partition.policy import Policy
+from micronpu.partition.policy import Policy, reason_at
 from micronpu.passes.choose import Choice, choose, no_cost
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.legalize import legalize

@@ -10,9 +10,8 @@ from torch.fx import Node as FxNode
 from micronpu.chips.core import Core
 from micronpu.container.payload import MOST_TENSORS
 from micronpu.frontend.program import is_compute, written_names
-from micronpu.frontend.units import reason_at
 from micronpu.ir.graph import Graph, Node
-from micronpu.partition.policy import Decide, Policy
+from micronpu.partition.policy import Decide, Policy, reason_at
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose
 from micronpu.report.verdict import Reason
