@@ -23,9 +23,10 @@ from micronpu.ir.arithmetic import (
 )
 from micronpu.ir.aten import axis_of
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
-from micronpu.ir.types import DType, TensorType
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import inverse, transposed
+from micronpu.ops.quantization import Requantize
 from micronpu.ops.tosa_softmax import softmax as tosa_softmax
 from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
 
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials
 
+
+FINE = 1 / 512
+"""Scales below which the result of an int8 softmax comes of int16 numbers: steps of 1/256 are too coarse for them."""
+LONG = 128
+"""Values of the rows from which on a softmax of int8 numbers may have such a grid."""
 
 _EXP_RANGE = 10.0  # exp(-10) is below the last bit of an int16 result
 
@@ -127,15 +133,24 @@ class Softmax(Op):
     @from_aten("softmax.int", "_softmax.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
+        """On a finer grid than int8 has for it, in int16 in between:
+
+        x -> requantize(int16) -> softmax -> requantize(int8) -> y
+        """
         x = node.tensor("x")
         rank = len(x.shape)
         if rank == 0:
             raise UnsupportedError("`softmax` of a tensor without axes is not imported.")
-        axis = axis_of(node, "dim", rank)
+        axis, y = axis_of(node, "dim", rank), node.output
+        fine = x.type.dtype is DType.INT8 and y.is_per_tensor and y.scale[0] < FINE
+        if fine:
+            x = node.emit(Requantize(DType.INT16), x, qparams=QParams.per_tensor(x.type.scale, 0))
         if axis == rank - 1:
-            return node.emit(cls(), x)
-        order = (*(i for i in range(rank) if i != axis), axis)
-        return transposed(node, node.emit(cls(), transposed(node, x, order)), inverse(order))
+            made = node.emit(cls(), x)
+        else:
+            order = (*(i for i in range(rank) if i != axis), axis)
+            made = transposed(node, node.emit(cls(), transposed(node, x, order)), inverse(order))
+        return node.emit(Requantize(DType.INT8), made, qparams=y) if fine else made
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("SOFTMAX", options="SoftmaxOptions", fields={"beta": 1.0}, version=2)

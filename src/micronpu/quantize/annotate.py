@@ -10,13 +10,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
-from micronpu.frontend.program import arguments, is_float_cast
+from micronpu.frontend.program import arguments, is_float_cast, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
-from micronpu.quantize.config import QuantizationConfig
+from micronpu.ops.softmax import LONG
+from micronpu.quantize.config import SHARES, QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
-from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
+from micronpu.quantize.masks import SOFTMAX, give_grids_to_sums, given_grid_of
 from micronpu.quantize.specs import (
     IS_KEPT_OR_ZERO,
     KEY,
@@ -55,7 +56,7 @@ def annotate(
         if entry is not None and able.computes(entry.overload):
             config = config_of(node)
             if config is not None:
-                _annotate_node(node, entry, config, config_of, constants)
+                _annotate_node(node, entry, config, config_of, constants, able)
     annotate_new_values(model, config_of)
 
 
@@ -75,22 +76,28 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
             given = node.args[0][: len(node.args[0]) - len(states)] if states else node.args
             torch.fx.map_arg(given, returned.append)
             for result in filter(_is_float, dict.fromkeys(returned)):
-                dictated = _dictated(result, able)
-                results[result] = io.border_activation if dictated is None else io.fixed_activation(dictated)
+                source = _dictated(result, able)
+                results[result] = io.border_activation if source is None else _dictated_grid(*source, io, able)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
 
 
-def _dictated(node: Node, able: Capabilities) -> Quantization | None:
-    """The rule with the fixed grid that a value is on, be it moved or selected since it was computed; None without."""
+def _dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None:
+    """What dictates the grid that a value is on, be it moved or selected since, and its rule; None without."""
     while (entry := known_import(node)) is not None and able.computes(entry.overload):
         rule = rule_of(node, entry)
         if rule.output is OutputQuantization.FIXED:
-            return rule
+            return node, rule
         operands = [n for n in node.all_input_nodes if _is_float(n)]
         if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
             return None
         (node,) = operands
     return None
+
+
+def _dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
+    """The fixed grid of an operator; of an int8 softmax over long rows a finer one, where int16 is there to get it."""
+    long = overload_name(node) in SOFTMAX and node.meta["val"].shape[int(arguments(node)["dim"])] >= LONG
+    return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
 
 
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
@@ -105,6 +112,7 @@ def _annotate_node(
     config: QuantizationConfig,
     config_of: Callable[[Node], QuantizationConfig | None],
     constants: set[Node],
+    able: Capabilities,
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
     names, given = dict(entry.arguments), arguments(node)
@@ -137,7 +145,7 @@ def _annotate_node(
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
-        output = _inputs_and_output(node, operands, rule, config, activation, inputs)
+        output = _inputs_and_output(node, operands, rule, config, inputs, able)
     for operand in operands:
         if (given_grid := given_grid_of(operand)) is not None:
             inputs[operand] = config.fixed_activation(given_grid)
@@ -161,10 +169,11 @@ def _inputs_and_output(
     operands: list[Node],
     rule: Quantization,
     config: QuantizationConfig,
-    activation: QuantizationSpec,
     inputs: dict[Node, Spec],
+    able: Capabilities,
 ) -> Spec:
     """Fills in the specs of the operands; returns that of the result."""
+    activation = config.activation
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:
@@ -180,9 +189,7 @@ def _inputs_and_output(
         return shared
     for operand in operands:
         inputs.setdefault(operand, activation)
-    if rule.output is OutputQuantization.FIXED:
-        return config.fixed_activation(rule)
-    return activation
+    return _dictated_grid(node, rule, config, able) if rule.output is OutputQuantization.FIXED else activation
 
 
 def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
@@ -220,7 +227,7 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
         spec = annotation.output_qspec
         if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
             affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
-            if affine and spec.dtype is config.dtype:
+            if affine and spec.dtype is config.dtype and spec.observer != SHARES:
                 annotation.output_qspec = config.symmetric_activation
             return
         node = spec.edge_or_node

@@ -25,6 +25,8 @@ from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSp
 ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
 # Small enough for a channel with tiny weights to keep its own grid.
 WEIGHT_EPS = 2**-24
+SHARES, _SHARES_EPS = "shares", 2**-30
+"""Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
 
 ActivationObserver = Literal["histogram", "mse", "percentile", "minmax", "moving_average"]
 WeightObserver = Literal["minmax", "mse"]
@@ -148,6 +150,16 @@ class QuantizationConfig:
             is_fake=self.is_qat,
             options=(("percentile", self.percentile),) if observer == "percentile" else (),
         )
+
+    @property
+    def shares(self) -> QuantizationSpec:
+        """Of the int8 result of a softmax over long rows, where it may have a finer grid than 1/256."""
+        return replace(self.activation, observer=SHARES, eps=_SHARES_EPS, options=())
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it is int8 and not for training, which shows fake quantization one grid from the beginning."""
+        return self.activations == "int8" and not self.is_qat
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
         """What an operator dictates for its result."""

@@ -27,7 +27,7 @@ FLOOR = 16.0
 """How far below the lowest score that counts those lie that a mask hides."""
 _FAR = 32.0
 """How far below the largest of its row a score counts; what lies lower weighs 1.3e-14 times as much, or less."""
-_SOFTMAX = ("softmax.int", "_softmax.default")
+SOFTMAX = ("softmax.int", "_softmax.default")
 
 
 def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
@@ -37,7 +37,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
     for node in model.graph.nodes:
-        if overload_name(node) not in _SOFTMAX:
+        if overload_name(node) not in SOFTMAX:
             continue
         scores = arguments(node)["self"]
         observer = places.get((scores, node), places.get(scores))
@@ -117,7 +117,7 @@ def _is_for_softmax(value: Node, row: int) -> bool:
         return False
     for user in value.users:
         entry = known_import(user)
-        if overload_name(user) in _SOFTMAX:
+        if overload_name(user) in SOFTMAX:
             if not _is_last(user, value):
                 return False
         elif entry is None or not entry.moves_only or not _is_for_softmax(user, row):

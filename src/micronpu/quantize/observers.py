@@ -13,6 +13,8 @@ from torch.ao.quantization.observer import HistogramObserver, MinMaxObserver, Pe
 
 # Candidates for each end of a range; the least error is so flat that more of them change nothing.
 _CANDIDATES = 64
+_MOST_SHARE = 0.25
+"""Of which a grid of its own is four times as fine as that of every softmax, or more."""
 
 
 def is_observer(module: nn.Module) -> bool:
@@ -224,6 +226,25 @@ def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
         better = error < least
         best, least = torch.where(better, limit, best), torch.where(better, error, least)
     return best
+
+
+class SharesSearch:
+    """The grid of the weights that a softmax gives to long rows, of which few are near to one.
+
+    Twice as far as calibration has seen, since a softmax may always give more to one value; where that would save less
+    than two bits, steps of 1/256, as every softmax of int8 has.
+    """
+
+    max_val: torch.Tensor
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        highest = 2.0 * float(self.max_val) if self.max_val.numel() else 1.0
+        scale = highest / 255 if 0.0 < highest <= _MOST_SHARE else 1 / 256
+        return torch.tensor([scale]), torch.tensor([-128])
+
+
+class SharesObserver(SharesSearch, MinMaxObserver):  # type: ignore[misc]
+    """The largest value with `SharesSearch`."""
 
 
 class RangeObserver(RangeSearch, HistogramObserver):

@@ -31,6 +31,7 @@ from micronpu.quantize.observers import (
     LeastErrorWeightsPerChannel,
     PercentileObserver,
     RangeObserver,
+    SharesObserver,
 )
 from micronpu.quantize.specs import (
     KEY,
@@ -51,6 +52,7 @@ _OBSERVERS: dict[str, Callable[..., ObserverBase]] = {
     "minmax_per_channel": PerChannelMinMaxObserver,
     "mse": LeastErrorObserver,
     "percentile": PercentileObserver,
+    "shares": SharesObserver,
     "mse_weights": LeastErrorWeights,
     "mse_weights_per_channel": LeastErrorWeightsPerChannel,
 }

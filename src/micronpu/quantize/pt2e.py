@@ -10,7 +10,14 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from micronpu.quantize import shims
-from micronpu.quantize.observers import ChannelSearch, LeastErrorSearch, PercentileSearch, RangeSearch, WeightSearch
+from micronpu.quantize.observers import (
+    ChannelSearch,
+    LeastErrorSearch,
+    PercentileSearch,
+    RangeSearch,
+    SharesSearch,
+    WeightSearch,
+)
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
 
 shims.import_torchao()
@@ -50,6 +57,10 @@ class PercentileObserver(PercentileSearch, theirs.HistogramObserver):
     """torchao's histogram with `PercentileSearch`."""
 
 
+class SharesObserver(SharesSearch, theirs.MinMaxObserver):
+    """The largest value with `SharesSearch`."""
+
+
 class LeastErrorWeights(WeightSearch, theirs.MinMaxObserver):
     """One range with `WeightSearch`."""
 
@@ -62,6 +73,7 @@ _OBSERVERS = {
     "histogram": RangeObserver,
     "mse": LeastErrorObserver,
     "percentile": PercentileObserver,
+    "shares": SharesObserver,
     "mse_weights": LeastErrorWeights,
     "mse_weights_per_channel": LeastErrorWeightsPerChannel,
     "minmax": theirs.MinMaxObserver,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -236,6 +237,29 @@ def test_a_softmax_over_very_long_rows_is_said_to_be_coarse():
         x = torch.randn(1, size, generator=torch.Generator().manual_seed(0))
         notes = " ".join(micronpu.compile(nn.Softmax(-1).eval(), x, "imxrt700-neutron", calibration=[x]).report.notes)
         assert ("rows of 1,152 values on the grid of int8, with steps of 1/256" in notes) == (size == 1152)
+
+
+@pytest.mark.parametrize("io", [None, "int8"])
+@pytest.mark.parametrize(("factor", "scale"), [(1.0, None), (4.0, 1 / 256)])
+def test_a_softmax_over_very_long_rows_is_finer_where_int16_is_there(io: Any, factor: float, scale: float) -> None:
+    """Where no value is near to one; elsewhere it has the grid that every softmax has."""
+
+    def sample(seed: int) -> Tensor:
+        return torch.randn(1, 1152, generator=torch.Generator().manual_seed(seed)) * factor
+
+    rows = [sample(seed) for seed in range(4)]
+    program = micronpu.compile(nn.Softmax(-1).eval(), rows[0], "ethos-u55-128", calibration=rows, io=io)
+    assert (not program.report.host and program.borders is None) or io
+    (graph,) = (part.graph for part in program.partitions)
+    (y,) = graph.outputs
+    assert [n.op.name for n in graph.nodes if n.op.name == "softmax"] == ["softmax"]
+    assert y.type.scale == scale if scale else y.type.scale < 1 / 1024
+    x = sample(9)
+    integers = program.borders.quantize((x,)) if io else (x,)
+    found = program.run(*integers)
+    found = program.borders.dequantize((found,))[0] if io else found
+    error = float((found - x.softmax(-1)).square().sum() / x.softmax(-1).square().sum())
+    assert -10 * math.log10(error) > 20
 
 
 @pytest.mark.parametrize("bits", [8, 4])
