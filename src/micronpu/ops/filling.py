@@ -41,7 +41,9 @@ def _constant_of_a_shape(write: Writer) -> Float:
 def _triangle(write: Writer) -> Float:
     """tril(x) -> x * zeros and ones"""
     x, dtype = write.given["self"], write.dtype()
-    if dtype is not DType.FLOAT32 or write.is_constant(x):
+    made = write.call(x)
+    filled = made is not None and made.overload.split(".")[0] in ("full", "ones", "zeros", "new_full", "new_ones")
+    if dtype is not DType.FLOAT32 or write.is_constant(x) or filled:  # a constant may hold infinities
         return None
     cut = np.tril if write.overload.startswith("tril") else np.triu
     mask = cut(np.ones(write.shape()[-2:], np.float32), int(write.given["diagonal"]))

@@ -137,6 +137,7 @@ MASKS: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = 
     ("chosen by a given mask", lambda x, m: torch.where(~m, x, -math.inf).softmax(-1)),
     ("chosen by a constant one", lambda x, m: torch.where(CAUSAL, x, torch.tensor(-math.inf)).softmax(-1)),
     ("with a constant added", lambda x, m: (x + torch.where(CAUSAL, BIAS, torch.tensor(-math.inf))).softmax(-1)),
+    ("with a triangle added", lambda x, m: (x + torch.full((TOKENS, TOKENS), -math.inf).triu(1)).softmax(-1)),
     ("with -100 added", lambda x, m: (x + torch.where(CAUSAL, 0.0, -100.0)).softmax(-1)),
     ("with numbers of the mask added", lambda x, m: (x + m.float() * -1e4).softmax(-1)),
     ("causal attention", lambda x, m: attended(x, is_causal=True)),

@@ -96,6 +96,24 @@ def test_values_that_share_a_grid_share_it_both_ways() -> None:
     assert_alike(Joined().eval(), [(torch.randn(1, 3, 5, 5),) for _ in range(3)], "imxrt700")
 
 
+class Chosen(nn.Module):
+    """Choices by comparisons, a mask in front of a softmax, and one over long rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> Any:
+        y = torch.where((x > z) & (z > 0), self.layer(x), z)
+        scores = y.masked_fill(z > 1.0, -torch.inf)
+        return torch.cat([torch.where(y < 0, y, x), y], -1), scores.softmax(-1), (x @ z.mT).softmax(-1)
+
+
+def test_choices_masks_and_long_rows_are_quantized_alike() -> None:
+    batches = [(torch.randn(1, 128, 8), torch.randn(1, 128, 8)) for _ in range(3)]
+    assert_alike(Chosen().eval(), batches, "ethos-u55-128")
+
+
 _MODULES = """
 import sys, torch, micronpu
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
