@@ -36,7 +36,7 @@ def blocks(old: Shape, new: Shape) -> list[_Block]:
         if i < len(old) and old[i] == 1:
             i += 1
             continue
-        if j < len(new) and new[j] == 1:
+        if new[j] == 1:
             (found[-1][1] if found else leading).append(j)
             j += 1
             continue

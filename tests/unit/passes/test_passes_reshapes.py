@@ -54,6 +54,12 @@ def test_a_transpose_moves_behind_a_reshape_that_joins_neighbours():
     )
 
 
+def test_a_reshape_of_one_element_stays_behind_its_transpose():
+    net = Net()
+    graph = net.finish(net.reshape(net.first(net.input(1, 1, 1, 1)), 1, 1))
+    assert picture(apply(SinkThroughReshapes(), graph)) == picture(graph)
+
+
 def test_a_transpose_moves_behind_a_reshape_that_splits():
     net = Net()
     x = net.first(net.input(1, 3, 4, 6))

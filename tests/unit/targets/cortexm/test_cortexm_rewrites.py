@@ -1,0 +1,30 @@
+"""What CMSIS-NN has an argument for stays as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.cases import all_cases
+
+from micronpu.ir import DType
+from micronpu.ops.transposed import TransposeConv2d
+from micronpu.targets.cortexm.legalize import choose_kernels
+
+WINDOWS = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "transpose_conv2d")
+
+
+def test_only_windows_that_differ_from_side_to_side_are_rewritten() -> None:
+    seen: Counter[tuple[str, bool]] = Counter()
+    for row in all_cases():
+        op: Any = row.op
+        graph = row.graph()
+        if op.name not in WINDOWS or {t.type.dtype for t in graph.inputs} != {DType.INT8}:
+            continue
+        sides = op.crop if isinstance(op, TransposeConv2d) else op.padding
+        even = (sides.top, sides.left) == (sides.bottom, sides.right)
+        stays = even and not (getattr(op, "count_padding", False) and sides)
+        choice = choose_kernels(graph.nodes[-1])
+        assert choice is not None and bool(choice.rewrites) != stays, row.name
+        seen[op.name, stays] += 1
+    assert set(seen) == {(name, stays) for name in WINDOWS for stays in (True, False)}
