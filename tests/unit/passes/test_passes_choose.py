@@ -43,7 +43,7 @@ def spelled(
     least_gain: float | None = None,
     disabled: Sequence[str] = (),
 ) -> tuple[str, tuple[str, ...], float, int] | None:
-    """The word that is chosen, by which rewrites, its cost, and which offer it is; letters that have no price cost 1."""
+    """The word that is chosen, by which rewrites, its cost, and which offer it is; letters without a price cost 1."""
 
     def estimate(nodes: Sequence[Node], instead: Node) -> float | None:
         each = [(costs or {}).get(n.output.name, 1.0) for n in nodes]

@@ -25,7 +25,7 @@ from micronpu.passes.choose import choose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
-from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of, rounds_otherwise
+from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
@@ -261,8 +261,7 @@ def best_plan(
 ) -> Planned:
     """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
 
-    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM; one that rounds as
-    its graph does, where there is one.
+    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
 
     Args:
         emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
@@ -286,9 +285,6 @@ def best_plan(
     found: list[_Found] = []
     refused: list[Plan] = []
 
-    def rounds(plan: Plan) -> bool:
-        return rounds_otherwise(graph, plan.format, spec.accelerator.family)
-
     def attempt(plan: Plan) -> None:
         if plan in (*(f.plan for f in found), *refused):
             return
@@ -301,7 +297,7 @@ def best_plan(
         memory = program.sram_bytes
         fits = memory_limit is None or memory <= memory_limit
         made = replace(plan, cycles=program.cycles, memory=memory, fits=fits)
-        found.append(_Found(made, emitted, program, rounds(plan)))
+        found.append(_Found(made, emitted, program))
         _keep_one(found)
 
     both = [Plan(_name(formats[0], r), formats[0], r) for r in sorted(graphs, reverse=True)]
@@ -339,7 +335,7 @@ def best_plan(
     wrong: dict[str, str] = {}
     while fitting := [entry for entry in found if entry.plan.fits]:
         best = min(fitting, key=_Found.cost)
-        plan, emitted, program, _ = best
+        plan, emitted, program = best
         if not emitted.data:  # one that was better was kept in its place, and was wrong
             emitted = emitters[plan.format](graphs[plan.rewrites])
             program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
@@ -366,18 +362,16 @@ class _Found(NamedTuple):
     plan: Plan
     emitted: Emitted
     program: VelaProgram
-    rounds: bool
-    """Whether it rounds otherwise than its graph."""
 
-    def cost(self) -> tuple[bool, int, int]:
+    def cost(self) -> tuple[int, int]:
         """What the best has least of."""
-        return self.rounds, self.program.cycles, self.plan.memory
+        return self.program.cycles, self.plan.memory
 
 
 def _keep_one(found: list[_Found]) -> None:
     """Drops the bytes of all but the best, as large as the network each; its figures stay."""
     best = min([entry for entry in found if entry.plan.fits] or found, key=_Found.cost)
-    for i, (_, emitted, program, _) in enumerate(found):
+    for i, (_, emitted, program) in enumerate(found):
         if found[i] is not best:
             light = replace(program, commands=b"", constants=b"")
             found[i] = found[i]._replace(emitted=replace(emitted, data=b""), program=light)
@@ -393,7 +387,7 @@ def objections(by_format: Mapping[str, str]) -> str:
 def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
     """Origins of rewritten operators that cost more so, the operators next to them included."""
     costs: dict[bool, Counter[Names]] = {}
-    for plan, emitted, program, _ in found:
+    for plan, emitted, program in found:
         costs[plan.rewrites] = Counter()
         for layer in program.layers:
             if 0 <= layer.source < len(emitted.nodes):

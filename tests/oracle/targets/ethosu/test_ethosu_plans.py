@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import TosaModel
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
@@ -22,7 +20,6 @@ from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
 from micronpu.passes.tosa import to_tosa
 from micronpu.targets.ethosu import plans
-from micronpu.targets.ethosu.emitters import Emitted
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
@@ -132,25 +129,6 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
     emitters["litert"] = writes("litert", False, "not that either.")
     with pytest.raises(VelaError, match=r"^LiteRT: not that either\. TOSA: no such form\.$"):
         best_plan(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
-
-
-@pytest.mark.parametrize(
-    ("target", "scale", "expected"),
-    [("ethos-u55-128", 0.11, "litert"), ("ethos-u55-128", 0.05, "tosa"), ("ethos-u85-256", 0.11, "tosa")],
-)
-def test_what_tosa_rounds_otherwise_than_the_chip_is_written_in_litert(
-    target: str, scale: float, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compiled(graph: Graph, emitted: Emitted, *arguments: Any) -> VelaProgram:
-        program = honest(graph, emitted, *arguments)
-        return replace(program, cycles=program.cycles // 2) if isinstance(emitted, TosaModel) else program
-
-    honest = plans.compiled
-    monkeypatch.setattr(plans, "compiled", compiled)
-    builder = GraphBuilder()
-    x, z = (builder.input(TensorType((1, 4, 4, 8), DType.INT8, QParams.per_tensor(s, 3))) for s in (0.05, scale))
-    graph = run_passes(builder.finish(builder.emit(Add(), x, z, qparams=QParams.per_tensor(0.2, 0))))
-    assert best_plan(graph, EthosUCompileSpec(target)).plan.format == expected
 
 
 def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
