@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
@@ -42,6 +44,10 @@ _FEWEST = 4
 """Rows to choose by, and to judge by: fewer say nothing."""
 _MOST = 200
 """Rows to choose by, and to judge by, at most."""
+_LEAST_RESULTS = 8
+"""Values that a row's error is the mean of: of one or two the mean is hardly known, and no gain is told from chance."""
+_MOST_RUNS = 200
+"""Of the network for the sake of that, at most."""
 _FREE_PART = 0.6
 """Of the budget, after which int16 is tried, where the NPU has it."""
 
@@ -135,6 +141,12 @@ class _Search:
                 "to tell a gain from chance.",
                 hint=f"{needed} rows or more, better a hundred",
             )
+        nodes = tree_leaves([n.args for n in subject.module.graph.nodes if n.op == "output"])
+        values = [n.meta.get("val") for n in nodes if isinstance(n, Node)]
+        size = sum(v.numel() for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
+        wanted = min(-(-_LEAST_RESULTS // max(size, 1)), max(_MOST_RUNS // len(self.choosing), 1))
+        self.copies = wanted if any(map(_is_float, self.choosing[0])) else 1
+        self.choosing, self.judging = shaken(self.choosing, self.copies), shaken(self.judging, self.copies)
         self.end = start + budget
         self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
         self.start, self.budget = start, budget
@@ -165,7 +177,7 @@ class _Search:
                     self.unfinished = True
                     break
                 wider = _merged(settings, parts)
-                gain = _gain(best, self.measured(wider, self.choosing))
+                gain = _gain(best, self.measured(wider, self.choosing), self.copies)
                 attempts.append(Attempt(name, gain, gain.helps))
                 if gain.helps:
                     self.add(choices, " + ".join([*names, name]), wider, base)
@@ -173,8 +185,8 @@ class _Search:
         return Fixes(
             target=self.subject.target,
             calibration_rows=len(self.batches),
-            choosing_rows=len(self.choosing),
-            judging_rows=len(self.judging),
+            choosing_rows=len(self.choosing) // self.copies,
+            judging_rows=len(self.judging) // self.copies,
             attempts=tuple(attempts),
             choices=tuple(replace(c, best=not any(_beats(o, c) for o in ordered)) for c in ordered),
             seconds=time.perf_counter() - self.start,
@@ -201,7 +213,7 @@ class _Search:
                 result = self.measured(with_it, self.choosing)
             except ModelError:  # such as an operator without derivatives: the model was quantized without the cure
                 continue
-            gain = _gain(best, result)
+            gain = _gain(best, result, self.copies)
             attempts.append(Attempt(name, gain, False))
             if gain.helps:
                 found.append((gain.value, name, with_it, result))
@@ -238,7 +250,7 @@ class _Search:
         if base is None:
             self._default = found
         else:
-            gain = _gain(self._default, found)
+            gain = _gain(self._default, found, self.copies)
         begun = time.perf_counter()
         try:
             program = compile_model(
@@ -274,12 +286,44 @@ def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
     return found
 
 
-def _gain(before: SideBySide, after: SideBySide) -> Gain:
-    """Row by row, so that what rows have in common does not blur what differs."""
-    ratios = [
-        10 * math.log10(max(old, 1e-30) / max(new, 1e-30))
-        for (_, old), (_, new) in zip(before.row_noise, after.row_noise, strict=True)
-    ]
+def shaken(rows: Sequence[Row], copies: int) -> list[Row]:
+    """Each row so many times, all but once moved by less than half a step of int8, as its own rounding moves it.
+
+    The results hardly change, and every rounding on the way falls otherwise: the error of a row is known better.
+    """
+    if copies == 1:
+        return list(rows)
+    generator = torch.Generator().manual_seed(0)
+    columns = list(zip(*rows, strict=True))
+    spans = [max(float(x.max()) for x in c) - min(float(x.min()) for x in c) if _is_float(c[0]) else 0 for c in columns]
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        for _ in range(copies - 1):
+            noise = [torch.rand(x.shape, generator=generator) - 0.5 for x in row]
+            found.append(
+                tuple(
+                    x + (n * span / 255).to(x.dtype) if _is_float(x) else x
+                    for x, n, span in zip(row, noise, spans, strict=True)
+                )
+            )
+    return found
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _gain(before: SideBySide, after: SideBySide, copies: int) -> Gain:
+    """Row by row, so that what rows have in common does not blur what differs.
+
+    Args:
+        copies: of each row, one after the other.
+    """
+    old, new = (
+        np.array([noise for _, noise in found.row_noise]).reshape(-1, copies).sum(1) for found in (before, after)
+    )
+    ratios = 10 * np.log10(np.maximum(old, 1e-30) / np.maximum(new, 1e-30))
     mean = float(np.mean(ratios))
     half = Z * float(np.std(ratios, ddof=1)) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
     return Gain(mean, mean - half, mean + half)

@@ -112,16 +112,28 @@ class SideBySide:
         """Runs one row through both and adds up.
 
         Args:
-            follow: also follow each layer's error to the output.
+            follow: also look at each layer, and follow its error to the output.
         """
         run = FloatRun(self.prepared, gradients=follow)
         with torch.set_grad_enabled(follow):
             outputs = [r for r in tree_leaves(run.run(*row)) if isinstance(r, torch.Tensor) and r.is_floating_point()]
         exact = run.values
         with torch.no_grad():
+            if not follow:
+                self._run(row, outputs)
+                return
             errors = self._walk(row, exact, [o.detach() for o in outputs])
-        if follow:
-            self._follow(outputs, errors, exact)
+        self._follow(outputs, errors, exact)
+
+    def _run(self, row: Row, outputs: list[torch.Tensor]) -> None:
+        """The quantized network alone."""
+        total: dict[Node, Any] = dict(self._fixed)
+        given = iter(row)
+        for node in self.converted.graph.nodes:
+            if node not in self._fixed:
+                total[node] = next(given) if node.op == "placeholder" else _compute(self.converted, node, total)
+                if node.op == "output":
+                    self._outputs(total[node], outputs)
 
     def _walk(self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]) -> list[tuple[Layer, torch.Tensor]]:
         """The quantized network, and each of its layers on float operands. Returns what each layer adds by itself."""
