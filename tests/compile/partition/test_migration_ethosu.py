@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 
 import pytest
 import torch
@@ -139,6 +140,7 @@ def test_arguments_of_the_compile_spec(tmp_path):
     assert EthosUCompileSpec("ethos-u55-128", None, None, None, "Arm/vela.ini") == plain
     assert EthosUCompileSpec("ethos-u55-128", config_ini=None, extra_flags=None) == plain
     idle = ["--output-format=raw", "--debug-force-regor", "--verbose-operators", "--recursion-limit", "1000"]
+    idle += ["--verbose-cycle-estimate", "--enable-debug-db"]  # of `aot_arm_compiler.py`
     spec = EthosUCompileSpec("ethos-u55-128", extra_flags=[*idle, "--optimise=Size"])
     assert list(spec.vela_options().values()) == ["Size"]
     assert "--debug-force-regor" in spec.notes[0] and "--optimise" not in spec.notes[0] and not plain.notes
@@ -227,7 +229,9 @@ def test_setters_of_passes_and_of_what_is_written(tmp_path):
     spec.set_pass_pipeline_config(
         ArmPassPipelineConfig(softmax=SoftmaxDecompositionConfig.STABLE, quantize_inf=QuantizeInfConfig(neg_inf=-100.0))
     )
-    assert spec.dump_debug_info(EthosUCompileSpec.DebugMode.JSON) is spec
+    assert spec.dump_debug_info(EthosUCompileSpec.DebugMode.JSON) is spec and spec.debug_info
+    theirs = Enum("DebugMode", ["JSON", "TOSA"])  # of `ArmCompileSpec`, which a script may still import
+    assert spec.dump_debug_info(None).dump_debug_info(theirs["TOSA"]).debug_info
     assert "without effect here: softmax, quantize_inf" in spec.notes[1] and "no folder" in spec.notes[0]
     spec.dump_intermediate_artifacts_to(tmp_path)
     partitioner = EthosUPartitioner(spec)

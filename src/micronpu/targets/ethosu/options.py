@@ -40,7 +40,10 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
 
 # Flags that a script may hold and that change nothing about the program: what is made of it is never a file, always by
 # Vela's newer compiler, and says nothing on the way.
-_NO_EFFECT = ("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-")
+_NO_EFFECT = (
+    *("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-"),
+    *("--enable-debug-db", "--show-cpu-operations", "--timing"),
+)
 _OWN_INI = "Arm/vela.ini"
 
 
@@ -205,13 +208,17 @@ class EthosUCompileSpec(Switches, Options):
         object.__setattr__(self, "intermediates_dir", folder)
         return self
 
-    def dump_debug_info(self, debug_mode: DebugMode | None) -> EthosUCompileSpec:
+    def dump_debug_info(self, debug_mode: Enum | None) -> EthosUCompileSpec:
         """Sets `debug_info`, which no program depends on either; None sets it back.
+
+        Args:
+            debug_mode: one of ours, or of an enumeration with the same names, as ExecuTorch's `ArmCompileSpec` has.
 
         Returns:
             The same object, as scripts expect.
         """
-        if debug_mode is not None and not isinstance(debug_mode, DebugMode):
+        named = isinstance(debug_mode, Enum) and debug_mode.name in DebugMode.__members__
+        if debug_mode is not None and not named:
             raise OptionError(f"`debug_mode` is {debug_mode!r}.", hint="EthosUCompileSpec.DebugMode.JSON, or None")
         object.__setattr__(self, "debug_info", debug_mode is not None)
         return self
