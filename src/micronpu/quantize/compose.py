@@ -263,9 +263,9 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
     """
     from micronpu.quantize.concat import CLAMPS, activation_before_concat
 
-    changed = _walk(model, capabilities, disabled, early=True)
+    changed = is_on(make_functional, disabled) and make_functional(model)  # first: compositions know no names in place
+    changed |= _walk(model, capabilities, disabled, early=True)
     changed |= is_on(fold_constants, disabled) and fold_constants(model)
-    changed |= is_on(make_functional, disabled) and make_functional(model)
     clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
     changed |= _walk(model, capabilities, disabled, clamps)
     if changed:
