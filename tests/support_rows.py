@@ -281,6 +281,7 @@ _GIVEN: dict[str, Call] = {
     "unbind_copy.int": _parts(1),
     "unflatten.int": _with(1, [2, 4]),
     "unfold.default": _with(2, 2, 2),
+    "unfold_copy.default": _with(2, 2, 2),
     "unsafe_chunk.default": _parts(2, -1),
     "unsafe_split.Tensor": _parts(2, 1),
     "unsafe_split_with_sizes.default": _parts([3, 5], 1),

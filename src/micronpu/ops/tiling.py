@@ -180,7 +180,7 @@ def build_channel_shuffle(node: AtenNode) -> Tensor:
     return reshaped(node, transposed(node, joined, (0, 2, 1)), node.shape)
 
 
-@imports("unfold.default", quantization=shares_qparams())
+@imports("unfold.default", "unfold_copy.default", quantization=shares_qparams())
 def build_unfold(node: AtenNode) -> Tensor:
     """Windows along one axis, which become a new last axis."""
     x = node.tensor("x")

@@ -190,8 +190,11 @@ class StaticQuantizer:
 
     def _checked(self, config: QuantizationConfig | None) -> QuantizationConfig | None:
         if config is not None and not isinstance(config, QuantizationConfig):
+            kind = type(config)
+            place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # ExecuTorch's has the same name
             raise OptionError(
-                f"A configuration is a {type(config).__name__}.", hint="a QuantizationConfig, or None to leave it float"
+                f"A configuration is a {place}{kind.__qualname__}.",
+                hint="micronpu's QuantizationConfig, or None to leave it float",
             )
         if config is not None and self._open:
             self.is_qat, self._open = config.is_qat, False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -293,6 +295,7 @@ def test_a_setting_that_fits_nothing(make, what, close):
     assert close in error.value.hint
 
 
+THEIRS: Any = type("QuantizationConfig", (), {"__module__": "theirs"})()
 REFUSED = {
     "unknown operator": (lambda: NeutronQuantizer().set_operator("conv2", None), "`conv2`"),
     "unknown overload": (lambda: NeutronQuantizer().set_operator("add.Tensr", None), "`add.Tensr`"),
@@ -300,6 +303,7 @@ REFUSED = {
     "not a type": (lambda: NeutronQuantizer().set_module_type(3, None), "takes a class of modules"),
     "not a name": (lambda: NeutronQuantizer().set_module_name("", None), "takes the path"),
     "not a configuration": (lambda: NeutronQuantizer().set_global("int8"), "is a str"),
+    "not our configuration": (lambda: NeutronQuantizer().set_global(THEIRS), "is a theirs.QuantizationConfig"),
     "observer": (lambda: QuantizationConfig(activation_observer="max"), "one of"),
     "frozen ptq": (lambda: QuantizationConfig(freeze_batch_norm=True), "`is_qat` is False"),
     "number for a flag": (lambda: NeutronQuantizer(per_channel=1), "True or False"),
