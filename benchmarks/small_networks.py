@@ -294,6 +294,133 @@ def embedder() -> nn.Module:
     return By(forward, body=body, head=nn.Linear(64, 16))
 
 
+def conformer() -> nn.Module:
+    """Speech: attention with relative positions (as Transformer-XL shifts them), gated depthwise convolution."""
+    steps, width, heads = 12, 16, 2
+    each = width // heads
+    angles = torch.arange(steps - 1, -steps, -1.0)[:, None] * torch.exp(torch.arange(0, width, 2) * -0.5)
+    distances = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[None]
+
+    def attention(m: By, x: Tensor) -> Tensor:
+        query, key, value = (part.unflatten(-1, (heads, each)).transpose(1, 2) for part in m.qkv(x).chunk(3, -1))
+        places = m.places(distances).unflatten(-1, (heads, each)).transpose(1, 2)
+        shifted = F.pad((query + m.bias.weight) @ places.transpose(-2, -1), (1, 0))
+        shifted = shifted.view(1, heads, 2 * steps, steps)[:, :, 1:].reshape(1, heads, steps, 2 * steps - 1)
+        scores = (query @ key.transpose(-2, -1) + shifted[..., :steps]) / each**0.5
+        return m.out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        x = x + 0.5 * m.first(x)
+        x = x + attention(m, m.norm(x))
+        gated = F.glu(m.wide(x.transpose(1, 2)), 1)
+        x = x + m.narrow(F.silu(m.batch(m.deep(gated)))).transpose(1, 2)
+        return m.last(x + 0.5 * m.second(x))
+
+    def dense() -> nn.Module:
+        return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64), nn.SiLU(), nn.Linear(64, width))
+
+    parts: dict[str, nn.Module] = {"first": dense(), "second": dense(), "norm": nn.LayerNorm(width)}
+    parts |= {"qkv": nn.Linear(width, 3 * width), "places": nn.Linear(width, width, bias=False)}
+    parts |= {"bias": nn.Embedding(1, each), "out": nn.Linear(width, width), "last": nn.LayerNorm(width)}
+    parts |= {"wide": nn.Conv1d(width, 2 * width, 1), "deep": nn.Conv1d(width, width, 7, padding=3, groups=width)}
+    return By(forward, batch=nn.BatchNorm1d(width), narrow=nn.Conv1d(width, width, 1), **parts)
+
+
+def axial_attention() -> nn.Module:
+    """Pictures: attention along the rows, then along the columns."""
+
+    def along(layer: nn.Module, x: Tensor) -> Tensor:
+        query, key, value = layer(x).unflatten(-1, (3, 2, 8)).permute(3, 0, 1, 4, 2, 5).unbind(0)
+        return F.scaled_dot_product_attention(query, key, value).transpose(2, 3).flatten(3)
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        rows = m.stem(x).permute(0, 2, 3, 1)
+        columns = (rows + along(m.rows, rows)).transpose(1, 2)
+        columns = columns + along(m.columns, columns)
+        return m.head(columns.transpose(1, 2).permute(0, 3, 1, 2))
+
+    return By(
+        forward, stem=conv(3, 16, 3, 2), rows=nn.Linear(16, 48), columns=nn.Linear(16, 48), head=nn.Conv2d(16, 4, 1)
+    )
+
+
+def tracker() -> nn.Module:
+    """As SiamRPN: what is looked for is the kernel, per channel, of a convolution over the picture."""
+
+    def forward(m: By, what: Tensor, where: Tensor) -> Tensor:
+        kernel, picture = m.body(what), m.body(where)
+        return m.head(F.conv2d(picture, kernel.transpose(0, 1), groups=16))
+
+    return By(forward, body=nn.Sequential(conv(1, 8, 3, 2), conv(8, 16)), head=nn.Conv2d(16, 5, 1))
+
+
+def separator() -> nn.Module:
+    """As Conv-TasNet: an encoder of waves, a mask for each of two sources, a decoder of stride 8."""
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        waves = F.relu(m.encode(x))
+        masks = torch.sigmoid(m.masks(m.deep(m.norm(waves)))).unflatten(1, (2, 16))
+        return m.decode((waves.unsqueeze(1) * masks).flatten(0, 1)).view(1, 2, -1)
+
+    deep = nn.Sequential(nn.Conv1d(16, 16, 3, padding=2, dilation=2, groups=16), nn.PReLU())
+    ends = {"encode": nn.Conv1d(1, 16, 16, 8, bias=False), "decode": nn.ConvTranspose1d(16, 1, 16, 8, bias=False)}
+    return By(forward, norm=nn.GroupNorm(1, 16), deep=deep, masks=nn.Conv1d(16, 32, 1), **ends)
+
+
+def experts() -> nn.Module:
+    """A mixture of which the best expert answers."""
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        gates = m.gate(x).softmax(-1)
+        gates = gates * (gates >= gates.amax(-1, keepdim=True))
+        answers = torch.stack([expert(x) for expert in m.experts], 1)
+        return (gates.unsqueeze(-1) * answers).sum(1)
+
+    made = [nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 8)) for _ in range(4)]
+    return By(forward, gate=nn.Linear(16, 4), experts=nn.ModuleList(made))
+
+
+def selective_scan() -> nn.Module:
+    """As Mamba: a state whose decay and input follow from the sequence, 16 steps written out."""
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        value, gate = m.enter(x).chunk(2, -1)
+        value = F.silu(m.near(value.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+        step, into, out = m.select(value).split([16, 4, 4], -1)
+        step = F.softplus(step).unsqueeze(-1)
+        decay, entering = torch.exp(-step * m.rates.weight.exp()), step * into.unsqueeze(2) * value.unsqueeze(-1)
+        state = torch.zeros(1, 16, 4)
+        seen = []
+        for time in range(x.shape[1]):
+            state = decay[:, time] * state + entering[:, time]
+            seen.append((state * out[:, time].unsqueeze(1)).sum(-1))
+        return m.leave(torch.stack(seen, 1) * F.silu(gate))
+
+    near = nn.Conv1d(16, 16, 4, padding=3, groups=16)
+    parts = {"enter": nn.Linear(8, 32), "select": nn.Linear(16, 24), "leave": nn.Linear(16, 8)}
+    return By(forward, near=near, rates=nn.Embedding(16, 4), **parts)
+
+
+def capsules() -> nn.Module:
+    """Routing by agreement, three rounds."""
+
+    def squashed(x: Tensor) -> Tensor:
+        square = (x**2).sum(-1, keepdim=True)
+        return square / (1 + square) * x / torch.sqrt(square + 1e-6)
+
+    def forward(m: By, x: Tensor) -> Tensor:
+        votes = m.votes(squashed(m.body(x).reshape(1, 18, 4))).unflatten(-1, (3, 6)).transpose(1, 2)
+        routes = torch.zeros(1, 3, 18)
+        for number in range(3):
+            found = squashed((routes.softmax(1).unsqueeze(-1) * votes).sum(2))
+            if number < 2:
+                routes = routes + (votes * found.unsqueeze(2)).sum(-1)
+        return found.norm(dim=-1)
+
+    body = nn.Sequential(nn.Conv2d(1, 8, 5, 2), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    return By(forward, body=body, votes=nn.Linear(4, 18))
+
+
 NETWORKS: dict[str, tuple[Make, Shapes]] = {
     "classic_unet": (classic_unet, ((1, 3, 48, 48),)),
     "temporal_shift": (temporal_shift, ((4, 3, 32, 32),)),
@@ -317,6 +444,13 @@ NETWORKS: dict[str, tuple[Make, Shapes]] = {
     "dynamic_choice": (dynamic_choice, ((1, 1, 28, 28),)),
     "autoencoder": (autoencoder, ((1, 640),)),
     "embedder": (embedder, ((1, 40, 50),)),
+    "conformer": (conformer, ((1, 12, 16),)),
+    "axial_attention": (axial_attention, ((1, 3, 16, 16),)),
+    "tracker": (tracker, ((1, 1, 16, 16), (1, 1, 32, 32))),
+    "separator": (separator, ((1, 1, 128),)),
+    "experts": (experts, ((1, 16),)),
+    "selective_scan": (selective_scan, ((1, 16, 8),)),
+    "capsules": (capsules, ((1, 1, 13, 13),)),
     "yolo": (Yolo, ((1, 3, 96, 96),)),
     "ssd_lite": (SsdLite, ((1, 3, 96, 96),)),
     "fomo": (Fomo, ((1, 3, 96, 96),)),

@@ -283,6 +283,32 @@ def _gated_linear(write: Writer) -> Float:
 _EXPONENTIAL = (*places("elu"), *places("celu"), *places("selu"))
 
 
+@composes(*places("log2"), *places("log10"))
+def _log_of_base(write: Writer) -> Float:
+    """log2(x), log10(x) -> log(x) / log(2), log(x) / log(10)"""
+    base = 2.0 if write.overload.startswith("log2") else 10.0
+    return write("mul.Tensor", write("log.default", write.given["self"]), write.constant(1.0 / math.log(base)))
+
+
+@composes(*places("exp2"), "pow.Scalar")
+def _exp_of_base(write: Writer) -> Float:
+    """exp2(x), a ** x -> exp(x * log(2)), exp(x * log(a)), for a positive a"""
+    base, power = (
+        (write.given["self"], write.given["exponent"]) if "exponent" in write.given else (2, write.given["self"])
+    )
+    if not isinstance(base, (int, float)) or base <= 0 or base == 1:
+        return None
+    return write("exp.default", write("mul.Tensor", power, write.constant(math.log(base))))
+
+
+@composes("softshrink.default")
+def _soft_shrink(write: Writer) -> Float:
+    """softshrink(x) -> relu(x - lambd) - relu(-x - lambd)"""
+    x, edge = write.given["self"], write.constant(float(write.given["lambd"]))
+    above = write("relu.default", write("sub.Tensor", x, edge))
+    return write("sub.Tensor", above, write("relu.default", write("sub.Tensor", write("neg.default", x), edge)))
+
+
 def _bend(node: AtenArguments) -> tuple[float, float, float]:
     """Of ``scale * (x if x > 0 else alpha * expm1(x * inner))``: alpha, scale, inner."""
     name = node.overload.split(".")[0].rstrip("_")

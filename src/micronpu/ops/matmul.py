@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,3 +208,19 @@ def _einsum(write: Writer) -> Float:
     y = write("reshape.default", write("matmul.default", x, z), [sizes[c] for c in found])
     order = [found.index(c) for c in result]
     return y if order == list(range(len(order))) else write("permute.default", y, order)
+
+
+@composes("tensordot.default")
+def _tensordot(write: Writer) -> Float:
+    """tensordot(x, z, dims) -> einsum, with a letter for each axis"""
+    x, z = write.given["self"], write.given["other"]
+    ranks = [len(write.shape(v)) for v in (x, z)]
+    if sum(ranks) > len(string.ascii_lowercase):
+        return None
+    first, second = string.ascii_lowercase[: ranks[0]], list(string.ascii_lowercase[ranks[0] : sum(ranks)])
+    pairs = zip(write.given["dims_self"], write.given["dims_other"], strict=True)
+    joined = {int(b) % ranks[1]: first[int(a) % ranks[0]] for a, b in pairs}
+    own = [c for c in first if c not in joined.values()]
+    own += [c for i, c in enumerate(second) if i not in joined]
+    labels = "".join(joined.get(i, c) for i, c in enumerate(second))
+    return write("einsum.default", f"{first},{labels}->{''.join(own)}", [x, z])
