@@ -159,6 +159,8 @@ _GIVEN: dict[str, Call] = {
     "cudnn_batch_norm.default": lambda op, i: torch.ops.aten.batch_norm.default(
         i.image, *_BATCH_NORM, False, 0.1, 1e-5, False
     ),
+    "cross.default": lambda op, i: op(i.x[..., :3], i.y[..., :3], -1),
+    "cumprod.default": _with(-1),
     "cumsum.default": _with(-1),
     "div.Scalar": _with(3.0),
     "div.Scalar_mode": lambda op, i: op(i.x, 3.0, rounding_mode=None),
@@ -344,6 +346,10 @@ _GIVEN |= {
     "avg_pool3d.default": _volume([2, 2, 2]),
     "bilinear.default": lambda op, i: op(i.matrix, i.other, KERNEL.reshape(8, 8, 9)[..., :8], ROW),
     "cdist.default": _pair,
+    "hypot.default": _pair,
+    "hypot_.default": lambda op, i: op(i.x + 0.5, i.y),
+    "linalg_cross.default": lambda op, i: op(i.x[..., :3], i.y[..., :3]),
+    "tensordot.default": lambda op, i: op(i.x, i.y, [2], [2]),
     "clamp.Tensor": lambda op, i: op(i.x, i.y, i.large),
     "col2im.default": lambda op, i: op(i.x, [3, 5], [2, 2], [1, 1], [0, 0], [1, 1]),
     "conv_transpose3d.input": _volume(CUBES, None, [2, 2, 2]),
