@@ -133,9 +133,8 @@ def _masked_scores(write: Writer) -> Float:
     return write("add.Tensor", x, addend)
 
 
-@composes("where.self", "where.ScalarOther", "where.ScalarSelf")
-def _chosen_scores(write: Writer) -> Float:
-    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), where nothing but attention or a softmax reads it."""
+def chosen_scores(write: Writer) -> Float:
+    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), where only softmax or attention reads it; else None."""
     mask, yes, no = (write.given[name] for name in ("condition", "self", "other"))
     known = write.stored(mask)
     if not _is_for_softmax(write) or (known is None and write.dtype(mask) is not DType.BOOL):

@@ -182,8 +182,8 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
 @composes(*_CHOICES)
 def _choice(write: Writer) -> Float:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats or a known mask, and finite a, b"""
-    given = write.given
-    return _chosen(write, given["condition"], given["self"], given["other"])
+    given, scores = write.given, attention.chosen_scores(write)
+    return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
 @composes(*_FILLS)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOWEST = -128
 MOST_POSITIONS = 256
 """A position is an int8 number."""
+_POSITION = fixed_qparams(1.0, LOWEST, int16_scale=1.0)
+"""Its grid, whatever positions calibration has seen."""
 
 
 @operator("argmax")
@@ -149,7 +151,7 @@ def _position_to_number(write: Writer) -> Float:
         return None
     if positions == 1:
         return write.constant(np.zeros(write.shape(), np.int64))
-    return write.decided(write("to.dtype", write.kept(), DType.FLOAT32))
+    return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), _POSITION))
 
 
 @composes("embedding.default")
