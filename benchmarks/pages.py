@@ -333,7 +333,8 @@ def qat(*found: Any) -> str:
 
     def row(r: dict[str, Any]) -> list[str]:
         weights = f"{r['weight_bits']} bits, per {'channel' if r['per_channel'] else 'tensor'}, {r['epochs']} epochs"
-        scores = [f"{r[key]:.1f} %" for key in ("float_accuracy", "ptq_accuracy", "qat_accuracy")]
+        kinds = ("float_accuracy", "ptq_accuracy", "corrected_accuracy", "qat_accuracy")
+        scores = [f"{r[kind]:.1f} %" if kind in r else "" for kind in kinds]
         return [
             weights,
             *scores,
@@ -341,7 +342,7 @@ def qat(*found: Any) -> str:
             f"{r['train_seconds']:.0f} s",
         ]
 
-    return table(("weights", "float", "PTQ", "QAT", "regained", "training"), map(row, found))
+    return table(("weights", "float", "PTQ", "PTQ, corrected", "QAT", "QAT regains", "training"), map(row, found))
 
 
 _QAT = ("qat_4_bits", "qat_5_bits_per_tensor", "qat_4_bits_per_tensor")
