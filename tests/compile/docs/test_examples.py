@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import re
+import runpy
 import sys
 import wave
 from pathlib import Path
@@ -94,6 +95,62 @@ def test_visual_wake_word(capsys: pytest.CaptureFixture[str]) -> None:
         assert (on_the_chip > 0.5) == (in_float > 0.5) == (name == "astronaut")
         assert abs(on_the_chip - in_float) < 0.1
     assert "62 of 62 operators on the NPU" in capsys.readouterr().out
+
+
+def printed_by(script: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a demo prints that runs as a script, as `python examples/.../demo.py` does."""
+    path, output = EXAMPLES / script, io.StringIO()
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    helpers = {p.stem for p in EXAMPLES.glob("*/*.py")}
+    for name in helpers:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    try:
+        with contextlib.redirect_stdout(output):
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        for name in helpers:
+            sys.modules.pop(name, None)
+    return output.getvalue()
+
+
+@pytest.mark.slow
+def test_streaming_keyword_spotting(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed_by("streaming_keyword_spotting/demo.py", ["ethos-u55-128"], monkeypatch)
+    assert "the network's own answer for the last 49 frames: True" in text
+    (whole, hop), *_ = re.findall(r"frame: ([\d,]+) over the whole second, ([\d,]+) in a stream", text)
+    assert 5 * int(hop.replace(",", "")) < int(whole.replace(",", ""))
+    assert re.findall(r"^frame (\d+): word \d+$", text, re.MULTILINE) == [str(n) for n in range(48, 60)]
+
+
+@pytest.mark.slow
+def test_sparse_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plot = tmp_path / "sparse.svg"
+    text = printed_by("sparse_weights/demo.py", ["--steps", "4", "--plot", str(plot)], monkeypatch)
+    assert "Of 300 other recordings, float hears" in text and f"Wrote {plot}." in "".join(text.splitlines())
+    points = re.findall(r"(\d+) sparse layers, ([\d,]+) cycles: ([\d.]+)% right", text)
+    assert len(points) > 1 and all(float(right) > 50 for *_, right in points)
+    cycles = [int(found.replace(",", "")) for _, found, _ in points]
+    assert min(cycles) < max(cycles)
+    assert plot.read_text().startswith("<svg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [[], ["--recipe"]])
+def test_quantization_aware_training(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On pictures of a bar in ten places, so that there is something to learn without the data set."""
+    dice, data = np.random.default_rng(0), tmp_path / "few.npz"
+    labels = dice.integers(0, 10, 720)
+    pictures = dice.integers(0, 40, (720, 28, 28), np.uint8)
+    pictures[np.arange(28) // 2 - 2 == labels[:, None]] += 200
+    np.savez(data, train_x=pictures[:640], train_y=labels[:640], test_x=pictures[640:], test_y=labels[640:])
+    output = tmp_path / "fashion.pte"
+    given = ["--data", str(data), "--epochs", "4", "--qat-epochs", "1", "--output", str(output), *arguments]
+    text = printed_by("quantization_aware_training/demo.py", given, monkeypatch)
+    found = re.findall(r"^  (float|int8, after training|int8, in training) +([\d.]+) %$", text, re.MULTILINE)
+    assert [name for name, _ in found] == ["float", "int8, after training", "int8, in training"]
+    assert min(float(right) for _, right in found) > 50, "chance is 10 %"
+    assert f"Wrote {output}, {output.stat().st_size:,} bytes." in text
 
 
 def library(name: str) -> None:
