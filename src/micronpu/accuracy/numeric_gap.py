@@ -1,4 +1,4 @@
-"""A comparator for `Inspector.calculate_numeric_gap` that knows how NPUs lay values out.
+"""A comparator for `Inspector.calculate_numeric_gap` that knows how NPUs and kernels of a core lay values out.
 
 ExecuTorch's own comparators subtract what was recorded from what the reference gives.  An NPU's values are integers, in
 [N, H, W, C] where the reference has [N, C, H, W], and an operator of the model may take several operations of the NPU,
@@ -24,7 +24,7 @@ TO_FIRST = (0, 3, 1, 2)
 
 
 class NumericGap(NumericalComparatorBase):
-    """Compares what an NPU wrote with what the quantized model gives, operator by operator.
+    """Compares what an NPU wrote, or a core's kernels, with what the quantized model gives, operator by operator.
 
         inspector.calculate_numeric_gap(NumericGap("SNR"))
 
@@ -76,12 +76,13 @@ class NumericGap(NumericalComparatorBase):
         return math.inf if not noise else 10 * math.log10(signal / noise) if signal else -math.inf
 
     def _written(self) -> dict[tuple[int, ...], list[torch.Tensor]]:
-        """What the NPU's operations wrote, in order, by the debug handles of the operator that they are for."""
+        """What operations of the NPU and kernels wrote, in order, by the debug handles of the operator they are for."""
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         assert self.inspector is not None
         for block in self.inspector.event_blocks:
             for event in block.events:
-                if event.delegate_debug_identifier is not None and event.debug_handles:
+                is_operation = event.delegate_debug_identifier is not None or "::" in event.name
+                if is_operation and event.debug_handles:
                     values = [v for v in event.debug_data if isinstance(v, torch.Tensor)]
                     found.setdefault(tuple(event.debug_handles), []).extend(values)
         return found

@@ -25,6 +25,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import HowToQuantize, quantized_module
 from micronpu.compiler.verify import Expected, verified
 from micronpu.deploy.border import BORDERS_KEY, pack_borders
+from micronpu.deploy.plan import read_plan
 from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
@@ -36,6 +37,7 @@ from micronpu.frontend.training import Train
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData, constant_bytes
 from micronpu.partition.direct import program_of
+from micronpu.partition.kernels import kernel_handles
 from micronpu.partition.loops import scan
 from micronpu.partition.moves import move_integers, undo_decisions
 from micronpu.partition.notes import coarse_notes
@@ -190,6 +192,9 @@ def compile_model(
     program_made = CompiledProgram(
         buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, quantized.rows, states
     )
+    if host.core_graphs:
+        operators = [call.operator for call in read_plan(buffer)[0].calls]
+        program_made._kernels = kernel_handles(host.module, operators)
     if verify:
         with clock.step("verify"):
             agreement, accuracy = verified(program_made, expected[0], host.reads)

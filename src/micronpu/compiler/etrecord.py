@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def write_etrecord(
     inputs: tuple[torch.Tensor, ...],
     program: bytes,
     partitions: Sequence[CompiledPartition],
+    kernels: Mapping[int, tuple[int, ...]] | None = None,
 ) -> Path:
     """Writes the record.
 
@@ -45,6 +46,7 @@ def write_etrecord(
         module: quantized, with the debug handles that the partitions were made with.
         inputs: what values are compared on.
         program: the bytes of the ``.pte``.
+        kernels: debug handles of what the core computes, by the number of the instruction.
 
     Raises:
         FileError: it cannot be written there.
@@ -62,6 +64,8 @@ def write_etrecord(
     with quiet():
         reference = _reference(module, inputs)
         handles, delegates, outputs = _maps(plan, partitions)
+        for number, own in (kernels or {}).items():
+            handles[number], outputs[number] = list(own), 1
         record = ETRecord(
             edge_dialect_program=reference,
             _debug_handle_map={plan.name: handles},

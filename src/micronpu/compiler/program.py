@@ -58,6 +58,7 @@ class CompiledProgram:
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     states: tuple[State, ...] = ()
+    _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
     _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
 
     def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
@@ -89,7 +90,7 @@ class CompiledProgram:
         from micronpu.compiler.etrecord import write_etrecord
 
         assert isinstance(self.quantized, torch.fx.GraphModule)
-        return write_etrecord(path, self.quantized, inputs or self.rows[0], self.buffer, self.partitions)
+        return write_etrecord(path, self.quantized, inputs or self.rows[0], self.buffer, self.partitions, self._kernels)
 
     def to_litert(self, *, vela: bool = False) -> bytes:
         """The quantized network as one LiteRT model of integers, with names and a signature.

@@ -199,6 +199,21 @@ def test_the_front_door_writes_both_files(tmp_path, target, options):
     assert all(value > 30 for (value,) in sqnr["gap"])
 
 
+def test_kernels_of_a_core_alone_name_the_operators_that_they_compute(tmp_path):
+    etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"
+    torch.manual_seed(0)  # with other weights a range may leave the largest values out, by more than a step
+    x = torch.randn(1, 3, 8, 8)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+    program = micronpu.compile(net, x, "cortex-m55", calibration=[x], verify=False, etrecord=etrecord)
+    program.run(x, profile=etdump)
+    inspector = inspected(etdump, etrecord)
+    found = {e.name: e.op_types for b in inspector.event_blocks for e in b.events if e.name.startswith("cortex_m::")}
+    assert set(found["cortex_m::quantized_conv2d_nhwc.out"]) == {"conv2d.default", "relu.default"}
+    assert not found["cortex_m::quantize_per_tensor.out"], "no operator of the model"
+    gap = inspector.calculate_numeric_gap(micronpu.NumericGap("steps"))
+    assert [row for row in gap["aot_ops"] if "conv2d" in row] and all(steps <= 1.01 for (steps,) in gap["gap"])
+
+
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_the_gap_of_the_second_entry(tmp_path, via):
     """ExecuTorch's own flow for an Ethos-U; its reference quantizes as the NPU does."""

@@ -32,6 +32,7 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
+from micronpu.partition.kernels import HANDLES
 from micronpu.targets.cortexm import scratch
 from micronpu.targets.cortexm.reference import ADD_LEFT_SHIFT
 from micronpu.targets.cortexm.table import table_of, table_operand
@@ -73,13 +74,16 @@ class Emitter:
         self._calls = fx.Graph()
         self._values: dict[Tensor, fx.Node] = {}
         self._tables: dict[Tensor, tuple[Tensor, npt.NDArray[np.int8]]] = {}
+        self._handles: tuple[int, ...] = ()
 
     def module(self) -> fx.GraphModule:
         for index, tensor in enumerate(self.graph.inputs):
             given = self._calls.placeholder(f"input_{index}")
             self._values[tensor] = self._to_graph(given, tensor) if index in self.graph.channels_last_inputs else given
         for node in self.graph.nodes:
+            self._handles = node.origin.debug_handles
             self._values[node.output] = self._lowered(node)
+        self._handles = ()
         results = [
             self._to_program(self.value(t), t) if i in self.graph.channels_last_outputs else self.value(t)
             for i, t in enumerate(self.graph.outputs)
@@ -124,7 +128,9 @@ class Emitter:
         return self._values[tensor]
 
     def call(self, operator: Any, *arguments: Any, **keywords: Any) -> fx.Node:
-        return self._calls.call_function(operator, arguments, keywords)
+        made = self._calls.call_function(operator, arguments, keywords)
+        made.meta[HANDLES] = self._handles
+        return made
 
     def constant(self, data: npt.NDArray[Any]) -> fx.Node:
         name = f"constant_{sum(1 for _ in self._root.buffers())}"
