@@ -24,7 +24,6 @@ from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.base.errors import InternalError
-from micronpu.frontend.program import overload_name
 from micronpu.quantize.observers import (
     LeastErrorObserver,
     LeastErrorWeights,
@@ -59,11 +58,12 @@ _OBSERVERS: dict[str, Callable[..., ObserverBase]] = {
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
-_SIZES = ("sym_size.int", "sym_size.default")
+_aten = torch.ops.aten
+_SIZES = (_aten.sym_size.int, _aten.sym_size.default)
 # Between a weight and its quantize; they keep the weight's place in the user's source.
 _MOVES = (
-    "flatten.using_ints", "permute.default", "permute_copy.default", "slice_copy.Tensor", "squeeze.dim",
-    "squeeze_copy.dim", "transpose.int", "view_copy.default", "view.default",
+    _aten.flatten.using_ints, _aten.permute.default, _aten.permute_copy.default, _aten.slice_copy.Tensor,
+    _aten.squeeze.dim, _aten.squeeze_copy.dim, _aten.transpose.int, _aten.view_copy.default, _aten.view.default,
 )  # fmt: skip
 _SCOPES = "micronpu_scopes"
 
@@ -322,7 +322,7 @@ def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:
 
 
 def _readers(node: Node) -> list[Node]:
-    return [user for user in node.users if overload_name(user) not in _SIZES]
+    return [user for user in node.users if user.target not in _SIZES]
 
 
 def _split_dequantizes(model: GraphModule) -> None:
@@ -355,7 +355,7 @@ def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
         if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
             continue
         way, source = [quantize], quantize.args[0]
-        while isinstance(source, Node) and overload_name(source) in _MOVES:
+        while isinstance(source, Node) and source.target in _MOVES:
             way.append(source)
             source = source.args[0]
         if isinstance(source, Node) and source.op == "get_attr":
