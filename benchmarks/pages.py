@@ -208,16 +208,19 @@ def sparsity(figures: Any) -> str:
             name = found["network"] + (f" (float {found['float_accuracy']:.2f} %)" if "rows" in found else "")
             for point in found["points"]:
                 score = f"{point['int8_accuracy']:.2f} %" if "int8_accuracy" in point else "untrained"
+                better = f"{point['corrected_accuracy']:.2f} %" if "corrected_accuracy" in point else ""
                 agreement = f"{point['agreement']:.1%}" if "agreement" in point else ""
                 cycles, layers = f"{point['cycles']:,}", str(point["sparse_layers"])
-                yield [name, layers, cycles, f"{point['cycles'] / dense:.2f}", f"{point['bytes']:,}", agreement, score]
+                size = f"{point['bytes']:,}"
+                yield [name, layers, cycles, f"{point['cycles'] / dense:.2f}", size, agreement, score, better]
                 name = ""
             if "train" in found:
                 more = found["train"]
                 part, score = f"{more['cycles'] / dense:.2f}", f"{more['int8_accuracy']:.2f} %"
-                yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score]
+                yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score, ""]
 
-    return table(("network", "sparse layers", "cycles", "of dense", "bytes", "agreement", "int8"), rows())
+    head = ("network", "sparse layers", "cycles", "of dense", "bytes", "agreement", "int8", "int8, corrected")
+    return table(head, rows())
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, str]:

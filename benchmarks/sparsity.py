@@ -28,6 +28,7 @@ from torch import Tensor, nn
 import micronpu
 from micronpu import SparsityOptions
 from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.corrections import Corrections
 from micronpu.sparsity.network import batches
 from micronpu.sparsity.network import results as outputs_of
 from micronpu.targets.registry import device_for
@@ -165,10 +166,14 @@ def accuracy(outputs: Tensor, y: Tensor) -> float:
     return round(networks.accuracy(outputs, y), 2)
 
 
-def integer_accuracy(model: Any, case: Case) -> float:
+CORRECTIONS = Corrections(fit_ranges=True, adaptive_rounding=True, bias_correction=True)
+
+
+def integer_accuracy(model: Any, case: Case, corrections: Corrections) -> float:
     """Of the integer network in eager mode, whose results are those of the program up to single steps."""
     rows = [(c,) for c in torch.cat(case.calibration).split(50)]
-    module = quantize(copy.deepcopy(model), [rows], device_for(TARGET).quantizer())
+    quantizer = device_for(TARGET).quantizer().set_corrections(corrections)
+    module = quantize(copy.deepcopy(model), [rows], quantizer)
     return accuracy(outputs_of(module, batches(module, [(x,) for x in case.x.split(1)]))[0], case.y)
 
 
@@ -187,7 +192,8 @@ def measure(name: str) -> dict[str, Any]:
             "of_dense": round(point.cycles / first, 3),
             "bytes": point.bytes,
             "agreement": point.agreement,
-            "int8_accuracy": integer_accuracy(found.at(number).model, case),
+            "int8_accuracy": integer_accuracy(found.at(number).model, case, Corrections()),
+            "corrected_accuracy": integer_accuracy(found.at(number).model, case, CORRECTIONS),
         }
         for number, point in enumerate(found.report.points)
     ]
