@@ -32,6 +32,10 @@ _PASSES = "tests/unit/passes/test_passes_"
 _PASS_ROWS = (f"{_PASSES}rows.py",)
 _REWRITE_ROWS = ("tests/unit/targets/test_rewrites_rows.py",)
 _PUBLISHED = ("tests/unit/targets/neutron/test_published_rules.py",)
+_PARTITION, _ELEMENTWISE = (
+    "tests/compile/partition/test_partition.py",
+    "tests/compile/ops/test_operators_elementwise.py",
+)
 
 PLANS: dict[str, tuple[str, ...]] = {
     **{
@@ -43,10 +47,28 @@ PLANS: dict[str, tuple[str, ...]] = {
     "passes/rewrites.py": (f"{_PASSES}rewrites.py", *_REWRITE_ROWS),
     "passes/choose.py": (f"{_PASSES}choose.py",),
     "targets/neutron/rules/published.py": _PUBLISHED,
-    "targets/neutron/rules/spatial.py": _PUBLISHED,
-    "targets/neutron/rules/elementwise.py": _PUBLISHED,
-    **{f"targets/neutron/rewrites_{name}.py": _REWRITE_ROWS for name in ("arithmetic", "channels", "views", "windows")},
-    **{f"targets/ethosu/rewrites_{name}.py": _REWRITE_ROWS for name in ("cheaper", "fit", "spare")},
+    "targets/neutron/rules/spatial.py": (
+        "tests/compile/ops/test_operators_spatial.py::test_both_sides_of_a_limit",
+        *_PUBLISHED,
+    ),
+    "targets/neutron/rules/elementwise.py": (
+        f"{_PARTITION}::test_both_sides_of_a_limit",
+        f"{_PARTITION}::test_parts_of_a_concatenation_share_their_grid",
+        f"{_ELEMENTWISE}::test_rule_broadcast_goes_one_way",
+        f"{_ELEMENTWISE}::test_rule_matrices_are_symmetric",
+        *_PUBLISHED,
+    ),
+    **{
+        f"targets/neutron/rewrites_{name}.py": (
+            "tests/compile/targets/neutron/test_neutron_rewrites.py",
+            *_REWRITE_ROWS,
+        )
+        for name in ("arithmetic", "channels", "views", "windows")
+    },
+    **{
+        f"targets/ethosu/rewrites_{name}.py": ("tests/unit/targets/ethosu/test_ethosu_offers.py", *_REWRITE_ROWS)
+        for name in ("cheaper", "fit", "spare")
+    },
     "targets/ethosu/rewrites_sound.py": ("tests/oracle/targets/ethosu/test_ethosu_streams.py",),
     "targets/cortexm/rewrites.py": ("tests/unit/targets/cortexm/test_cortexm_rewrites.py", *_REWRITE_ROWS),
 }
