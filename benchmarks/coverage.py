@@ -224,11 +224,14 @@ def build(name: str, size: int = 0) -> tuple[nn.Module, tuple[tuple[int, ...], .
 def settle(model: nn.Module, x: Tensor) -> None:
     """Gives batch norms the statistics of an input, in place; untrained, they let values vanish."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    hooks = []
+
+    def train(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+        # One row has no deviation: what normalizes single values per channel stays as it is.
+        norm.train(given[0].numel() > given[0].shape[1])
+
     for norm in norms:
         norm.momentum = 1.0
-        # One row has no deviation: what normalizes single values per channel stays as it is.
-        hooks.append(norm.register_forward_pre_hook(lambda m, given: m.train(given[0].numel() > given[0].shape[1])))
+    hooks = [norm.register_forward_pre_hook(train) for norm in norms]
     if norms:
         model(x)
     for hook in hooks:
