@@ -54,8 +54,8 @@ _FREE_PART = 0.6
 _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
     (("one scale per channel", {"default": {"per_channel": True}}),),
     (
-        ("ranges by results", {"fit_ranges": True}),
         ("ranges by results and bias correction", {"fit_ranges": True, "bias_correction": True}),
+        ("ranges by results", {"fit_ranges": True}),
     ),
     (("adaptive rounding", {"adaptive_rounding": True}),),
     (("bias correction", {"bias_correction": True}),),
