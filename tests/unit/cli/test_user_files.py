@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 
@@ -11,6 +12,7 @@ from micronpu.targets.ethosu.accelerators import vela_package
 
 def test_a_file_called_as_an_installed_package_takes_nothing_from_it(tmp_path, monkeypatch):
     vela = vela_package()
+    monkeypatch.delitem(sys.modules, "ethosu", raising=False)
     file = tmp_path / "ethosu.py"
     file.write_text("def model():\n    return 7\n")
     assert UserFile(file).call("model") == 7
@@ -18,6 +20,9 @@ def test_a_file_called_as_an_installed_package_takes_nothing_from_it(tmp_path, m
     assert vela is not None and vela_package() == vela
     # As Python itself has it for a script in this folder, with `import ethosu` in a file beside it.
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "ethosu", importlib.import_module("ethosu"))
-    assert importlib.util.find_spec("ethosu").origin == str(file)
-    assert vela_package() == vela
+    try:
+        importlib.import_module("ethosu")
+        assert importlib.util.find_spec("ethosu").origin == str(file)
+        assert vela_package() == vela
+    finally:
+        sys.modules.pop("ethosu", None)
