@@ -48,6 +48,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     "passes/choose.py": (f"{_PASSES}choose.py",),
     "targets/neutron/rules/published.py": _PUBLISHED,
     "targets/neutron/rules/spatial.py": (
+        f"{_PARTITION}::test_both_sides_of_a_limit",
         "tests/compile/ops/test_operators_spatial.py::test_both_sides_of_a_limit",
         *_PUBLISHED,
     ),

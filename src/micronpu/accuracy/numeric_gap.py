@@ -83,8 +83,10 @@ class NumericGap(NumericalComparatorBase):
             for event in block.events:
                 is_operation = event.delegate_debug_identifier is not None or "::" in event.name
                 if is_operation and event.debug_handles:
+                    handles = event.debug_handles
+                    handles = (handles,) if isinstance(handles, int) else tuple(handles)
                     values = [v for v in event.debug_data if isinstance(v, torch.Tensor)]
-                    found.setdefault(tuple(event.debug_handles), []).extend(values)
+                    found.setdefault(handles, []).extend(values)
         return found
 
     def _grids(self) -> dict[int, tuple[float, int]]:

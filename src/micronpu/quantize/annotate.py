@@ -96,7 +96,8 @@ def _dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | Non
 
 def _dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
     """The fixed grid of an operator; of an int8 softmax over long rows a finer one, where int16 is there to get it."""
-    long = overload_name(node) in SOFTMAX and node.meta["val"].shape[int(arguments(node)["dim"])] >= LONG
+    shape = node.meta["val"].shape
+    long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
     return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
 
 
@@ -145,7 +146,7 @@ def _annotate_node(
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
-        output = _inputs_and_output(node, operands, rule, config, inputs, able)
+        output = _inputs_and_output(node, operands, rule, config, activation, inputs, able)
     for operand in operands:
         if (given_grid := given_grid_of(operand)) is not None:
             inputs[operand] = config.fixed_activation(given_grid)
@@ -169,11 +170,11 @@ def _inputs_and_output(
     operands: list[Node],
     rule: Quantization,
     config: QuantizationConfig,
+    activation: QuantizationSpec,
     inputs: dict[Node, Spec],
     able: Capabilities,
 ) -> Spec:
-    """Fills in the specs of the operands; returns that of the result."""
-    activation = config.activation
+    """Fills in the specs of the operands; returns that of the result, ``activation`` itself where nothing else holds."""
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:

@@ -190,7 +190,7 @@ def _fit(node: Node, matrix: Matrix, walk: _Walk, keeps: bool, prunes: bool, dam
         yx = yx - torch.outer(walk.mine[0][bias].double(), x)
     ridge = _RIDGE * xx.diagonal().mean().clamp(min=1e-12)
     system = xx + ridge * torch.eye(len(xx), dtype=xx.dtype)
-    weights = torch.linalg.solve(system, (yx + ridge * before).T).T
+    weights = torch.cholesky_solve((yx + ridge * before).T, torch.linalg.cholesky(system)).T
     if keeps or prunes:
         mask = before != 0 if keeps else None
         weights = pruned(weights, xx, matrix.groups, damping=damping, mask=mask)

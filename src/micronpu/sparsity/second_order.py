@@ -119,7 +119,7 @@ def _fitted(weights: Tensor, h: Tensor, mask: Tensor) -> Tensor:
         system = h[columns[:, :, None], columns[:, None, :]] * stays[:, :, None] * stays[:, None, :]
         system += torch.diag_embed(1 - stays)
         right = wanted[rows].gather(1, columns) * stays
-        solved = torch.linalg.solve(system, right[:, :, None])[:, :, 0]
+        solved = torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky(system))[:, :, 0]
         fitted[rows] = torch.zeros_like(fitted[rows]).scatter_(1, columns, solved)
     return fitted
 

@@ -140,7 +140,7 @@ def test_without_weights_the_error_is_that_of_16_bits():
         (lambda: NeutronQuantizer().set_global(INT16), "EthosUQuantizer has int16"),
         (lambda: NeutronQuantizer(activations="int16"), "does not compute with int16"),
         (lambda: NeutronQuantizer().set_io(INT16), "EthosUQuantizer has int16"),
-        (lambda: EthosUQuantizer(SPEC).set_io("int8"), "a QuantizationConfig"),
+        (lambda: EthosUQuantizer(SPEC).set_io("int8"), "micronpu's QuantizationConfig"),
         (lambda: EthosUQuantizer(SPEC).set_node_name("", INT16), "the name of a node"),
         (lambda: EthosUQuantizer(SPEC).set_node_target("convolute", INT16), "no operator `convolute`"),
     ],

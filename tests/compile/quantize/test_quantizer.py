@@ -218,7 +218,7 @@ def test_integers_are_left_alone():
 
 
 def test_what_nobody_knows_stays_float():
-    module = quantized(Small(lambda s, x: torch.cumprod(torch.erf(x), 1)), (image(),))
+    module = quantized(Small(lambda s, x: torch.erfinv(torch.erf(x))), (image(),))
     assert not steps(module)
 
 

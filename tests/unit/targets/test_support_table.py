@@ -39,8 +39,8 @@ def test_operators_are_found_in_the_importers():
 
 def test_operators_are_found_in_the_compositions():
     assert names("silu.default") == ["mul", "sigmoid"]
-    assert names("silu.default", Capabilities(tables=True)) == ["table"]
-    assert names("sin.default") == ["table"]
+    assert "table" in names("silu.default", Capabilities(tables=True))
+    assert "table" in names("sin.default")
     assert {"batch_matmul", "softmax"} <= set(names("scaled_dot_product_attention.default"))
     assert {"tanh", "sigmoid", "fully_connected", "concat", "slice"} <= set(names("gru.input"))
     assert "conv2d" in names("batch_norm.default")
