@@ -174,7 +174,7 @@ def _inputs_and_output(
     inputs: dict[Node, Spec],
     able: Capabilities,
 ) -> Spec:
-    """Fills in the specs of the operands; returns that of the result, ``activation`` itself where nothing else holds."""
+    """Fills in the specs of the operands; returns that of the result, which is ``activation`` unless more is known."""
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:
