@@ -17,7 +17,7 @@ import torch
 def adaptive_rounding(
     weights: torch.Tensor, step: torch.Tensor, moments: torch.Tensor, most: int, samples: int
 ) -> torch.Tensor:
-    """Weights [O, K] on the grid of ``step`` [O, 1].
+    """Weights [O, K] on the grid of ``step`` [O, 1]; those that are zero stay zero.
 
     Args:
         moments: [K, K], mean products of the values that meet the weights.
@@ -35,13 +35,14 @@ def adaptive_rounding(
     current = torch.round(ratio).clamp(-most, most)
     error = current * step - weights
     slope = error @ moments
+    # A zero may be one of a pattern that the NPU skips, which a single weight more would end.
+    stays = (ratio.abs() > most) | (weights == 0)
     active = torch.arange(len(weights))
     for _ in range(2 * size):
         # The other neighbour of each weight, what it is away, and what that changes.
         move = torch.where(current[active] > low[active], -1.0, 1.0) * step[active]
         change = 2 * move * slope[active] + move * move * diagonal
-        clipped = ratio[active].abs() > most
-        gain, place = change.masked_fill(clipped, 0.0).min(1)
+        gain, place = change.masked_fill(stays[active], 0.0).min(1)
         going = gain < -1e-12 * (1e-30 + (error[active] * slope[active]).sum(1).abs())
         if not bool(going.any()):
             break

@@ -173,6 +173,17 @@ def test_no_rounding_is_better_than_what_is_found_for_few_weights():
     assert good < 1.3 * best and good < 0.6 * nearest
 
 
+def test_adaptive_rounding_leaves_zeros_where_they_are():
+    """One weight more in a group of four, and the layer of an Ethos-U85 is dense."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 64, generator=generator) @ torch.randn(64, 64, generator=generator)
+    w = torch.randn(64, 64, generator=generator) * (torch.arange(64) % 4 < 2)
+    step = w.abs().amax(1, keepdim=True) / 127
+    found = adaptive_rounding(w, step, x.T @ x / 1000, 127, 1000)
+    assert not bool(found[w == 0].any())
+    assert not torch.allclose(found, torch.round(w / step) * step)
+
+
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
     config = QuantizationConfig(per_channel=per_channel)
