@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported
-from micronpu.quantize.data import calibration_batches, calibration_sequences
+from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.running import Row, one_thread, run_sequence
 
 INPUTS = 2
@@ -101,10 +101,7 @@ class CalibrationData:
             OptionError: nothing would be left to calibrate with.
         """
         states, examples = exported.states, exported.examples
-        if states:
-            everything = calibration_sequences(calibration, examples)
-        else:
-            everything = [[batch] for batch in calibration_batches(calibration, examples)]
+        everything = calibration_calls(calibration, examples, in_turn=bool(states))
         kept = rows_kept_back(len(everything), held_out)
         ends = list(itertools.accumulate(map(len, everything)))
         chosen = list(kept) or list(range(min(len(everything), INPUTS)))

@@ -18,7 +18,7 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported_for_any_batch
 from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
-from micronpu.quantize.data import calibration_batches, calibration_sequences
+from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
@@ -90,10 +90,7 @@ def sparsify(
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
         check_evaluation_mode(model)
     program = exported_for_any_batch(model, examples)
-    if states_of(program):
-        sequences = calibration_sequences(calibration, examples)
-    else:
-        sequences = [[row] for row in calibration_batches(calibration, examples)]
+    sequences = calibration_calls(calibration, examples, in_turn=bool(states_of(program)))
     network = FloatNetwork.of(program, examples, sequences)
     return sparsified(network, device, quantizer or device.quantizer(), chosen, score, listener)
 
