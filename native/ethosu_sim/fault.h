@@ -31,6 +31,16 @@ class Fault : public std::exception {
   throw Fault(ETHOSU_SIM_NOT_MODELLED, sentence);
 }
 
+// NPU_SET_BLOCKDEP lets a job of an operation read what a block of the operation before it has yet to write.
+[[noreturn]] inline void too_early(
+    int64_t ahead, int64_t job, const std::string& operand, int64_t block, int64_t blocks) {
+  throw Fault(
+      ETHOSU_SIM_TOO_EARLY,
+      "NPU_SET_BLOCKDEP = " + std::to_string(ahead) + " lets job " + std::to_string(job) + " read its " + operand +
+          " before block " + std::to_string(block) + " of the " + std::to_string(blocks) +
+          " blocks of the operation before it is written");
+}
+
 // "0x1f0"
 std::string hex(uint64_t value);
 

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define ETHOSU_SIM_VERSION 3
+#define ETHOSU_SIM_VERSION 4
 
 #ifndef ETHOSU_SIM_API
 #define ETHOSU_SIM_API __attribute__((visibility("default")))
@@ -28,6 +28,7 @@ enum ethosu_sim_status {
   ETHOSU_SIM_NOT_MODELLED = 2, // the stream may be right, but the simulator cannot compute it
   ETHOSU_SIM_BAD_ARGUMENT = 3, // the caller's mistake
   ETHOSU_SIM_TOO_MUCH_WORK = 4, // more than ethosu_sim_set_work_limit() allows
+  ETHOSU_SIM_TOO_EARLY = 5, // invalid: an operation reads what the one before it has not written yet
 };
 
 enum ethosu_sim_region_kind {

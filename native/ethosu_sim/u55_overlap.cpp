@@ -32,10 +32,7 @@ void U55::check_overlap(const Finish& out, const std::vector<Source>& sources) {
         for (int64_t j = 0; i + j < ahead && j < before; ++j) {
           const Area written = block_of(previous_.size, previous_.block, before - 1 - j);
           if (share_bytes(source.map, read, previous_.map, written)) {
-            invalid(
-                "NPU_SET_BLOCKDEP = " + std::to_string(ahead) + " lets job " + std::to_string(i) + " read its " +
-                source.map.name + " before block " + std::to_string(before - 1 - j) + " of the " + std::to_string(before) +
-                " blocks of the operation before it is written");
+            too_early(ahead, i, source.map.name, before - 1 - j, before);
           }
         }
       }

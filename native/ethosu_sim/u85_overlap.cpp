@@ -111,10 +111,7 @@ void U85Machine::check_overlap(const Output& out, bool chained_input, const std:
             not_modelled("a block of the operation reads more pixels than the simulator takes");
           }
           if (share_bytes(source.map, read, before_.map, written)) {
-            invalid(
-                "NPU_SET_BLOCKDEP = " + std::to_string(ahead) + " lets job " + std::to_string(i) + " read its " +
-                source.map.name + " before block " + std::to_string(before - 1 - j) + " of the " +
-                std::to_string(before) + " blocks of the operation before it is written");
+            too_early(ahead, i, source.map.name, before - 1 - j, before);
           }
         }
       }

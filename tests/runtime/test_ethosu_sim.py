@@ -19,7 +19,14 @@ from tests.ethosu_stream import CONSTANTS, FAST, SCRATCH, TABLES_OF_128, Stream,
 
 from micronpu.base.errors import ModelError
 from micronpu.runtime.build import find_compiler, source_directory
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, Operation, SimulationError, load_simulator
+from micronpu.runtime.ethosu_sim import (
+    EthosUSimulator,
+    NotModelledError,
+    Operation,
+    SimulationError,
+    TooEarlyError,
+    load_simulator,
+)
 from micronpu.targets.ethosu.payload import EthosUPayload
 
 IN, OUT = (0, (1, 4, 16), 1), (64, (1, 4, 16), 1)
@@ -155,7 +162,7 @@ def test_operations_begin_early_as_far_as_blocks_allow(ahead: int, source: int, 
     stream.run("POOL", 0)
     payload = stream.payload(inputs=[IN], outputs=[(192, shape, 1)])
     if refused:
-        with pytest.raises(SimulationError, match=f"NPU_SET_BLOCKDEP = {ahead} lets job"):
+        with pytest.raises(TooEarlyError, match=f"NPU_SET_BLOCKDEP = {ahead} lets job"):
             simulator().run(payload, [X])
     else:
         simulator().run(payload, [X])

@@ -14,7 +14,7 @@ from tests.tosa_rows import ROWS
 from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError
+from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError, TooEarlyError
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import EthosUPayload, pack, parse
 from micronpu.targets.ethosu.vela import compile_flatbuffer
@@ -115,8 +115,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("table", drop(DMA_WAIT), "a wait is missing between them"),
     ("table", set_all(ACTIVATION, 4 | 3 << 5), "the table reads .* of the table memory"),
     ("gather_INT8", set_all(DMA0_SIZE0, 40), "the list of indices"),
-    ("pools", set_all(BLOCKDEP, 7), "NPU_SET_BLOCKDEP = 7 lets job"),
 ]
+TOO_EARLY: list[tuple[str, Change, str]] = [("pools", set_all(BLOCKDEP, 7), "NPU_SET_BLOCKDEP = 7 lets job")]
 NOT_MODELLED: list[tuple[str, Change, str]] = [
     ("conv_INT8_1x1", set_all(IFM_PRECISION, 0x4001), "NPU_SET_IFM_PRECISION is 0x4001: tiles of 3x1"),
     ("conv_INT8_1x1", set_all(OFM_PRECISION, 0x101), "NPU_SET_OFM_PRECISION is 0x101: one scale for all channels"),
@@ -126,7 +126,11 @@ NOT_MODELLED: list[tuple[str, Change, str]] = [
 
 @pytest.mark.parametrize(
     ("error", "name", "change", "sentence"),
-    [(SimulationError, *row) for row in REFUSED] + [(NotModelledError, *row) for row in NOT_MODELLED],
+    [
+        (error, *row)
+        for error, rows in ((SimulationError, REFUSED), (TooEarlyError, TOO_EARLY), (NotModelledError, NOT_MODELLED))
+        for row in rows
+    ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_wrong_streams_are_refused_with_a_sentence(

@@ -26,9 +26,9 @@ from micronpu.targets.ethosu.payload import EthosUPayload, parse
 
 Array = npt.NDArray[Any]
 
-_VERSION = 3
+_VERSION = 4
 _OK = 0
-_NOT_MODELLED, _TOO_MUCH_WORK = 2, 4
+_NOT_MODELLED, _TOO_MUCH_WORK, _TOO_EARLY = 2, 4, 5
 _CONSTANT, _SCRATCH = 0, 1
 _NOWHERE = 2**64 - 1
 _ALIGNMENT = 16
@@ -58,6 +58,10 @@ class SimulationError(MicroNpuError):
 
 class NotModelledError(SimulationError):
     """A command stream may be right, but the simulator cannot compute it; the message names the register."""
+
+
+class TooEarlyError(SimulationError):
+    """An operation may read what the one before it has not written yet; the message names both."""
 
 
 class _Region(ctypes.Structure):
@@ -352,12 +356,14 @@ class EthosUSimulator:
         sentence = self._library.ethosu_sim_error(self._sim).decode(errors="replace")
         offset = self._library.ethosu_sim_error_offset(self._sim)
         operation = self._library.ethosu_sim_error_operation(self._sim)
-        kind = NotModelledError if status in (_NOT_MODELLED, _TOO_MUCH_WORK) else SimulationError
-        raise kind(
+        raise _ERRORS.get(status, SimulationError)(
             sentence,
             offset=None if offset == _NOWHERE else offset,
             operation=None if operation == _NOWHERE else operation,
         )
+
+
+_ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _TOO_EARLY: TooEarlyError}
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:

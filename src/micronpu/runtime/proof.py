@@ -16,7 +16,13 @@ import numpy as np
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.runtime import tosa_executor
-from micronpu.runtime.ethosu_sim import WEIGHTS_OF_ONE_RUN, EthosUSimulator, NotModelledError, SimulationError
+from micronpu.runtime.ethosu_sim import (
+    WEIGHTS_OF_ONE_RUN,
+    EthosUSimulator,
+    NotModelledError,
+    SimulationError,
+    TooEarlyError,
+)
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
 from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.payload import parse
@@ -107,7 +113,7 @@ def compare(
         except NotModelledError as error:
             return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
         except SimulationError as error:
-            early = error.offset if _OVERLAP in error.what else None
+            early = error.offset if isinstance(error, TooEarlyError) else None
             return Proof(Outcome.DIFFERENT, error.what.rstrip("."), early)
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
@@ -121,10 +127,6 @@ def compare(
                 detail = f"{wrong:,} of {a.size:,} values of output {number} differ, by up to {steps:,}"
                 return Proof(Outcome.DIFFERENT, detail)
     return Proof(Outcome.EQUAL)
-
-
-_OVERLAP = "NPU_SET_BLOCKDEP = "
-"""Of the simulator's sentence about an operation that begins too early."""
 
 
 def _types(graph: LiteRtProgram | TosaProgram) -> list[int]:
