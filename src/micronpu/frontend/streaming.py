@@ -23,6 +23,7 @@ from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.step_graph import Flow, StepGraph
+from micronpu.ops.softmax import SOFTMAX
 
 aten = torch.ops.aten
 _CONVOLUTIONS = ("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")
@@ -183,8 +184,7 @@ class _Rewriter(StepGraph):
             "linear.default": self._by_frame,
             "quantize_per_tensor.default": self._on_grid,
             "dequantize_per_tensor.default": self._on_grid,
-            "softmax.int": self._by_frame,
-            "_softmax.default": self._by_frame,
+            **dict.fromkeys(SOFTMAX, self._by_frame),
             "layer_norm.default": self._by_frame,
             "batch_norm.default": self._by_frame,
             "_native_batch_norm_legit_no_training.default": self._by_frame,

@@ -18,6 +18,7 @@ from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import scaled
+from micronpu.ops.softmax import SOFTMAX
 
 MASKED = -8192.0
 """What stands for minus infinity in a mask.  The sum of score and mask saturates at the end of its grid, which
@@ -29,7 +30,6 @@ TRUTH = fixed_qparams(1.0, 0)
 _GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14)
 """The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
 
-_SOFTMAX = ("softmax.int", "_softmax.default")
 _ATTENTION = "scaled_dot_product_attention.default"
 
 
@@ -168,7 +168,7 @@ _FAR = -1e3
 
 
 def _is_for_softmax(write: Writer) -> bool:
-    return write.ends() <= {*_SOFTMAX, _ATTENTION}
+    return write.ends() <= {*SOFTMAX, _ATTENTION}
 
 
 def _is_far(write: Writer, x: Float) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+POSITIONS = ("argmax.default", "argmin.default")
+"""The overloads of `ArgMax`."""
 LOWEST = -128
 MOST_POSITIONS = 256
 """A position is an int8 number."""
@@ -55,7 +57,7 @@ class ArgMax(Op):
         find = np.argmin if self.smallest else np.argmax
         return np.asarray(find(x.data, axis=-1) + LOWEST).astype(np.int8)
 
-    @from_aten("argmax.default", "argmin.default")
+    @from_aten(*POSITIONS)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
@@ -138,7 +140,7 @@ class GatherRows(Op):
 # ---------------------------------------------------------------- compositions
 
 
-@composes("argmax.default", "argmin.default", decides=True)
+@composes(*POSITIONS, decides=True)
 def _position_to_number(write: Writer) -> Float:
     """argmax(x) -> the position as a number, of at most 256, which an int8 number can be
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials
 
-
+SOFTMAX = ("softmax.int", "_softmax.default")
+"""The overloads."""
 FINE = 1 / 512
 """Scales below which the result of an int8 softmax comes of int16 numbers: steps of 1/256 are too coarse for them."""
 LONG = 128
@@ -130,7 +131,7 @@ class Softmax(Op):
         result = rounding_right_shift(doubling_high_multiply(exponential, inverse_sum), excess + 31 - 8)
         return saturate(np.where(counts, result - 128, -128), *y.dtype.limits, y.dtype.value)
 
-    @from_aten("softmax.int", "_softmax.default")
+    @from_aten(*SOFTMAX)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         """On a finer grid than int8 has for it, in int16 in between:

@@ -46,12 +46,8 @@ def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[in
     """
     low, high = DType.INT8.limits
     reals = (np.arange(low, high + 1) - x.zero_point).astype(np.float32) * np.float32(x.scale)
-    with np.errstate(all="ignore"):
-        results = np.asarray(function(reals), np.float32) * np.float32(1.0 / y.scale[0])
-    finite = np.nan_to_num(results.astype(np.float64), nan=np.nan, posinf=2.0**31, neginf=-(2.0**31))
-    has = ~np.isnan(finite)
-    if not has.all():
-        finite = np.interp(reals, reals[has], finite[has]) if has.any() else np.zeros(len(finite))
+    steps = np.float32(1.0 / y.scale[0])
+    finite = continued(lambda x: np.asarray(function(x), np.float32) * steps, reals, 2.0**31)
     return tuple(int(v) for v in np.clip(np.rint(finite) + y.zero_point[0], low, high))
 
 

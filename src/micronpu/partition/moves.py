@@ -17,12 +17,10 @@ from micronpu.frontend.program import (
     value_of,
 )
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.indices import MOST_POSITIONS
+from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
 _BY_INDEX = ("index_copy.default", "index_put.default", "index_select.default", "gather.default")
 """Operators that no NPU has, which move elements to or from places that are known at run time."""
-
-_POSITIONS = ("argmax.default", "argmin.default")
 
 Grid = tuple[Any, ...]
 
@@ -97,7 +95,7 @@ def _decision(node: Node) -> Node | None:
     if scale != 1.0 or not low <= zero_point <= high - largest:
         return None
     # Positions are at most 255 where a grid was made for them.
-    return source if dtype is torch.bool or overload_name(source) in _POSITIONS else None
+    return source if dtype is torch.bool or overload_name(source) in POSITIONS else None
 
 
 def _moves(node: Node) -> bool:

@@ -14,10 +14,10 @@ from micronpu.frontend.program import arguments, is_float_cast, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
-from micronpu.ops.softmax import LONG
+from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import SHARES, QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
-from micronpu.quantize.masks import SOFTMAX, give_grids_to_sums, given_grid_of
+from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
 from micronpu.quantize.specs import (
     IS_KEPT_OR_ZERO,
     KEY,

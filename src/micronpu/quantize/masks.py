@@ -19,6 +19,7 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.specs import GRID
 from micronpu.quantize.transforms import attribute
@@ -27,7 +28,6 @@ FLOOR = 16.0
 """How far below the lowest score that counts those lie that a mask hides."""
 _FAR = 32.0
 """How far below the largest of its row a score counts; what lies lower weighs 1.3e-14 times as much, or less."""
-SOFTMAX = ("softmax.int", "_softmax.default")
 
 
 def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:

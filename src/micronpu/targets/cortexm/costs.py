@@ -22,13 +22,18 @@ CYCLES_PER_CALL = 20_000
 CALLS = 4  # dequantize, the operator, quantize, and a second delegate call behind it
 
 
-def host_cycles(node: Node) -> int:
-    """Estimated cycles of the core, the way to it and back included.
+def _comes_back(node: Node) -> bool:
+    """Whether the NPU goes on behind an operator of the core.
 
-    From a position there is no way back: the program ends with it, and dequantizes what it ends with anyway.
+    Not behind a position: the program ends with it, and dequantizes what it ends with anyway.
     """
+    return not isinstance(node.op, ArgMax)
+
+
+def host_cycles(node: Node) -> int:
+    """Estimated cycles of the core, the way to it and back included."""
     y = node.output.type
-    calls = 1 if isinstance(node.op, ArgMax) else CALLS
+    calls = CALLS if _comes_back(node) else 1
     elements = y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
     macs = node.op.macs(y, *node.input_types)
     return calls * CYCLES_PER_CALL + elements * CYCLES_PER_ELEMENT + macs * CYCLES_PER_MAC
@@ -96,7 +101,7 @@ def core_cycles(node: Node, core: Core) -> int:
 
 def leftover_cycles(node: Node, core: Core) -> int:
     """Estimated cycles of an operator that a core computes in int8, and of the call of the NPU behind it, if any."""
-    return core_cycles(node, core) + (0 if isinstance(node.op, ArgMax) else CYCLES_PER_CALL)
+    return core_cycles(node, core) + (CYCLES_PER_CALL if _comes_back(node) else 0)
 
 
 def core_costs(graph: Graph, core: Core) -> dict[int, Cost]:
