@@ -336,17 +336,13 @@ class Delegate final : public BackendInterface {
 
     const int32_t num_inputs = static_cast<int32_t>(program.inputs.size());
     const int32_t num_outputs = static_cast<int32_t>(program.outputs.size());
-    int32_t status = 0;
-    if (EventTracer* tracer = context.event_tracer()) {
-      TraceContext trace{
-          tracer, tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs};
-      status = g_executor.run_traced(
-          program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs, log_operator,
-          &trace);
-    } else {
-      status = g_executor.run(
-          program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs);
-    }
+    EventTracer* tracer = context.event_tracer();
+    TraceContext trace{
+        tracer,
+        tracer != nullptr && tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs};
+    const int32_t status = g_executor.run(
+        program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs,
+        tracer == nullptr ? nullptr : log_operator, &trace);
     if (status != 0) {
       return Error::Internal; // the executor left the sentence
     }

@@ -31,7 +31,7 @@ typedef void (*micronpu_trace_sink)(
     const micronpu_tensor* outputs,
     int32_t num_outputs);
 
-// Bits of `mode`. TRACED: run_traced will be called, so that its preparation need not fall into the first run's time.
+// Bits of `mode`. TRACED: runs will be traced, so that its preparation need not fall into the first run's time.
 // GRAPH: an Ethos-U program runs the integer graph that it carries in the place of its command stream.
 enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2, MICRONPU_MODE_GRAPH = 4 };
 
@@ -46,13 +46,8 @@ typedef int64_t (*micronpu_create)(
     int32_t mode,
     int32_t num_inputs,
     int32_t num_outputs);
+// A run with a `sink` is traced: operator by operator.
 typedef int32_t (*micronpu_run)(
-    int64_t handle,
-    const micronpu_tensor* inputs,
-    int32_t num_inputs,
-    const micronpu_tensor* outputs,
-    int32_t num_outputs);
-typedef int32_t (*micronpu_run_traced)(
     int64_t handle,
     const micronpu_tensor* inputs,
     int32_t num_inputs,
@@ -69,7 +64,6 @@ namespace micronpu {
 struct Executor {
   micronpu_create create = nullptr;
   micronpu_run run = nullptr;
-  micronpu_run_traced run_traced = nullptr;
   micronpu_destroy destroy = nullptr;
 };
 

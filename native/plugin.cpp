@@ -9,7 +9,7 @@
 
 // Changes whenever a signature of this surface changes; the loader checks it.
 MICRONPU_EXPORT int32_t micronpu_abi_version() {
-  return 3;
+  return 4;
 }
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
@@ -21,11 +21,10 @@ MICRONPU_EXPORT int32_t micronpu_register() {
 
 // Null pointers detach the executor; programs then fail with a sentence.
 MICRONPU_EXPORT void micronpu_set_executor(
-    micronpu_create create, micronpu_run run, micronpu_run_traced run_traced, micronpu_destroy destroy) {
+    micronpu_create create, micronpu_run run, micronpu_destroy destroy) {
   micronpu::Executor executor;
   executor.create = create;
   executor.run = run;
-  executor.run_traced = run_traced;
   executor.destroy = destroy;
   micronpu::set_executor(executor);
 }

@@ -28,7 +28,7 @@ from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, Operat
 from micronpu.runtime.stream_executor import StreamProgram
 from micronpu.runtime.tosa_executor import TosaProgram
 
-_ABI_VERSION = 3
+_ABI_VERSION = 4
 
 
 class _Tensor(ctypes.Structure):
@@ -63,8 +63,7 @@ _CREATE = ctypes.CFUNCTYPE(
     ctypes.c_int32,
     ctypes.c_int32,
 )
-_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, _TENSORS, ctypes.c_int32, _TENSORS, ctypes.c_int32)
-_RUN_TRACED = ctypes.CFUNCTYPE(
+_RUN = ctypes.CFUNCTYPE(
     ctypes.c_int32,
     ctypes.c_int64,
     _TENSORS,
@@ -120,7 +119,6 @@ class Plugin:
         self._callbacks = (
             _CREATE(self._create),
             _RUN(self._run),
-            _RUN_TRACED(self._run_traced),
             _DESTROY(self._destroy),
         )
         if self._library.micronpu_register():
@@ -128,7 +126,7 @@ class Plugin:
             raise RuntimeUnavailableError(sentence or "The runtime plug-in could not register itself.")
         self._library.micronpu_set_executor(*self._callbacks)
         # Programs that outlive the interpreter are destroyed by C++ when no callback can run any more.
-        atexit.register(self._library.micronpu_set_executor, None, None, None, None)
+        atexit.register(self._library.micronpu_set_executor, None, None, None)
 
     @property
     def live_programs(self) -> int:
@@ -201,17 +199,21 @@ class Plugin:
 
         return self._guard(work, 0)
 
-    def _run(self, handle: int, inputs: Any, num_inputs: int, outputs: Any, num_outputs: int) -> int:
-        def work() -> int:
-            self._programs[handle].run(_buffers(inputs, num_inputs), _buffers(outputs, num_outputs))
-            return 0
-
-        return self._guard(work, 1)
-
-    def _run_traced(
-        self, handle: int, inputs: Any, num_inputs: int, outputs: Any, num_outputs: int, sink: int, context: int
+    def _run(
+        self,
+        handle: int,
+        inputs: Any,
+        num_inputs: int,
+        outputs: Any,
+        num_outputs: int,
+        sink: int | None,
+        context: int | None,
     ) -> int:
         def work() -> int:
+            program, given, made = self._programs[handle], _buffers(inputs, num_inputs), _buffers(outputs, num_outputs)
+            if sink is None:
+                program.run(given, made)
+                return 0
             call = _SINK(sink)
 
             def report(trace: OperatorTrace) -> None:
@@ -227,8 +229,7 @@ class Plugin:
                     tensor.shape = shape
                 call(context, trace.index, trace.name.encode(), trace.nanoseconds, tensors, len(arrays))
 
-            program = self._programs[handle]
-            program.run_traced(_buffers(inputs, num_inputs), _buffers(outputs, num_outputs), report)
+            program.run_traced(given, made, report)
             return 0
 
         return self._guard(work, 1)
