@@ -139,7 +139,16 @@ def as_classes(y: Array) -> Tensor:
     return torch.from_numpy(y.astype(np.int64))
 
 
-def cifar10(mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,), unit: float = 1.0) -> Rows:
+# A function that makes rows takes how many it shall judge at most, so that nothing is decoded only to be thrown away.
+
+
+def cifar10(
+    most: int | None = None,
+    *,
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+    unit: float = 1.0,
+) -> Rows:
     """CIFAR-10: 500 training images for calibration, 1405 test images; `(x / unit - mean) / std` per channel."""
     data = read("ic_cifar10")
 
@@ -148,42 +157,53 @@ def cifar10(mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,), u
         return (x - torch.tensor(mean).reshape(1, -1, 1, 1)) / torch.tensor(std).reshape(1, -1, 1, 1)
 
     return Rows(
-        prepare(data["calib_x"]), prepare(data["test_x"]), as_classes(data["test_y"]), tuple(map(str, data["classes"]))
+        prepare(data["calib_x"]),
+        prepare(data["test_x"][:most]),
+        as_classes(data["test_y"][:most]),
+        tuple(map(str, data["classes"])),
     )
 
 
-def split_rows(x: Tensor, y: Tensor, classes: Array, calibration: Tensor) -> Rows:
+def split_rows(x: Tensor, y: Tensor, classes: Array, calibration: Tensor, most: int | None) -> Rows:
     """Takes the rows numbered in `calibration` away from the evaluation."""
     held_out = torch.ones(len(y), dtype=torch.bool)
     held_out[calibration] = False
-    return Rows(x[calibration], x[held_out], y[held_out], tuple(map(str, classes)), y[calibration])
+    judged = held_out.nonzero()[:most, 0]
+    return Rows(x[calibration], x[judged], y[judged], tuple(map(str, classes)), y[calibration])
 
 
-def keyword_features() -> Rows:
+def keyword_features(most: int | None = None) -> Rows:
     """Speech Commands as MFCC [N, 1, 49, 10]: rows 0..99 calibrate, 100..999 judge."""
     data = read("kws_mfcc")
-    return split_rows(torch.from_numpy(data["x"])[:, None], as_classes(data["y"]), data["classes"], torch.arange(100))
+    return split_rows(
+        torch.from_numpy(data["x"])[:, None], as_classes(data["y"]), data["classes"], torch.arange(100), most
+    )
 
 
-def person_images() -> Rows:
+def person_images(most: int | None = None) -> Rows:
     """COCO photos [N, 3, 96, 96], RGB 0..1: rows 0..99 calibrate, 100..999 judge. The JPEGs store BGR."""
-    data = read("vww_images")
-    files, offset = data["jpeg"].tobytes(), data["offset"]
+    data, calibration = read("vww_images"), torch.arange(100)
+    count = None if most is None else len(calibration) + most
+    files, offset, y = data["jpeg"].tobytes(), data["offset"][: None if count is None else count + 1], data["y"][:count]
     images = [np.asarray(Image.open(io.BytesIO(files[a:b])))[..., ::-1] for a, b in pairwise(offset)]
     x = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous().float() / 255
-    return split_rows(x, as_classes(data["y"]), data["classes"], torch.arange(100))
+    return split_rows(x, as_classes(y), data["classes"], calibration, most)
 
 
-def wake_word_features() -> Rows:
+def wake_word_features(most: int | None = None) -> Rows:
     """45 samples [N, 40, 30, 1], 15 of each class in a row: the first five of each calibrate, the others judge."""
     data = read("sww_lfbe")
     x = torch.from_numpy(data["x"]).permute(0, 2, 1)[..., None].contiguous()
     calibration = (torch.arange(5)[:, None] + torch.arange(0, 45, 15)).flatten()  # 0, 15, 30, 1, ...: classes mixed
-    return split_rows(x, as_classes(data["y"]), data["classes"], calibration)
+    return split_rows(x, as_classes(data["y"]), data["classes"], calibration, most)
 
 
-def machine_sounds() -> Rows:
-    """ToyCar log-mel windows [N, 640]: 192 of 12 normal recordings, and all 96 of each of the 248 test recordings."""
+def machine_sounds(most: int | None = None) -> Rows:
+    """ToyCar log-mel windows [N, 640]: 192 of 12 normal recordings, and all 96 of each of the 248 test recordings.
+
+    Args:
+        most: recordings, evenly spread over the normal ones and the anomalies that follow them.
+    """
     data = read("ad_toycar_nc")
 
     def windows(spectrograms: Array) -> Array:
@@ -192,9 +212,11 @@ def machine_sounds() -> Rows:
         return five.swapaxes(2, 3).reshape(len(five), 96, 640).astype(np.float32)
 
     calibration = windows(data["calib_spec"])[:, ::6].swapaxes(0, 1).reshape(-1, 640)  # recordings mixed
-    test = windows(data["test_spec"]).reshape(-1, 640)
+    count = len(data["test_y"])
+    judged = torch.linspace(0, count - 1, count if most is None else min(most, count)).round().long().numpy()
+    test = windows(data["test_spec"][judged]).reshape(-1, 640)
     return Rows(
-        torch.from_numpy(calibration), torch.from_numpy(test), as_classes(data["test_y"]), ("normal", "anomaly")
+        torch.from_numpy(calibration), torch.from_numpy(test), as_classes(data["test_y"][judged]), ("normal", "anomaly")
     )
 
 
@@ -207,7 +229,7 @@ class Entry:
 
     make: Callable[[], nn.Module]
     weights: str
-    rows: Callable[[], Rows]
+    rows: Callable[[int | None], Rows]
     metric: Metric = "accuracy %"
     without_biases: tuple[str, ...] = ()
 
@@ -216,8 +238,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 NETWORKS: dict[str, Entry] = {
     "resnet8": Entry(ResNet8, "ic_resnet8", cifar10),
-    "resnet20": Entry(ResNet20, "ic_resnet20", partial(cifar10, IMAGENET_MEAN, IMAGENET_STD, 255.0)),
-    "cifarnet": Entry(CifarNet, "ic_cifarnet", partial(cifar10, (0.5,), (0.5,), 255.0)),
+    "resnet20": Entry(ResNet20, "ic_resnet20", partial(cifar10, mean=IMAGENET_MEAN, std=IMAGENET_STD, unit=255.0)),
+    "cifarnet": Entry(CifarNet, "ic_cifarnet", partial(cifar10, mean=(0.5,), std=(0.5,), unit=255.0)),
     "dscnn": Entry(partial(DSCNN, norm=tf_norm), "kws_dscnn", keyword_features),
     "dscnn_folded": Entry(DSCNN, "kws_dscnn_folded", keyword_features),
     "mobilenetv1": Entry(MobileNetV1, "vww_mobilenetv1", person_images),
@@ -251,20 +273,13 @@ def load(name: str, *, limit: int | None = None) -> TrainedNetwork:
     module = entry.make()
     module.load_state_dict(state)
 
-    rows = entry.rows()
-    x, y = rows.x, rows.y
-    if limit is not None and limit < len(y):
-        if entry.metric == "AUC":
-            keep = torch.linspace(0, len(y) - 1, limit).round().long()
-            x, y = x.reshape(len(y), -1, x.shape[1])[keep].reshape(-1, x.shape[1]), y[keep]
-        else:
-            x, y = x[:limit], y[:limit]
+    rows = entry.rows(limit)
     return TrainedNetwork(
         name=name,
         module=module.eval(),
         calibration=list(rows.calibration_x.split(1)),
-        inputs=x,
-        labels=y,
+        inputs=rows.x,
+        labels=rows.y,
         classes=rows.classes,
         metric=entry.metric,
         calibration_labels=rows.calibration_y,
