@@ -36,22 +36,20 @@ def blame(
     context: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL", help="The float model: path/to/file.py:function or file.pt2.", show_default=False
-        ),
+        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
     ],
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Inputs to measure on, a dozen or more: FILE.npy, FILE.npz (FILE.npz:name,... picks arrays), or "
+        console.option(
+            "DATA",
+            "Inputs to measure on, a dozen or more: FILE.npy, FILE.npz (FILE.npz:name,... picks arrays), or "
             "file.py:function, which returns a list of inputs.",
-            show_default="the function `calibration` of the model's file",
+            default="the function `calibration` of the model's file",
         ),
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="Inputs that choose the ranges.", show_default="those of --data"),
+        console.option("DATA", "Inputs that choose the ranges.", default="those of --data"),
     ] = None,
     target: Annotated[
         str,
@@ -76,18 +74,14 @@ def blame(
     ] = 60.0,
     fix_output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="For --fix: where the files go.", show_default="the present folder"),
+        console.option("DIR", "For --fix: where the files go.", default="the present folder"),
     ] = None,
     report_json: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Write all layers, or with --fix all choices, as JSON; - for standard output.",
-            show_default=False,
-        ),
+        console.option("PATH", "Write all layers, or with --fix all choices, as JSON; - for standard output."),
     ] = None,
     json: console.JsonInstead = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Show which layers cost the accuracy: quantized against float on real data, worst first, and what to try."""
     from micronpu.cli.files import load_calibration, load_model

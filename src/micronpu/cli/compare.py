@@ -30,11 +30,7 @@ FAILED = 1
 def compare(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="path/to/file.py:function or file.pt2, as for `micronpu compile`.",
-            show_default=False,
-        ),
+        console.argument("MODEL", "path/to/file.py:function or file.pt2, as for `micronpu compile`."),
     ],
     target: Annotated[
         list[str] | None,
@@ -48,36 +44,26 @@ def compare(
     ] = None,
     activations: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help="int8 or int16; may be given several times.", show_default="int8"),
+        console.option("TYPE", "int8 or int16; may be given several times.", default="int8"),
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="As for `micronpu compile`.", show_default="`calibration` of the file"),
+        console.option("DATA", "As for `micronpu compile`.", default="`calibration` of the file"),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Inputs to judge the programs on.", show_default=False)
-    ] = None,
-    labels: Annotated[str | None, typer.Option(metavar="FILE", help="Their labels.", show_default=False)] = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As for `micronpu eval`.", show_default="top1")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Processes.", show_default="as many as there are cores")
-    ] = None,
+    data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
+    labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
+    metric: Annotated[str | None, console.option("NAME", "As for `micronpu eval`.", default="top1")] = None,
+    jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Work on a Ray cluster, or on this machine through Ray.")] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep each row there when it is done; the same command goes on where it was interrupted.",
-            show_default=False,
+        console.option(
+            "DIR", "Keep each row there when it is done; the same command goes on where it was interrupted."
         ),
     ] = None,
     json: console.Json = False,
-    report_html: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the table as a web page.", show_default=False)
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    report_html: Annotated[Path | None, console.option("PATH", "Write the table as a web page.")] = None,
+    debug: console.Debug = False,
 ) -> None:
     """Compile one model for many targets and show what fits, what it costs and what nothing beats.
 

@@ -30,6 +30,35 @@ PLAIN_WIDTH = 120
 Listener = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
 
+
+def option(
+    metavar: str, help: str, *flags: str, default: str = "", panel: str | None = None, complete: Any = None
+) -> Any:
+    """An option with a value.
+
+    Args:
+        metavar: what the value is called.
+        flags: "--name" and shorter ones; that of the parameter unless given.
+        default: what is done without the option, in words; "" to say nothing.
+        panel: of the help, in which it stands.
+        complete: gives the values that the shell offers.
+    """
+    return typer.Option(
+        *flags,
+        metavar=metavar,
+        help=help,
+        show_default=default or False,
+        rich_help_panel=panel,
+        autocompletion=complete,
+    )
+
+
+def argument(metavar: str, help: str) -> Any:
+    """What has to be given, without a flag."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonInstead = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and the words on standard error.")

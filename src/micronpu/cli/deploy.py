@@ -20,30 +20,26 @@ if TYPE_CHECKING:
 
 @console.guarded
 def deploy(
-    program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` wrote.", show_default=False)
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder, new or empty.", show_default=False)
-    ],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
+    output: Annotated[Path, console.option("DIR", "The folder, new or empty.", "--output", "-o")],
     target: Annotated[
         str | None,
-        typer.Option(
+        console.option(
+            "TARGET",
+            "The board, see `micronpu targets`: its memories are held against the program's.",
             "--for",
             "-t",
-            metavar="TARGET",
-            help="The board, see `micronpu targets`: its memories are held against the program's.",
-            show_default="what the program was compiled for",
-            autocompletion=complete_target,
+            default="what the program was compiled for",
+            complete=complete_target,
         ),
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Golden vectors: FILE.npz with an array per input in order, a row per vector; output_0 and so on may "
+        console.option(
+            "FILE",
+            "Golden vectors: FILE.npz with an array per input in order, a row per vector; output_0 and so on may "
             "follow, otherwise this machine computes them. FILE.npz:name,... picks arrays.",
-            show_default="numbers over the range of each input",
+            default="numbers over the range of each input",
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="Of the files and of everything in C.")] = "model",
@@ -54,7 +50,7 @@ def deploy(
         bool, typer.Option("--force", help="Write into a folder that holds files; those of other names stay.")
     ] = False,
     json: console.Json = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
     from micronpu.cli.files import load_arrays

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 @console.guarded
 def diff(
-    before: Annotated[
-        Path, typer.Argument(metavar="BEFORE", help="A report (.json), or a program (.pte).", show_default=False)
-    ],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another of the same kind.", show_default=False)],
+    before: Annotated[Path, console.argument("BEFORE", "A report (.json), or a program (.pte).")],
+    after: Annotated[Path, console.argument("AFTER", "Another of the same kind.")],
     json: console.Json = False,
-    report_html: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the differences as a web page.", show_default=False)
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    report_html: Annotated[Path | None, console.option("PATH", "Write the differences as a web page.")] = None,
+    debug: console.Debug = False,
 ) -> None:
     """Show what changed between two reports, or two programs: exit code 0 for nothing, 1 for anything.
 

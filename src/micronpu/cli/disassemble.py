@@ -18,25 +18,19 @@ if TYPE_CHECKING:
 
 @console.guarded
 def disassemble(
-    program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM.pte", help="A program for an Ethos-U.", show_default=False)
-    ],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "A program for an Ethos-U.")],
     registers: Annotated[
         bool, typer.Option("--registers", help="Show the commands that set up each operation, too.")
     ] = False,
     diff: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OTHER.pte",
-            help="Show what differs in another program; exit code 1.",
-            show_default=False,
-        ),
+        console.option("OTHER.pte", "Show what differs in another program; exit code 1."),
     ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show which bytes of the scratch memory are alive during each operation.")
     ] = False,
     json: console.Json = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Show the command streams of an Ethos-U program: what each operation reads and writes, and for which line.
 

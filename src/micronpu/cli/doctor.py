@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -49,7 +48,7 @@ class Finding:
 @console.guarded
 def doctor(
     json: console.Json = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Say what is installed, what is missing and how to get it.
 

@@ -17,38 +17,29 @@ from micronpu.cli import console
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL", help="The float model: path/to/file.py:function or file.pt2.", show_default=False
-        ),
+        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
     ],
-    program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` made of it.", show_default=False)
-    ],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` made of it.")],
     data: Annotated[
         str,
-        typer.Option(
-            metavar="DATA",
-            help="Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
+        console.option(
+            "DATA",
+            "Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
             "picks arrays), or file.py:function, which returns a list of inputs; for a model with states a list of "
             "sequences, each a list of inputs.",
-            show_default=False,
         ),
     ],
     labels: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="FILE.npy or FILE.npz:name with an entry for each row, or for each sequence.",
-            show_default=False,
-        ),
+        console.option("FILE", "FILE.npy or FILE.npz:name with an entry for each row, or for each sequence."),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a "
+        console.option(
+            "NAME",
+            "top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a "
             "number, of which more is better.",
-            show_default="top1 where there are labels",
+            default="top1 where there are labels",
         ),
     ] = None,
     output: Annotated[int, typer.Option(metavar="NUMBER", help="Which output of the model is judged.")] = 0,
@@ -57,10 +48,10 @@ def evaluate(
     ] = False,
     report_json: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write the figures as JSON; - for standard output.", show_default=False),
+        console.option("PATH", "Write the figures as JSON; - for standard output."),
     ] = None,
     json: console.JsonInstead = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Judge a .pte program on data, beside the float model: what was lost, and whether that is noise."""
     from micronpu.cli.files import load_calibration, load_model

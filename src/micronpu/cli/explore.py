@@ -24,28 +24,23 @@ _ANY_FREE = 8080
 
 @console.guarded
 def explore(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "A finished program.")],
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="The program's report (`micronpu compile --report-json`): cycles, bytes, and the operators of the "
+        console.option(
+            "PATH",
+            "The program's report (`micronpu compile --report-json`): cycles, bytes, and the operators of the "
             "model with what became of each.",
-            show_default=False,
         ),
     ] = None,
     blame: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="With --report: the errors of layers (`micronpu blame --report-json`).",
-            show_default=False,
-        ),
+        console.option("PATH", "With --report: the errors of layers (`micronpu blame --report-json`)."),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Of the page; 8080 takes the next free one.")] = _ANY_FREE,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print graphs and colours as JSON, and open no page.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: console.Debug = False,
 ) -> None:
     """Open a program in Google's Model Explorer, the inside of its NPU partitions, too; ends with Ctrl+C.
 

@@ -15,17 +15,15 @@ if TYPE_CHECKING:
     from micronpu.chips import Chip
     from micronpu.targets.family import Target
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
 
 @console.guarded
 def targets(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="CHIP.toml", help="Chip files of your own, to be listed too.", show_default=False),
+        console.argument("CHIP.toml", "Chip files of your own, to be listed too."),
     ] = None,
     json: console.Json = False,
-    debug: Debug = False,
+    debug: console.Debug = False,
 ) -> None:
     """List what can be compiled for."""
     from micronpu.chips import shipped_chips
@@ -92,7 +90,7 @@ def _clock(mhz: float | None) -> str:
 
 
 @console.guarded
-def passes(json: console.Json = False, debug: Debug = False) -> None:
+def passes(json: console.Json = False, debug: console.Debug = False) -> None:
     """List what changes a program on its way.
 
     --disabled-passes leaves out any of them, but those that say otherwise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -42,32 +42,23 @@ app = typer.Typer(
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="path/to/file.py:function, which returns (torch.nn.Module, example inputs), or a saved program, file.pt2.",
-        show_default=False,
+    console.argument(
+        "MODEL",
+        "path/to/file.py:function, which returns (torch.nn.Module, example inputs), or a saved program, file.pt2.",
     ),
 ]
 Target = Annotated[
     str,
     typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target),
 ]
-HtmlReport = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="Write the report as a web page.", show_default=False)
-]
+HtmlReport = Annotated[Path | None, console.option("PATH", "Write the report as a web page.")]
 JsonReport = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Write the report as JSON; - for standard output, and all else to standard error.",
-        show_default=False,
-    ),
+    console.option("PATH", "Write the report as JSON; - for standard output, and all else to standard error."),
 ]
 InOut = Annotated[
     str | None,
-    typer.Option(
-        "--io", metavar="TYPE", help="The program takes and gives integers, int8 or int16.", show_default="floats"
-    ),
+    console.option("TYPE", "The program takes and gives integers, int8 or int16.", "--io", default="floats"),
 ]
 MissingKernels = Annotated[
     bool,
@@ -84,54 +75,49 @@ Verify = Annotated[
 ]
 HeldOut = Annotated[
     int | None,
-    typer.Option(
-        metavar="ROWS",
-        help="Calibration rows that are kept back, for the program to be judged on.",
-        show_default="one in eight, at most 8, of 16 or more",
+    console.option(
+        "ROWS",
+        "Calibration rows that are kept back, for the program to be judged on.",
+        default="one in eight, at most 8, of 16 or more",
     ),
 ]
 SparsityPattern = Annotated[
     str | None,
-    typer.Option(
-        "--sparsity",
-        metavar="2:4",
-        help="Make two of every four weights zero first, where the NPU computes such layers in half the cycles "
+    console.option(
+        "2:4",
+        "Make two of every four weights zero first, where the NPU computes such layers in half the cycles "
         "(Ethos-U85); takes some hundred calibration inputs.",
-        show_default=False,
+        "--sparsity",
     ),
 ]
 Compress = Annotated[
     float | None,
-    typer.Option(
-        metavar="PART",
-        help="Give weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs kept "
+    console.option(
+        "PART",
+        "Give weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs kept "
         "back gets another answer, such as 0.01.",
-        show_default=False,
     ),
 ]
 MaxLoss = Annotated[
     float | None,
-    typer.Option(
-        metavar="PART",
-        help="With --sparsity: the share of the inputs kept back that may be answered otherwise than in float.",
-        show_default="without limit",
+    console.option(
+        "PART",
+        "With --sparsity: the share of the inputs kept back that may be answered otherwise than in float.",
+        default="without limit",
     ),
 ]
 MaxCycles = Annotated[
     float | None,
-    typer.Option(
-        metavar="CYCLES",
-        help="With --sparsity: no sparser than this takes; up to 1.0 a part of the dense model's cycles.",
-        show_default="as few as there can be",
+    console.option(
+        "CYCLES",
+        "With --sparsity: no sparser than this takes; up to 1.0 a part of the dense model's cycles.",
+        default="as few as there can be",
     ),
 ]
 
 
-def _budget(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Budgets")
-
-
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_BUDGETS = "Budgets"
+"""The panel of the help with limits that a program has to keep."""
 
 
 def _version(wanted: bool) -> None:
@@ -158,12 +144,12 @@ def compile_command(
     model: ModelArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
+        console.option(
+            "OUT.pte",
+            "The program; OUT.tflite writes the quantized network as one LiteRT model.",
             "--output",
             "-o",
-            metavar="OUT.pte",
-            help="The program; OUT.tflite writes the quantized network as one LiteRT model.",
-            show_default="FUNCTION.pte",
+            default="FUNCTION.pte",
         ),
     ] = None,
     vela: Annotated[
@@ -171,22 +157,21 @@ def compile_command(
     ] = False,
     deploy_to: Annotated[
         Path | None,
-        typer.Option(
-            "--deploy",
-            metavar="DIR",
-            help="Write the folder for the firmware as well, as `micronpu deploy` does, with the first calibration "
+        console.option(
+            "DIR",
+            "Write the folder for the firmware as well, as `micronpu deploy` does, with the first calibration "
             "inputs as golden vectors.",
-            show_default=False,
+            "--deploy",
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
     calibration: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Typical inputs of a float model: FILE.npy, FILE.npz (one array per input of the model, one row per "
+        console.option(
+            "DATA",
+            "Typical inputs of a float model: FILE.npy, FILE.npz (one array per input of the model, one row per "
             "typical input; FILE.npz:name,... picks arrays), or file.py:function, which returns a list of inputs.",
-            show_default="the function `calibration` of the model's file",
+            default="the function `calibration` of the model's file",
         ),
     ] = None,
     per_tensor: PerTensor = False,
@@ -197,22 +182,37 @@ def compile_command(
     verify: Verify = True,
     held_out: HeldOut = None,
     max_ms: Annotated[
-        float | None, _budget("--max-ms", "MS", "Most milliseconds of a call, as the report estimates them.")
+        float | None,
+        console.option("MS", "Most milliseconds of a call, as the report estimates them.", "--max-ms", panel=_BUDGETS),
     ] = None,
-    max_sram: Annotated[str | None, _budget("--max-sram", "BYTES", "Most bytes of SRAM, such as 256K or 1.5M.")] = None,
-    max_flash: Annotated[str | None, _budget("--max-flash", "BYTES", "Most bytes of the program's file.")] = None,
+    max_sram: Annotated[
+        str | None, console.option("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.", "--max-sram", panel=_BUDGETS)
+    ] = None,
+    max_flash: Annotated[
+        str | None, console.option("BYTES", "Most bytes of the program's file.", "--max-flash", panel=_BUDGETS)
+    ] = None,
     min_sqnr: Annotated[
-        float | None, _budget("--min-sqnr", "DB", "Least signal-to-noise ratio against the float model.")
+        float | None,
+        console.option("DB", "Least signal-to-noise ratio against the float model.", "--min-sqnr", panel=_BUDGETS),
     ] = None,
     min_accuracy: Annotated[
-        float | None, _budget("--min-accuracy", "NUMBER", "Least value of --metric on --eval-data with --labels.")
+        float | None,
+        console.option(
+            "NUMBER", "Least value of --metric on --eval-data with --labels.", "--min-accuracy", panel=_BUDGETS
+        ),
     ] = None,
     eval_data: Annotated[
-        str | None, _budget("--eval-data", "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.")
+        str | None,
+        console.option(
+            "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.", "--eval-data", panel=_BUDGETS
+        ),
     ] = None,
-    labels: Annotated[str | None, _budget("--labels", "FILE", "Their labels: FILE.npy or FILE.npz:name.")] = None,
+    labels: Annotated[
+        str | None, console.option("FILE", "Their labels: FILE.npy or FILE.npz:name.", "--labels", panel=_BUDGETS)
+    ] = None,
     metric: Annotated[
-        str | None, _budget("--metric", "NAME", "top1 (the default), auc, f1, mae, or file.py:function.")
+        str | None,
+        console.option("NAME", "top1 (the default), auc, f1, mae, or file.py:function.", "--metric", panel=_BUDGETS),
     ] = None,
     sparsity: SparsityPattern = None,
     max_loss: MaxLoss = None,
@@ -221,7 +221,7 @@ def compile_command(
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     json: console.JsonInstead = False,
-    debug: Debug = False,
+    debug: console.Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
 
@@ -331,7 +331,7 @@ def check(
     report_html: HtmlReport = None,
     report_json: JsonReport = None,
     json: console.JsonInstead = False,
-    debug: Debug = False,
+    debug: console.Debug = False,
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
 
@@ -384,29 +384,20 @@ def _write_reports(report: DelegationReport, html: Path | None, json: Path | Non
 @app.command(cls=Command)
 @console.guarded
 def run(
-    program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM.pte", help="What `micronpu compile` wrote.", show_default=False)
-    ],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        console.option(
+            "FILE",
+            "An input: FILE.npy, or FILE.npz with all inputs in order (FILE.npz:name,... picks arrays). Once per "
+            "input of the program.",
             "--input",
             "-i",
-            metavar="FILE",
-            help="An input: FILE.npy, or FILE.npz with all inputs in order (FILE.npz:name,... picks arrays). Once per "
-            "input of the program.",
-            show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Write output_0.npy, output_1.npy ... into this folder.",
-            show_default=False,
-        ),
+        console.option("DIR", "Write output_0.npy, output_1.npy ... into this folder.", "--output", "-o"),
     ] = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="Each input holds many rows: run once per row and join the outputs.")
@@ -431,23 +422,22 @@ def run(
     ] = None,
     time_limit: Annotated[
         float | None,
-        typer.Option(
+        console.option(
+            "SECONDS",
+            "Stop an isolated program that takes longer to load or to run; 0 for no limit.",
             "--time-limit",
-            metavar="SECONDS",
-            help="Stop an isolated program that takes longer to load or to run; 0 for no limit.",
-            show_default="600",
+            default="600",
         ),
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Write an ETDump of the run for ExecuTorch's Inspector, and what each operation wrote as PATH.values.",
-            show_default=False,
+        console.option(
+            "PATH",
+            "Write an ETDump of the run for ExecuTorch's Inspector, and what each operation wrote as PATH.values.",
         ),
     ] = None,
     json: console.JsonInstead = False,
-    debug: Debug = False,
+    debug: console.Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import run_program
@@ -475,9 +465,9 @@ def run(
 @app.command(cls=Command)
 @console.guarded
 def inspect(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.pte", help="A finished program.", show_default=False)],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "A finished program.")],
     json: console.Json = False,
-    debug: Debug = False,
+    debug: console.Debug = False,
 ) -> None:
     """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
     from micronpu.cli.inspection import inspect_pte

@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from micronpu.cli import console
+
 _PANEL = "Quantization"
 
 PerTensor = Annotated[
@@ -23,51 +25,39 @@ Activations = Annotated[
 
 _File = Annotated[
     Path | None,
-    typer.Option(
+    console.option(
+        "FILE.toml",
+        "Observers, corrections, and parts of the model apart; `micronpu blame --fix` writes such files.",
         "--quantization",
-        metavar="FILE.toml",
-        help="Observers, corrections, and parts of the model apart; `micronpu blame --fix` writes such files.",
-        rich_help_panel=_PANEL,
-        show_default=False,
+        panel=_PANEL,
     ),
 ]
 _Observer = Annotated[
     str | None,
-    typer.Option(
+    console.option(
+        "NAME",
+        "Where ranges of activations come from: histogram, mse, percentile, minmax, moving_average.",
         "--activation-observer",
-        metavar="NAME",
-        help="Where ranges of activations come from: histogram, mse, percentile, minmax, moving_average.",
-        rich_help_panel=_PANEL,
-        show_default="histogram",
+        default="histogram",
+        panel=_PANEL,
     ),
 ]
 _Percentile = Annotated[
     float | None,
-    typer.Option(
-        metavar="PERCENT",
-        help="For percentile: values inside of the range at either end.",
-        rich_help_panel=_PANEL,
-        show_default="99.99",
+    console.option(
+        "PERCENT", "For percentile: values inside of the range at either end.", default="99.99", panel=_PANEL
     ),
 ]
 _InputObserver = Annotated[
     str | None,
-    typer.Option(
-        "--input-observer",
-        metavar="NAME",
-        help="The same for the inputs of the program.",
-        rich_help_panel=_PANEL,
-        show_default="minmax",
+    console.option(
+        "NAME", "The same for the inputs of the program.", "--input-observer", default="minmax", panel=_PANEL
     ),
 ]
 _WeightObserver = Annotated[
     str | None,
-    typer.Option(
-        "--weight-observer",
-        metavar="NAME",
-        help="Where ranges of weights come from: minmax, mse.",
-        rich_help_panel=_PANEL,
-        show_default="minmax",
+    console.option(
+        "NAME", "Where ranges of weights come from: minmax, mse.", "--weight-observer", default="minmax", panel=_PANEL
     ),
 ]
 _Equalize = Annotated[
