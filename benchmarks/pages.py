@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,35 @@ _NAMES = {
 """What readers call the networks of the scripts."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of figures.
+
+    Attributes:
+        page: where it stands, in `docs/`.
+        files: what it is made of, in `benchmarks/results/`.
+        make: what makes it of their contents.
+    """
+
+    page: str
+    files: tuple[str, ...]
+    make: Callable[..., str]
+
+
+TABLES: dict[str, Table] = {}
+"""By name, which is that of the function that makes it."""
+
+
+def on(page: str, *files: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Registers what makes a table of a page, of the file of its own name unless others are given."""
+
+    def register(make: Callable[..., str]) -> Callable[..., str]:
+        TABLES[make.__name__] = Table(page, files or (make.__name__,), make)
+        return make
+
+    return register
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
@@ -53,6 +83,7 @@ def _score(row: dict[str, Any], value: float | None) -> str:
     return f"{value:.2f} %" if row["metric"] == "accuracy %" else f"{value:.4f}"
 
 
+@on("figures.md")
 def accuracy(figures: Any) -> str:
     """Scores of trained networks beside float and beside the reference int8 files."""
     head = ("network", "rows", "on the NPU", "partitions", "`.pte` bytes", "float", "int8", "loss", "reference int8")
@@ -75,6 +106,7 @@ def accuracy(figures: Any) -> str:
     )
 
 
+@on("figures.md", "accuracy")
 def steps(figures: Any) -> str:
     """Distance to the `convert_pt2e` model."""
     head = ("network", *map(str, range(MOST_STEPS)), f"{MOST_STEPS} or more", "most", "same class")
@@ -92,6 +124,7 @@ def steps(figures: Any) -> str:
     )
 
 
+@on("figures.md")
 def exactness(figures: Any) -> str:
     """Rows that are the same in every bit."""
     ways = ("interpreter", "litert")
@@ -101,6 +134,7 @@ def exactness(figures: Any) -> str:
     )
 
 
+@on("figures.md")
 def neutron_latency(figures: Any) -> str:
     """The model of latency beside what is published."""
     return table(
@@ -120,6 +154,7 @@ def neutron_latency(figures: Any) -> str:
     )
 
 
+@on("coverage.md")
 def coverage(figures: Any) -> str:
     """How much of common networks is on the NPU."""
     return table(
@@ -137,6 +172,7 @@ def coverage(figures: Any) -> str:
     )
 
 
+@on("coverage.md")
 def coverage_check(figures: Any) -> str:
     """What is decided about many networks, and what was compiled."""
     targets = list(dict.fromkeys(target for row in figures for target in row["targets"]))
@@ -163,6 +199,7 @@ def coverage_check(figures: Any) -> str:
     )
 
 
+@on("figures.md")
 def ethosu_latency(figures: Any) -> str:
     """Vela's estimate beside what is published."""
 
@@ -174,6 +211,7 @@ def ethosu_latency(figures: Any) -> str:
     return table(head, map(row, figures["anchors"]))
 
 
+@on("figures.md")
 def cortexm_latency(figures: Any) -> str:
     """The estimate for a core beside counts and what is published."""
 
@@ -188,6 +226,7 @@ def cortexm_latency(figures: Any) -> str:
     )
 
 
+@on("figures.md")
 def memory_plans(figures: Any) -> str:
     """Planned bytes beside the bound and beside ExecuTorch's planner."""
 
@@ -199,6 +238,7 @@ def memory_plans(figures: Any) -> str:
     return table(head, map(row, figures))
 
 
+@on("sparsity.md")
 def sparsity(figures: Any) -> str:
     """Points of networks on the way to sparse weights."""
 
@@ -227,6 +267,7 @@ def _peer(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['delegated']}/{row['nodes']}", str(row["partitions"])
 
 
+@on("figures.md")
 def time(figures: Any) -> str:
     """Steps of a compilation for Neutron, beside the peer's total."""
     steps = ("export", "quantize", "partition", "compile", "lower", "verify")
@@ -240,6 +281,7 @@ def time(figures: Any) -> str:
     return table(("network", *steps, "total", "peer", "ratio", "MiB", "peer MiB"), map(row, figures))
 
 
+@on("figures.md")
 def ethosu_trained(figures: Any) -> str:
     """Accuracy and cycles of trained networks, a line per network."""
     cells = {(r["network"], r["target"], r["activations"]): r for r in figures}
@@ -264,6 +306,7 @@ def _beside_peer(figures: Any) -> Iterable[tuple[str, list[tuple[dict[str, Any],
         yield _name(name.removeprefix("trained:")), [(found["micronpu"], found["peer"]) for found in mine]
 
 
+@on("figures.md", "ethosu_networks")
 def ethosu_cycles(figures: Any) -> str:
     """Vela's cycles of both sides on both accelerators, and what the peer leaves to the core."""
 
@@ -279,6 +322,7 @@ def ethosu_cycles(figures: Any) -> str:
     return table(head, (row(*found) for found in _beside_peer(figures)))
 
 
+@on("figures.md", "ethosu_networks")
 def ethosu_time(figures: Any) -> str:
     """Processor time, peak memory and bytes of both sides."""
 
@@ -294,6 +338,7 @@ def ethosu_time(figures: Any) -> str:
     return table(("network", "accelerator", "CPU s", *sides, "MiB", *sides, "`.pte` bytes", *sides), rows())
 
 
+@on("figures.md")
 def ethosu_operators(figures: Any) -> str:
     """Modules of one operator that are whole on the NPU, and those that are not."""
 
@@ -306,6 +351,7 @@ def ethosu_operators(figures: Any) -> str:
     return table(head, (row(name, found) for name, found in figures.items()))
 
 
+@on("ethosu-simulator.md")
 def ethosu_streams(figures: Any) -> str:
     """Streams beside graphs, a line per accelerator."""
 
@@ -318,6 +364,7 @@ def ethosu_streams(figures: Any) -> str:
     return table(head, map(row, dict.fromkeys(r["target"] for r in figures)))
 
 
+@on("figures.md")
 def combined(figures: Any) -> str:
     """Networks with operators for the core in between, a line per network and chain."""
 
@@ -331,6 +378,7 @@ def combined(figures: Any) -> str:
     return table(head, map(row, figures))
 
 
+@on("recipes.md", "qat_4_bits", "qat_5_bits_per_tensor", "qat_4_bits_per_tensor")
 def qat(*found: Any) -> str:
     """Weights of few bits, after training and in training."""
 
@@ -348,37 +396,6 @@ def qat(*found: Any) -> str:
     return table(("weights", "float", "PTQ", "PTQ, corrected", "QAT", "QAT regains", "training"), map(row, found))
 
 
-_QAT = ("qat_4_bits", "qat_5_bits_per_tensor", "qat_4_bits_per_tensor")
-
-TABLES: dict[str, tuple[str, str | tuple[str, ...], Callable[..., str]]] = {
-    "accuracy": ("figures.md", "accuracy", accuracy),
-    "steps": ("figures.md", "accuracy", steps),
-    "exactness": ("figures.md", "exactness", exactness),
-    "time": ("figures.md", "time", time),
-    "ethosu_trained": ("figures.md", "ethosu_trained", ethosu_trained),
-    "ethosu_cycles": ("figures.md", "ethosu_networks", ethosu_cycles),
-    "ethosu_time": ("figures.md", "ethosu_networks", ethosu_time),
-    "ethosu_operators": ("figures.md", "ethosu_operators", ethosu_operators),
-    "ethosu_streams": ("ethosu-simulator.md", "ethosu_streams", ethosu_streams),
-    "combined": ("figures.md", "combined", combined),
-    "qat": ("recipes.md", _QAT, qat),
-    "neutron_latency": ("figures.md", "neutron_latency", neutron_latency),
-    "ethosu_latency": ("figures.md", "ethosu_latency", ethosu_latency),
-    "cortexm_latency": ("figures.md", "cortexm_latency", cortexm_latency),
-    "memory_plans": ("figures.md", "memory_plans", memory_plans),
-    "coverage": ("coverage.md", "coverage", coverage),
-    "coverage_check": ("coverage.md", "coverage_check", coverage_check),
-    "sparsity": ("sparsity.md", "sparsity", sparsity),
-}
-"""Name of a table: its page, the file or files that it is made of, and what makes it."""
-
-
-def files(name: str) -> tuple[str, ...]:
-    """The files of figures of a table."""
-    found = TABLES[name][1]
-    return (found,) if isinstance(found, str) else found
-
-
 def made(page: str) -> str:
     """The text of a page with its tables made anew.
 
@@ -386,11 +403,11 @@ def made(page: str) -> str:
         ValueError: a table has no place in it.
     """
     text = (DOCS / page).read_text(encoding="utf-8")
-    for name, (where, _, make) in TABLES.items():
-        if where != page or not all(map(results.is_there, files(name))):
+    for name, made_of in TABLES.items():
+        if made_of.page != page or not all(map(results.is_there, made_of.files)):
             continue
         begin, end = f"<!-- {name}: made by `python -m benchmarks.pages` -->", f"<!-- end of {name} -->"
-        content = f"{begin}\n\n{make(*map(results.read, files(name)))}\n\n{end}"
+        content = f"{begin}\n\n{made_of.make(*map(results.read, made_of.files))}\n\n{end}"
         parts = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", text, flags=re.DOTALL)
         if len(parts) != 2:
             raise ValueError(f"{page} has {len(parts) - 1} places for the table {name}: `{begin}` to `{end}`.")
@@ -401,7 +418,7 @@ def made(page: str) -> str:
 def main() -> None:
     """Writes the pages, or compares them."""
     stale = []
-    for page in dict.fromkeys(where for where, _, _ in TABLES.values()):
+    for page in dict.fromkeys(found.page for found in TABLES.values()):
         text, path = made(page), DOCS / page
         if path.read_text(encoding="utf-8") != text:
             stale.append(page)

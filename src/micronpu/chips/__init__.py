@@ -3,7 +3,6 @@
 from micronpu.chips.chip import (
     ACTIVATIONS,
     CMSIS_NN,
-    NPU_FIELDS,
     WEIGHTS,
     Chip,
     Chips,
@@ -18,7 +17,6 @@ from micronpu.chips.section import ChipSection
 __all__ = [
     "ACTIVATIONS",
     "CMSIS_NN",
-    "NPU_FIELDS",
     "WEIGHTS",
     "Chip",
     "Chips",

@@ -61,8 +61,17 @@ class Npu:
             section,
         )
 
+    def fields(self, *names: str) -> ChipSection:
+        """The table, of which its family reads what only it has.
 
-NPU_FIELDS = ("family", "variant", "clock_mhz", "note", "assumed")
+        Raises:
+            OptionError: it has a field that is neither of these nor one that every family has.
+        """
+        self.own.refuse_others((*_NPU_FIELDS, *names))
+        return self.own
+
+
+_NPU_FIELDS = ("family", "variant", "clock_mhz", "note", "assumed")
 """Of the table of an accelerator, those that every family has."""
 
 

@@ -5,6 +5,7 @@ An operator knows what it *means* on every target.  What a chip can do with it s
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -282,6 +283,8 @@ def operator(name: str) -> Callable[[OpClass], OpClass]:
             function = getattr(member, "__func__", member)
             for pending in getattr(function, "_aten_imports", ()):
                 _register_import(pending, made, member)
+        for pending in vars(cls).get("_aten_imports", ()):
+            _register_import(pending, made, inspect.getattr_static(made, "build"))
         return made  # type: ignore[no-any-return]
 
     return register
@@ -304,7 +307,7 @@ def from_aten(
     moves_only: bool = False,
     **arguments: str,
 ) -> Callable[[Any], Any]:
-    """Marks a class method ``build(cls, node)`` as the importer of ATen overloads.
+    """Marks a class method ``build(cls, node)``, or a class with one of its base, as the importer of ATen overloads.
 
     Args:
         arguments: operand name = schema argument name, where the two differ (``x="self"`` is the default).
@@ -312,7 +315,7 @@ def from_aten(
 
     def mark(method: Any) -> Any:
         function = getattr(method, "__func__", method)
-        pending = getattr(function, "_aten_imports", [])
+        pending = vars(function).get("_aten_imports", [])
         pending.append(
             {
                 "overloads": overloads,

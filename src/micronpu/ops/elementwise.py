@@ -196,7 +196,7 @@ class Sum(Binary):
         return scaled_sum(y, operands, self.activation.limits(y), self.combine)
 
     @classmethod
-    def imported(cls, node: AtenNode) -> Tensor:
+    def build(cls, node: AtenNode) -> Tensor:
         """Appends the operator for an overload with the argument `alpha`."""
         _alpha_is_one(node)
         x, z = node.tensor("x"), node.tensor("z")
@@ -212,6 +212,7 @@ class Sum(Binary):
 
 
 @operator("add")
+@from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True)
 class Add(Sum):
     """Sum of two tensors, with NumPy's broadcasting.
 
@@ -223,13 +224,10 @@ class Add(Sum):
     verb = "added"
     litert, litert_options, combine = "ADD", "AddOptions", np.add
 
-    @from_aten("add.Tensor", "add_.Tensor", z="other", fuses=True)
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return cls.imported(node)
-
 
 @operator("sub")
+@from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True)
+@from_aten("rsub.Tensor", x="other", z="self", fuses=True)
 class Sub(Sum):
     """Difference x - z, with NumPy's broadcasting.
 
@@ -240,12 +238,6 @@ class Sub(Sum):
 
     verb = "subtracted"
     litert, litert_options, combine = "SUB", "SubOptions", np.subtract
-
-    @from_aten("sub.Tensor", "sub_.Tensor", "subtract.Tensor", z="other", fuses=True)
-    @from_aten("rsub.Tensor", x="other", z="self", fuses=True)
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return cls.imported(node)
 
 
 @operator("mul")
@@ -321,7 +313,7 @@ class Selection(Binary):
         return np.asarray(self.select(operands[0].data, operands[1].data))
 
     @classmethod
-    def imported(cls, node: AtenNode) -> Tensor:
+    def build(cls, node: AtenNode) -> Tensor:
         """Appends the operator for an overload of two tensors."""
         x, z = node.tensor("x"), node.tensor("z")
         if x.type.qparams != z.type.qparams:
@@ -340,6 +332,7 @@ class Selection(Binary):
 
 
 @operator("minimum")
+@from_aten("minimum.default", "min.other", z="other")
 class Minimum(Selection):
     """The smaller of two elements, with NumPy's broadcasting.
 
@@ -348,13 +341,9 @@ class Minimum(Selection):
 
     litert, select = "MINIMUM", np.minimum
 
-    @from_aten("minimum.default", "min.other", z="other")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return cls.imported(node)
-
 
 @operator("maximum")
+@from_aten("maximum.default", "max.other", z="other")
 class Maximum(Selection):
     """The larger of two elements, with NumPy's broadcasting.
 
@@ -362,11 +351,6 @@ class Maximum(Selection):
     """
 
     litert, select = "MAXIMUM", np.maximum
-
-    @from_aten("maximum.default", "max.other", z="other")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return cls.imported(node)
 
 
 # ---------------------------------------------------------------- compositions

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import micronpu
 from micronpu.base.errors import OptionError, PayloadError
-from micronpu.chips import NPU_FIELDS, Chip
+from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.cli import inspection
 from micronpu.cli.main import app
@@ -82,9 +82,7 @@ class Toy(Family):
         return ToyOptions
 
     def silicon(self, chip: Chip) -> str:
-        own = chip.npu.own
-        own.refuse_others((*NPU_FIELDS, "lanes"))
-        return f"toy-{own.integer('lanes')}"
+        return f"toy-{chip.npu.fields('lanes').integer('lanes')}"
 
     def bare(self) -> Mapping[str, str]:
         return {"toy-1": "a toy whatever the chip"}

@@ -8,12 +8,12 @@ import pytest
 from benchmarks import pages, results
 
 
-@pytest.mark.parametrize("page", sorted({where for where, _, _ in pages.TABLES.values()}))
+@pytest.mark.parametrize("page", sorted({found.page for found in pages.TABLES.values()}))
 def test_a_page_is_what_the_figures_say(page: str) -> None:
     assert pages.made(page) == (pages.DOCS / page).read_text(encoding="utf-8"), "Run `make pages`."
 
 
-_FILES = sorted({file for name in pages.TABLES for file in pages.files(name) if results.is_there(file)})
+_FILES = sorted({file for found in pages.TABLES.values() for file in found.files if results.is_there(file)})
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -24,7 +24,7 @@ def test_figures_say_what_they_were_measured_with(name: str) -> None:
 
 
 def test_a_table_without_a_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, file, make = pages.TABLES["neutron_latency"]
-    monkeypatch.setitem(pages.TABLES, "elsewhere", (page, file, make))
+    known = pages.TABLES["neutron_latency"]
+    monkeypatch.setitem(pages.TABLES, "elsewhere", known)
     with pytest.raises(ValueError, match="has 0 places for the table elsewhere"):
-        pages.made(page)
+        pages.made(known.page)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import ACTIVATIONS, NPU_FIELDS, WEIGHTS, Chip
+from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
 from micronpu.chips.core import Core
 from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
 from micronpu.targets.family import Family, Target, sentences
@@ -42,8 +42,7 @@ class EthosUNpu:
             OptionError: its part of the chip file is wrong.
         """
         assert chip.npu is not None
-        own = chip.npu.own
-        own.refuse_others((*NPU_FIELDS, "accelerator", "system_config", "memory_mode"))
+        own = chip.npu.fields("accelerator", "system_config", "memory_mode")
         accelerator = find_accelerator(own.text("accelerator")).name
         return cls(accelerator, own.optional_text("system_config"), own.optional_text("memory_mode"))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import OptionError
-from micronpu.chips import NPU_FIELDS, Chip, load_chip, shipped_chips
+from micronpu.chips import Chip, load_chip, shipped_chips
 
 if TYPE_CHECKING:
     from micronpu.targets.neutron.target_info import NeutronTargetNeutronC
@@ -60,8 +60,7 @@ class NeutronNpu:
             OptionError: its part of the chip file is wrong.
         """
         assert chip.npu is not None
-        own = chip.npu.own
-        own.refuse_others((*NPU_FIELDS, "class", "pipelines", "macs", "converter", "weight_bandwidth", "fitted"))
+        own = chip.npu.fields("class", "pipelines", "macs", "converter", "weight_bandwidth", "fitted")
         return cls(
             variant=chip.npu.variant,
             clock_mhz=chip.npu.clock_mhz,
