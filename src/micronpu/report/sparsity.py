@@ -21,11 +21,12 @@ class SparseLayer:
         source: ``file:line`` of the user's model, or "".
         shape: of its weights.
         sparse: whether two in four of its weights are zero, and the NPU skips them.
-        cycles_dense: of the NPU with dense weights, 0 where that is not known.
-        cycles_sparse: with sparse weights, 0 where that was not tried.
+        cycles_dense: of the NPU in the dense network, 0 where that is not known.
+        cycles_sparse: in the network with every layer sparse that can be, 0 where that was not tried.
         sensitivity: what the network's results lose where this layer alone is sparse, as a part of their variance;
             before anything is learnt.
         why: why it is dense, or what else there is to say; "" for nothing.
+        cycles: of the NPU as the layer is, in the network that was chosen; 0 where that is not known.
     """
 
     name: str
@@ -36,11 +37,7 @@ class SparseLayer:
     cycles_sparse: int = 0
     sensitivity: float = 0.0
     why: str = ""
-
-    @property
-    def cycles(self) -> int:
-        """As the layer is."""
-        return self.cycles_sparse if self.sparse else self.cycles_dense
+    cycles: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,8 @@ class SparsePoint:
         agreement: share of the inputs kept back on which the integer network answers as the float network does; for
             results that are no scores of classes, 1 less the part of their variance that is lost.
         loss: what is lost against the float network: 1 less the agreement, or the difference of the user's score.
+        corrections: of quantization, with which the integer network was nearest; see `micronpu.compile`'s
+            ``quantization``.
     """
 
     layers: tuple[str, ...]
@@ -61,6 +60,7 @@ class SparsePoint:
     bytes: int
     agreement: float
     loss: float
+    corrections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,14 @@ class SparsityReport:
         """One sentence with the figures."""
         dense, point = self.points[0], self.point
         count = sum(layer.sparse for layer in self.layers)
+        quantized = f", quantized with {' and '.join(point.corrections)}" if point.corrections else ""
         if not dense.cycles:
             return f"{count} of {len(self.layers)} layers are {self.pattern} sparse."
         return (
             f"{count} of {len(self.layers)} layers are {self.pattern} sparse: {dense.cycles:,} -> {point.cycles:,} "
             f"cycles ({point.cycles / dense.cycles:.2f}), {dense.bytes:,} -> {point.bytes:,} bytes of weights; "
-            f"agreement with float {dense.agreement:.1%} -> {point.agreement:.1%} on {self.rows} inputs kept back."
+            f"agreement with float {dense.agreement:.1%} -> {point.agreement:.1%} on {self.rows} inputs kept back"
+            f"{quantized}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,8 +133,8 @@ class SparsityReport:
             )
         for layer in self.layers:
             state = "sparse" if layer.sparse else "dense"
-            cycles = f"{layer.cycles_dense:,} -> {layer.cycles:,} cycles" if layer.cycles_dense else ""
-            lines.append(f"  - {layer.name}: {state} {cycles}{f'; {layer.why}' if layer.why else ''}")
+            cycles = f" {layer.cycles_dense:,} -> {layer.cycles:,} cycles" if layer.cycles_dense else ""
+            lines.append(f"  - {layer.name}: {state}{cycles}{f'; {layer.why}' if layer.why else ''}")
         return "\n".join([*lines, *self.notes])
 
     def __rich__(self) -> RenderableType:

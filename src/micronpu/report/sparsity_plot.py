@@ -18,8 +18,8 @@ _WIDTH, _HEIGHT, _MARGIN = 480, 320, 48
 def view(report: SparsityReport) -> RenderableType:
     """Summary, the points, the layers and the notes."""
     points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
-    for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss"):
-        points.add_column(name, justify="right" if name else "left")
+    for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss", "corrections"):
+        points.add_column(name, justify="left" if name in ("", "corrections") else "right")
     dense = report.points[0].cycles
     for number, point in enumerate(report.points):
         points.add_row(
@@ -30,11 +30,12 @@ def view(report: SparsityReport) -> RenderableType:
             f"{point.bytes:,}",
             f"{point.agreement:.1%}",
             f"{point.loss:.4f}",
+            ", ".join(point.corrections) or NOTHING,
         )
     layers = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Layers", title_justify="left")
-    for name in ("layer", "weights", "", "dense cycles", "sparse cycles", "loss alone", "why"):
-        right = "cycles" in name or "loss" in name
-        layers.add_column(name, justify="right" if right else "left", no_wrap=name == "layer")
+    for name in ("layer", "weights", "", "cycles, dense", "all sparse", "as it is", "loss alone", "why"):
+        left = name in ("layer", "weights", "", "why")
+        layers.add_column(name, justify="left" if left else "right", no_wrap=name == "layer")
     for layer in report.layers:
         layers.add_row(
             layer.name,
@@ -42,6 +43,7 @@ def view(report: SparsityReport) -> RenderableType:
             "sparse" if layer.sparse else "dense",
             f"{layer.cycles_dense:,}" if layer.cycles_dense else NOTHING,
             f"{layer.cycles_sparse:,}" if layer.cycles_sparse else NOTHING,
+            f"{layer.cycles:,}" if layer.cycles else NOTHING,
             f"{layer.sensitivity:.4f}" if layer.sensitivity else NOTHING,
             layer.why,
         )

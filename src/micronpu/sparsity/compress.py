@@ -22,7 +22,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
 from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
-from micronpu.sparsity.price import Price, price
+from micronpu.sparsity.price import Price, integers, price
 from micronpu.sparsity.second_order import pruned
 
 BITS = (7, 6, 5)
@@ -106,14 +106,15 @@ def compressed(
     layers, _ = find_layers(model)
     device = device.unverified()
 
-    def priced(quantizer: StaticQuantizer) -> Price:
-        return price(model, network.examples, seen, layers, device, quantizer)
+    def priced(quantizer: StaticQuantizer) -> tuple[Price, GraphModule]:
+        quantized = integers(model, seen, quantizer)
+        return price(quantized, network.examples, layers, device), quantized
 
     with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        first = priced(quantizer)
-        grids = [Grid(8, first.bytes, first.cycles, judge.agreement(first.quantized))]
+        first, quantized = priced(quantizer)
+        grids = [Grid(8, first.bytes, first.cycles, judge.agreement(quantized))]
         if not first.bytes:
             note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
             return Compressed(model, 8, tuple(grids), note)
@@ -122,8 +123,8 @@ def compressed(
         for number, bits in enumerate(BITS):
             model.load_state_dict(before)
             _round(model, layers, moments, bits)
-            cost = priced(with_bits(quantizer, bits))
-            grids.append(Grid(bits, cost.bytes, cost.cycles, judge.agreement(cost.quantized)))
+            cost, quantized = priced(with_bits(quantizer, bits))
+            grids.append(Grid(bits, cost.bytes, cost.cycles, judge.agreement(quantized)))
             progress((number + 1) / len(BITS))
             if grids[-1].agreement < grids[0].agreement - most:
                 break

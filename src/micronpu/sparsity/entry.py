@@ -22,6 +22,7 @@ from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
 from micronpu.sparsity.compress import compressed, with_bits
+from micronpu.sparsity.corrected import with_corrections
 from micronpu.sparsity.judge import Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import find_layers
@@ -132,10 +133,11 @@ class Sparsity:
         if self.options is not None:
             listener = listening(progress)
             made = sparsified(network, self.device, own, self.options, listener=listener)
-            found = found._replace(report=made.report)
+            own = with_corrections(own, made.report.point.corrections)
+            found = found._replace(report=made.report, quantizer=quantizer if quantizer.is_qat else own)
         if self.compress is not None:
             less = compressed(network, self.device, own, self.compress, progress)
-            found = found._replace(quantizer=with_bits(quantizer, less.bits), notes=(less.note,))
+            found = found._replace(quantizer=with_bits(found.quantizer, less.bits), notes=(less.note,))
         return found
 
 

@@ -64,6 +64,13 @@ class Judge:
         """What is lost against the float network."""
         return 1.0 - agreement if self._score is None else self._best - self._scored(model)
 
+    def distance(self, model: GraphModule) -> float:
+        """What tells ways to quantize one network apart: the user's score turned round, or the error of the results.
+
+        The agreement counts whole answers, and too few of them to see the difference.
+        """
+        return self.error(model) if self._score is None else -self._scored(model)
+
     def _scored(self, model: GraphModule) -> float:
         assert self._score is not None
         try:

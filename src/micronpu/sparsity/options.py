@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
 
 PATTERNS = ("2:4",)
@@ -32,6 +33,8 @@ class SparsityOptions:
             layer stays dense.
         least_gain: part of its cycles that a layer has to save to become sparse.
         dense: layers that stay as they are, by the path of the submodule or the name of the operator.
+        corrections: whether every point is also quantized with the corrections that need data (ranges by results, bias
+            correction, adaptive rounding), and the nearest to the float network kept; not where a quantizer has some.
         seed: of the training; the same seed gives the same weights on a machine with as many threads.
 
     Raises:
@@ -50,6 +53,7 @@ class SparsityOptions:
     least_samples: float = 0.25
     least_gain: float = 0.02
     dense: tuple[str, ...] = ()
+    corrections: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,6 +71,7 @@ class SparsityOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(f"`{name}` is {value!r}; it is a whole number from {least} on.")
+        check_switch("corrections", self.corrections)
         names = self.dense
         if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
             raise OptionError(f"`dense` is {names!r}; it is a list of names of layers.", hint='dense=("classifier",)')

@@ -16,7 +16,7 @@ from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.sparsity.layers import Layer
+from micronpu.sparsity.layers import Layer, LeftDense
 from micronpu.sparsity.network import Row, batches
 
 
@@ -29,31 +29,28 @@ class Price:
         bytes: of weights and tables as the NPU reads them.
         by_layer: cycles by name of the layer.
         sparse: names of the layers whose weights the NPU reads as two in four.
-        quantized: the integer network, which takes as many rows at once as the float one.
     """
 
     cycles: int
     bytes: int
     by_layer: Counter[str]
     sparse: frozenset[str]
-    quantized: GraphModule
 
 
-def price(
-    model: GraphModule,
-    examples: Row,
-    rows: Sequence[Row],
-    layers: Sequence[Layer],
-    device: Device,
-    quantizer: StaticQuantizer,
-) -> Price:
-    """Quantizes a float program, which stays as it is, and compiles it.
+def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer) -> GraphModule:
+    """The integer network of a float program, which stays as it is; it takes as many rows at once.
 
     Args:
         rows: that the ranges of tensors are taken from.
     """
-    several = [[batch] for batch in batches(model, rows)]
-    quantized = quantize(copy.deepcopy(model), several, quantizer)
+    # Corrections count what they are given, and keep all that one of it gives on the way: rows, not many at once.
+    corrected = quantizer.settings.corrections.need_data
+    several = [[row] for row in rows] if corrected else [[batch] for batch in batches(model, rows)]
+    return quantize(copy.deepcopy(model), several, quantizer)
+
+
+def price(quantized: GraphModule, examples: Row, layers: Sequence[Layer | LeftDense], device: Device) -> Price:
+    """Compiles an integer network, which stays as it is."""
     program = finished(quantized, examples)
     separate_clamps(program, device.excludes)
     decisions = device.decisions(ProgramView(program))
@@ -69,14 +66,16 @@ def price(
             sparse.add(layer.name)
     cycles = sum(cost.cycles for part in parts for cost in part.costs.values())
     total = sum(part.cycles for part in parts) or cycles
-    return Price(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse), quantized)
+    return Price(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse))
 
 
-def _nodes_of(layer: Layer, part: CompiledPartition) -> list[int]:
+def _nodes_of(layer: Layer | LeftDense, part: CompiledPartition) -> list[int]:
     """Indices of the graph's nodes that compute a layer."""
+    names, module = {layer.name}, ""
+    if isinstance(layer, Layer):
+        names, module = set(layer.nodes), layer.module if len(layer.matrices) > 1 else ""
     found = []
     for index, node in enumerate(part.graph.nodes):
-        of_module = len(layer.matrices) > 1 and bool(layer.module) and node.origin.module == layer.module
-        if of_module or not set(layer.nodes).isdisjoint(node.origin.nodes):
+        if (module and node.origin.module == module) or not names.isdisjoint(node.origin.nodes):
             found.append(index)
     return found

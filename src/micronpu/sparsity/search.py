@@ -22,13 +22,14 @@ from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
+from micronpu.sparsity.corrected import nearest
 from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
 from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
 from micronpu.sparsity.options import SparsityOptions
-from micronpu.sparsity.price import Price, price
+from micronpu.sparsity.price import Price, integers, price
 from micronpu.sparsity.refit import can_be_fitted, refit
 from micronpu.sparsity.second_order import pruned
 
@@ -41,6 +42,21 @@ _RANGE_ROWS = 50
 """Inputs that the ranges of a network are taken from while it is on its way."""
 _JUDGED_ALONE = 100
 """Inputs on which single layers are compared."""
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A network on the way.
+
+    Attributes:
+        state: its tensors.
+        point: what it costs, and how good it is.
+        price: what it costs by layer.
+    """
+
+    state: dict[str, Tensor]
+    point: SparsePoint
+    price: Price
 
 
 @dataclass
@@ -58,7 +74,13 @@ class Sparsified:
     report: SparsityReport
     masks: dict[str, Tensor]
     _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
+    _rows: list[tuple[SparseLayer, ...]] = field(default_factory=list, repr=False)
     _layers: list[Layer] = field(default_factory=list, repr=False)
+
+    @property
+    def quantization(self) -> dict[str, bool]:
+        """The corrections with which the integer network was nearest to the float one, for `micronpu.compile`."""
+        return dict.fromkeys(self.report.point.corrections, True)
 
     def at(self, point: int) -> Sparsified:
         """The network at another point of the report.
@@ -73,9 +95,8 @@ class Sparsified:
         model.load_state_dict(self._states[point])
         names = set(self.report.points[point].layers)
         own = [layer for layer in self._layers if layer.title in names]
-        layers = tuple(replace(r, sparse=r.name in names) for r in self.report.layers)
-        report = replace(self.report, chosen=point, layers=layers)
-        return Sparsified(model, report, masks_of(model, own), self._states, self._layers)
+        report = replace(self.report, chosen=point, layers=self._rows[point])
+        return Sparsified(model, report, masks_of(model, own), self._states, self._rows, self._layers)
 
     def keeping_pattern(self) -> AbstractContextManager[None]:
         """Keeps the zeros while the model is trained inside of a ``with``."""
@@ -166,12 +187,21 @@ class _Work:
     # -- prices
 
     def price(self) -> Price:
-        return price(self.model, self.examples, self.rows[:_RANGE_ROWS], self.layers, self.device, self.quantizer)
+        """What the network costs as it is now, without corrections: they change no cycles."""
+        return self._priced(integers(self.model, self.rows[:_RANGE_ROWS], self.quantizer))
 
-    def point(self, layers: Sequence[Layer], cost: Price) -> SparsePoint:
-        agreement = self.judge.agreement(cost.quantized)
-        loss = self.judge.loss(cost.quantized, agreement)
-        return SparsePoint(tuple(layer.title for layer in layers), cost.cycles, cost.bytes, agreement, loss)
+    def _priced(self, quantized: GraphModule) -> Price:
+        return price(quantized, self.examples, [*self.layers, *self.left], self.device)
+
+    def stop(self, layers: Sequence[Layer]) -> _Stop:
+        """The network as it is now, quantized as well as can be, compiled and judged."""
+        tries = self.options.corrections and not self.device.dense_only
+        quantized, names = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries)
+        cost = self._priced(quantized)
+        agreement = self.judge.agreement(quantized)
+        loss = self.judge.loss(quantized, agreement)
+        titles = tuple(layer.title for layer in layers)
+        return _Stop(self.state(), SparsePoint(titles, cost.cycles, cost.bytes, agreement, loss, names), cost)
 
     # -- weights
 
@@ -193,8 +223,8 @@ class _Work:
 
     def done(self) -> Sparsified:
         self.tell("price", 0.0)
-        dense = self.price()
-        states, points = [self.state()], [self.point(self.given, dense)]
+        stops = [self.stop(self.given)]
+        start, dense = stops[0].state, stops[0].price
         self.tell("price", 0.5)
         candidates = self._possible()
         moments = self.moments(candidates)
@@ -206,11 +236,10 @@ class _Work:
             self._say_bytes(dense, sparse)
             for layer in candidates:
                 self.why[layer.name] = "nothing is gained on this target"
-            self.model.load_state_dict(states[0])
-            return self._result(states, points, 0, dense, sparse, {})
-        candidates, sparse, moments = self._turned(candidates, sparse, states[0], moments)
+            return self._result(stops, 0, sparse, {})
+        candidates, sparse, moments = self._turned(candidates, sparse, start, moments)
         gaining = self._gaining(candidates, dense, sparse)
-        self.model.load_state_dict(states[0])
+        self.model.load_state_dict(start)
         errors = self._sensitivities(gaining, moments)
         chosen = list(self.given)
         stages = self._stages(gaining, errors, dense, sparse)
@@ -223,12 +252,10 @@ class _Work:
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
             self._learn(chosen, steps, number, len(stages))
-            cost = self.price()
-            states.append(self.state())
-            points.append(self.point(chosen, cost))
-            if self._is_enough(points):
+            stops.append(self.stop(chosen))
+            if self._is_enough([stop.point for stop in stops]):
                 break
-        return self._result(states, points, self._choose(points), dense, sparse, errors)
+        return self._result(stops, self._choose([stop.point for stop in stops]), sparse, errors)
 
     def _possible(self) -> list[Layer]:
         """Layers that could become sparse."""
@@ -407,38 +434,43 @@ class _Work:
 
     # -- the result
 
-    def _result(
-        self,
-        states: list[dict[str, Tensor]],
-        points: list[SparsePoint],
-        chosen: int,
-        dense: Price,
-        sparse: Price,
-        errors: Mapping[str, float],
-    ) -> Sparsified:
+    def _result(self, stops: Sequence[_Stop], chosen: int, sparse: Price, errors: Mapping[str, float]) -> Sparsified:
+        states, points = [stop.state for stop in stops], tuple(stop.point for stop in stops)
+        rows = [self._rows(stop, stops[0].price, sparse, errors) for stop in stops]
         self.model.load_state_dict(states[chosen])
-        names = set(points[chosen].layers)
-        own = [layer for layer in self.layers if layer.title in names]
-        rows = []
-        for layer in self.layers:
-            is_sparse = layer.title in names
-            why = "" if is_sparse else self.why.get(layer.name, "beyond the chosen point")
-            if layer in self.given and is_sparse:
-                why = "came with its zeros"
-            cycles = dense.by_layer[layer.name], sparse.by_layer[layer.name]
-            error = errors.get(layer.name, 0.0)
-            rows.append(SparseLayer(layer.title, layer.source, layer.shape, is_sparse, *cycles, error, why))
-        rows += [SparseLayer(left.title, left.source, left.shape, False, why=left.why) for left in self.left]
+        own = [layer for layer in self.layers if layer.title in points[chosen].layers]
         report = SparsityReport(
             self.device.target,
             self.options.pattern,
-            tuple(rows),
-            tuple(points),
+            rows[chosen],
+            points,
             chosen,
             len(self.kept),
             tuple(self.notes),
         )
-        return Sparsified(self.model, report, masks_of(self.model, own), states, self.layers)
+        return Sparsified(self.model, report, masks_of(self.model, own), states, rows, self.layers)
+
+    def _rows(self, stop: _Stop, dense: Price, sparse: Price, errors: Mapping[str, float]) -> tuple[SparseLayer, ...]:
+        """What became of every layer in one of the networks, as its compiler sees it."""
+        rows: dict[str, SparseLayer] = {}
+        for layer in self.layers:
+            has_pattern = layer.title in stop.point.layers
+            # What a rewrite puts beside a dense layer may have zeros enough of its own.
+            is_sparse = has_pattern and layer.name in stop.price.sparse
+            why = self.why.get(layer.name, "sparse at a later point")
+            if layer in self.given:
+                why = "came with its zeros" if is_sparse else "came with zeros that the NPU does not skip"
+            elif has_pattern:
+                why = "" if is_sparse else "the NPU's compiler does not skip its zeros"
+            before, after, now = (cost.by_layer[layer.name] for cost in (dense, sparse, stop.price))
+            error = errors.get(layer.name, 0.0)
+            row = SparseLayer(layer.title, layer.source, layer.shape, is_sparse, before, after, error, why, now)
+            rows[layer.name] = row
+        for left in self.left:
+            before, now = dense.by_layer[left.name], stop.price.by_layer[left.name]
+            row = SparseLayer(left.title, left.source, left.shape, False, before, why=left.why, cycles=now)
+            rows[left.name] = row
+        return tuple(rows[node.name] for node in self.model.graph.nodes if node.name in rows)
 
 
 def _told(model: GraphModule) -> list[str]:

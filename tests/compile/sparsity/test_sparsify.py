@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -76,12 +77,20 @@ def test_the_layers_that_gain_are_sparse_and_the_others_say_why() -> None:
     assert points[-1].cycles < points[0].cycles and found.report.chosen == len(points) - 1
     assert found.report.rows == 8
     assert all("small.py" in layer.source for layer in found.report.layers)
+    assert [layer.name for layer in found.report.layers] == ["first", "second", "depthwise", "fc"]
 
 
 def test_what_is_promised_is_what_is_compiled() -> None:
     found = sparse()
-    program = micronpu.compile(found.model, inputs(1)[0], U85, calibration=inputs())
+    program = micronpu.compile(
+        found.model, inputs(1)[0], U85, calibration=inputs(), quantization=found.quantization, verify=False
+    )
     assert sum(part.cycles for part in program.partitions) == found.report.point.cycles
+    cycles = Counter[str]()
+    for operation in program.report.operations:
+        cycles[operation.origin.module] += operation.cost.cycles if operation.cost is not None else 0
+    assert cycles == {layer.name: layer.cycles for layer in found.report.layers}
+    assert {layer.name for layer in found.report.layers if layer.sparse} == {"first", "second"}
     assert {o.origin.module for o in program.report.operations if o.sparse} == {"first", "second"}
     assert any("2 layers of the program have two zeros in every four" in note for note in program.report.notes)
     assert any("small.py" in o.origin.source for o in program.report.operations)
@@ -94,6 +103,12 @@ def test_the_model_takes_any_batch_and_other_points_can_be_had() -> None:
     dense = found.at(0)
     assert torch.allclose(dense.model(x), network()(x), atol=1e-4)
     assert dense.masks == {} and not any(layer.sparse for layer in dense.report.layers)
+    halfway = found.at(1).report
+    (only,) = halfway.point.layers
+    assert [layer.name for layer in halfway.layers if layer.sparse] == [only]
+    assert {layer.why for layer in halfway.layers if layer.name in {"first", "second"} - {only}} == {
+        "sparse at a later point"
+    }
     again = found.at(found.report.chosen)
     assert torch.equal(again.model(x), found.model(x)) and again.masks.keys() == found.masks.keys()
     with pytest.raises(MicroNpuError, match="no point 9"):

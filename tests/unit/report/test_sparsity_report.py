@@ -14,7 +14,7 @@ from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 
 POINTS = (
     SparsePoint((), 1000, 500, 0.99, 0.01),
-    SparsePoint(("a",), 800, 450, 0.95, 0.05),
+    SparsePoint(("a",), 800, 450, 0.95, 0.05, ("fit_ranges", "bias_correction")),
     SparsePoint(("a", "b"), 900, 440, 0.94, 0.06),
     SparsePoint(("a", "b", "c"), 600, 400, 0.9, 0.1),
 )
@@ -22,8 +22,10 @@ REPORT = SparsityReport(
     "ethos-u85-256",
     "2:4",
     (
-        SparseLayer("a", "model.py:7", (8, 8, 3, 3), True, 300, 150, 0.02),
-        SparseLayer("d", "", (8, 1, 3, 3), False, 40, 0, why="a depthwise convolution has no sum over channels"),
+        SparseLayer("a", "model.py:7", (8, 8, 3, 3), True, 300, 150, 0.02, cycles=155),
+        SparseLayer(
+            "d", "", (8, 1, 3, 3), False, 40, why="a depthwise convolution has no sum over channels", cycles=40
+        ),
     ),
     POINTS,
     1,
@@ -43,11 +45,12 @@ def test_figures_are_the_same_in_text_json_and_table() -> None:
     assert found["layers"][0]["cycles_sparse"] == 150
     out = io.StringIO()
     Console(file=out, width=160).print(REPORT)
+    assert "300 -> 155 cycles" in str(REPORT) and "fit_ranges, bias_correction" in out.getvalue()
     for text in (str(REPORT), out.getvalue()):
-        assert "1,000 -> 800 cycles (0.80)" in text
+        assert "1,000 -> 800 cycles (0.80)" in text and " 155 " in text
         assert "a depthwise convolution has no sum over channels" in text and "A <note>." in text
     assert "1 of 2 layers are 2:4 sparse" in REPORT.summary()
-    assert REPORT.layers[0].cycles == 150 and REPORT.layers[1].cycles == 40
+    assert REPORT.summary().endswith("inputs kept back, quantized with fit_ranges and bias_correction.")
 
 
 def test_a_target_without_estimates_has_no_cycles_to_tell() -> None:
