@@ -52,7 +52,10 @@ def main() -> None:
         in_float = model(rows).argmax(1)
     console.print(f"\nOf {len(rows)} other recordings, float hears {_share(in_float == labels)} right.")
     for number, point in enumerate(found.report.points):
-        program = micronpu.compile(found.at(number).model, example, options.target, calibration=recordings)
+        made = found.at(number)
+        program = micronpu.compile(
+            made.model, example, options.target, calibration=recordings, quantization=made.quantization
+        )
         heard = torch.cat([program.run(row[None]) for row in rows]).argmax(1)
         console.print(
             f"  {len(point.layers)} sparse layers, {point.cycles:,} cycles: {_share(heard == labels)} right, "

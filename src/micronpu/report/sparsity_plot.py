@@ -19,7 +19,7 @@ def view(report: SparsityReport) -> RenderableType:
     """Summary, the points, the layers and the notes."""
     points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
     for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss", "corrections"):
-        points.add_column(name, justify="left" if name in ("", "corrections") else "right")
+        points.add_column(name, justify="left" if name in ("", "corrections") else "right", no_wrap=name == "corrections")
     dense = report.points[0].cycles
     for number, point in enumerate(report.points):
         points.add_row(
@@ -30,7 +30,7 @@ def view(report: SparsityReport) -> RenderableType:
             f"{point.bytes:,}",
             f"{point.agreement:.1%}",
             f"{point.loss:.4f}",
-            ", ".join(point.corrections) or NOTHING,
+            "\n".join(point.corrections) or NOTHING,
         )
     layers = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Layers", title_justify="left")
     for name in ("layer", "weights", "", "cycles, dense", "all sparse", "as it is", "loss alone", "why"):

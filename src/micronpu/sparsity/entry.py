@@ -75,8 +75,10 @@ def sparsify(
     if sparsity is not None and not isinstance(sparsity, SparsityOptions):
         raise OptionError(f"`sparsity` is of type {type(sparsity).__name__}.", hint="SparsityOptions(steps=1000)")
     chosen = sparsity or SparsityOptions()
-    if max_loss is not None or max_cycles is not None:
-        chosen = replace(chosen, max_loss=max_loss, max_cycles=max_cycles)
+    if max_loss is not None:
+        chosen = replace(chosen, max_loss=max_loss)
+    if max_cycles is not None:
+        chosen = replace(chosen, max_cycles=max_cycles)
     if score is not None and not callable(score):
         raise OptionError(f"`score` is of type {type(score).__name__}.", hint="score=lambda network: accuracy(network)")
     if quantizer is not None and not isinstance(quantizer, StaticQuantizer):

@@ -252,6 +252,10 @@ def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     found = micronpu.sparsify(network(), inputs(), target=U85, max_loss=0.0, sparsity=quick, score=lambda m: _size(m))
     assert found.report.chosen == 0 and found.masks == {}
     assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[0]
+    # What is given in short stands beside what the options say.
+    both = SparsityOptions(steps=0, points=1, max_loss=1.0)
+    few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=both)
+    assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[0]
     few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=quick)
     assert few.report.chosen == 1
     assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[0]
