@@ -19,7 +19,8 @@ def view(report: SparsityReport) -> RenderableType:
     """Summary, the points, the layers and the notes."""
     points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
     for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss", "corrections"):
-        points.add_column(name, justify="left" if name in ("", "corrections") else "right", no_wrap=name == "corrections")
+        names = name == "corrections"
+        points.add_column(name, justify="left" if names or not name else "right", no_wrap=names)
     dense = report.points[0].cycles
     for number, point in enumerate(report.points):
         points.add_row(
