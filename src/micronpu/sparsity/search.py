@@ -36,6 +36,8 @@ from micronpu.sparsity.second_order import pruned
 Listener = Callable[[str, float], None]
 
 _LEAST_ROWS = 8
+_FEW_KEPT = 20
+"""Inputs kept back, below which an answer is a large part of the agreement."""
 _SLACK = 0.005
 """Part of the cycles by which the sum over layers and the price of the whole may differ."""
 _RANGE_ROWS = 50
@@ -149,6 +151,12 @@ class _Work:
                 f"as many inputs of a layer as it has columns, up to {_most_columns(model):,} here.",
                 hint="some hundred typical inputs, without labels",
             )
+        if score is None and options.max_loss is not None and options.max_loss > 1:
+            raise OptionError(
+                f"`max_loss` is {options.max_loss:g}; without `score` it is the share of the inputs kept back that may "
+                "get another answer, 0 to 1.",
+                hint="max_loss=0.01 for one in a hundred",
+            )
         self.model, self.examples, self.device = model, network.examples, device.unverified()
         self.options, self.quantizer = options, quantizer
         every = round(1 / options.held_back) if options.held_back else 0
@@ -164,6 +172,11 @@ class _Work:
             self.notes.append(
                 "The model keeps a state from call to call: every call was compared by itself, with the state that the "
                 "float network has then."
+            )
+        if len(self.kept) < _FEW_KEPT and not device.dense_only:
+            self.notes.append(
+                f"Points were judged with only {len(self.kept)} inputs kept back, each of which is "
+                f"{1 / len(self.kept):.0%} of the agreement."
             )
         self._check_names()
         self.given = [layer for layer in self.layers if layer.is_sparse(model)]
@@ -234,8 +247,7 @@ class _Work:
         self.tell("price", 1.0)
         if self.device.dense_only:
             self._say_bytes(dense, sparse)
-            for layer in candidates:
-                self.why[layer.name] = "nothing is gained on this target"
+            self.why = {layer.name: "nothing is gained on this target" for layer in self.layers}
             return self._result(stops, 0, sparse, {})
         candidates, sparse, moments = self._turned(candidates, sparse, start, moments)
         gaining = self._gaining(candidates, dense, sparse)

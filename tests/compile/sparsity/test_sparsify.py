@@ -251,14 +251,14 @@ def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     quick = SparsityOptions(steps=0, points=1)
     found = micronpu.sparsify(network(), inputs(), target=U85, max_loss=0.0, sparsity=quick, score=lambda m: _size(m))
     assert found.report.chosen == 0 and found.masks == {}
-    assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[0]
+    assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[-1]
     # What is given in short stands beside what the options say.
     both = SparsityOptions(steps=0, points=1, max_loss=1.0)
     few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=both)
-    assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[0]
+    assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[-1]
     few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=quick)
-    assert few.report.chosen == 1
-    assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[0]
+    assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 inputs")
+    assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[-1]
 
 
 def _size(model: Any) -> float:
@@ -272,6 +272,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("NaN in the data", {"calibration": [torch.full((1, 6, 8, 8), float("nan"))] * 9}, "NaN or infinity"),
     ("NaN in the weights", {"model": "nan"}, "holds NaN or infinity"),
     ("no such layer", {"sparsity": SparsityOptions(dense=("nowhere",))}, "'nowhere', and there is no such layer"),
+    ("per cent", {"sparsity": SparsityOptions(max_loss=2)}, "`max_loss` is 2; without `score` it is the share"),
     ("no options", {"sparsity": "2:4"}, "`sparsity` is of type str"),
     ("generator", {"calibration": (x for x in inputs())}, "a list of inputs, the first of which"),
     ("empty", {"calibration": []}, "calibration data is empty"),
