@@ -22,7 +22,7 @@ from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_
 from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections, correct
 from micronpu.quantize.data import calibration_batches, calibration_sequences
-from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops
+from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import one_thread, run_sequence, seen_calls
@@ -153,7 +153,8 @@ def converted(
         if corrections is not None and corrections.fit_ranges:
             fit_ranges(prepared, batches)
         if corrections is not None:
-            correct(prepared, batches, corrections)
+            with unobserved(prepared):
+                correct(prepared, batches, corrections)
         convert_loops(prepared, _converted)
         quantized = _converted(prepared)
         _hand_on_states(prepared, quantized)

@@ -6,6 +6,7 @@ and the grids of what goes into the loop and comes out of it are those that the 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +81,19 @@ def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
     for node in module.graph.nodes:
         if node.op == "call_module" and isinstance(found := module.get_submodule(str(node.target)), Loop):
             yield node, found
+
+
+@contextlib.contextmanager
+def unobserved(module: GraphModule) -> Iterator[None]:
+    """In which the steps of loops see nothing more: calibration has shown them each row once."""
+    steps = [(loop, loop.prepared) for _, loop in loops_of(module)]
+    for loop, _ in steps:
+        loop.prepared = None
+    try:
+        yield
+    finally:
+        for loop, prepared in steps:
+            loop.prepared = prepared
 
 
 def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tuple[GraphModule, list[Node]]:

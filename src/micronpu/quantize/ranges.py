@@ -8,11 +8,14 @@ results with the network's derivatives g, in random directions:
 
 What clipping changes lies to one side and adds up; what rounding changes is spread evenly over a step, and of zeros,
 which every grid has, it is nothing.
+
+States that a call hands on to the next count as results, but for those that only keep what they were given: what
+becomes of them is seen where later calls read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +27,9 @@ from torch.utils._pytree import tree_leaves
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.floats import FloatRun
-from micronpu.quantize.loops import loops_of
+from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import RangeSearch, is_fixed, is_observer
+from micronpu.quantize.states import only_kept, state_ends
 from micronpu.quantize.transforms import constant_nodes
 
 _ROWS = 100
@@ -39,7 +43,8 @@ _CANDIDATES = 64
 def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
     """Gives the int8 activations of a calibrated module other ranges, in place.
 
-    The results of the program keep theirs, and what is on a grid with them: nothing of them is clipped.
+    The results of the program keep theirs, and what is on a grid with them: nothing of them is clipped. So do states
+    that are computed of themselves.
 
     Args:
         batches: calibration rows.
@@ -47,17 +52,17 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
     Raises:
         ModelError: an operator has no derivative.
     """
-    places = [_Place(observer, nodes) for observer, nodes in _observed(prepared).items()]
-    places = [place for place in places if place.has_choice]
+    places = places_of(prepared)
     if not places:
         return
     generator = torch.Generator().manual_seed(0)
     step = max(1, len(batches) // _ROWS)
     for row in batches[::step][:_ROWS]:
         run = FloatRun(prepared, gradients=True)
-        with torch.enable_grad(), _told():
-            leaves = tree_leaves(run.run(*row))
-            results = [r for r in leaves if isinstance(r, torch.Tensor) and r.is_floating_point() and r.requires_grad]
+        with torch.enable_grad(), unobserved(prepared), _told():
+            run.run(*row)
+            results = [run.values[node.name] for node in _results(prepared)]
+            results = [r for r in results if _is_followed(r) and r.is_floating_point()]
             names = dict.fromkeys(node.name for place in places for node in place.nodes)
             tracked = {name: run.values[name] for name in names if _is_followed(run.values.get(name))}
             if not results or not tracked:
@@ -70,7 +75,7 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
                 )
                 slopes = dict(zip(tracked, found, strict=True))
                 for place in places:
-                    place.add([(run.values[n.name].detach(), slopes.get(n.name)) for n in place.nodes])
+                    place.add(run.values, slopes)
     for place in places:
         place.settle()
 
@@ -90,6 +95,12 @@ def _is_followed(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
+def places_of(prepared: GraphModule) -> list[Place]:
+    """The grids of a calibrated module whose ranges may be chosen anew."""
+    found = [Place(observer, nodes) for observer, nodes in _observed(prepared).items()]
+    return [place for place in found if place.has_choice]
+
+
 def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     """The observers whose range may change, and the values on their grid that are not merely moved there."""
     constants = constant_nodes(prepared)
@@ -97,13 +108,14 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     # What is carried from step to step keeps all that was seen of it: what is clipped there is clipped again and again.
     steps = [loop.prepared for _, loop in loops_of(prepared) if loop.prepared is not None]
     refused = {module for step in steps for module in step.modules()}
+    results = _results(prepared)
     for node in prepared.graph.nodes:
         if node.op != "call_module":
             continue
         observer, source = prepared.get_submodule(str(node.target)), node.args[0]
         if not is_observer(observer):
             continue
-        if is_fixed(observer) or source in constants or source.op == "get_attr" or _is_result(prepared, node):
+        if is_fixed(observer) or source in constants or source.op == "get_attr" or _is_result(prepared, node, results):
             refused.add(observer)
         entry = known_import(source) if source.op == "call_function" else None
         if entry is None or not entry.moves_only:
@@ -111,13 +123,22 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     return {observer: nodes for observer, nodes in found.items() if observer not in refused}
 
 
-def _is_result(prepared: GraphModule, node: Node) -> bool:
+def _results(prepared: GraphModule) -> list[Node]:
+    """What the program returns, and the new values of states that are computed of themselves."""
+    returned: Any = prepared.graph.output_node().args[0]
+    ends, kept = state_ends(prepared), only_kept(prepared)
+    own = tree_leaves(returned[: len(returned) - len(ends)] if ends else returned)
+    new = [value for _, _, value in ends if value not in kept]
+    return [node for node in dict.fromkeys([*own, *new]) if isinstance(node, Node)]
+
+
+def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bool:
     """Whether a value is returned, behind further observers at most."""
     observers = [u for u in node.users if u.op == "call_module" and is_observer(prepared.get_submodule(str(u.target)))]
-    return any(u.op == "output" for u in node.users) or any(_is_result(prepared, u) for u in observers)
+    return node in results or any(_is_result(prepared, u, results) for u in observers)
 
 
-class _Place:
+class Place:
     """A grid, and the values on it.
 
     Attributes:
@@ -137,13 +158,19 @@ class _Place:
         self._outside_low, self._outside_high = torch.zeros_like(self._lows), torch.zeros_like(self._highs)
         self._squares = 0.0
 
-    def add(self, values: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-        """Adds one direction of a row: values, and the derivatives of the results by them."""
+    def add(self, values: Mapping[str, Any], slopes: Mapping[str, torch.Tensor | None]) -> None:
+        """Adds one direction of a row.
+
+        Args:
+            values: of the network, by node.
+            slopes: the derivatives of the results by them, where they have any.
+        """
         low, high = torch.zeros_like(self._lows), torch.zeros_like(self._highs)
-        for value, slope in values:
+        for node in self.nodes:
+            slope = slopes.get(node.name)
             if slope is None or not torch.isfinite(slope).all():
                 continue
-            x, g = value.flatten().double(), slope.flatten().double()
+            x, g = values[node.name].detach().flatten().double(), slope.flatten().double()
             x, g = x[x != 0], g[x != 0]
             clipped, outside = _beyond(x, g, self._highs)
             high, self._outside_high = high + clipped, self._outside_high + outside
@@ -157,19 +184,29 @@ class _Place:
         """Gives the observer the range with the least error."""
         if not self._squares:
             return
-        low, high = torch.stack(self._clipped_low), torch.stack(self._clipped_high)
-        clipping = low.square().sum(0)[:, None] + 2 * low.T @ high + high.square().sum(0)[None]
-        rounded = self._squares - self._outside_low[:, None] - self._outside_high[None]
-        below, above = -self._lows[:, None], self._highs[None]
-        symmetric = self.observer.qscheme == torch.per_tensor_symmetric
-        step = (2 * torch.maximum(below, above) if symmetric else below + above) / 255
-        first, last = divmod(int((clipping + rounded * step.square() / 12).argmin()), len(self._highs))
+        first, last = divmod(int(self._errors().argmin()), len(self._highs))
         ends = self._lows[first].to(self.observer.min_val), self._highs[last].to(self.observer.max_val)
         if isinstance(self.observer, RangeSearch):
             self.observer.chosen = ends
         else:
             self.observer.min_val.copy_(ends[0])
             self.observer.max_val.copy_(ends[1])
+
+    def left(self, low: float, high: float) -> float:
+        """The error of the results with the best range, as a share of that with this one."""
+        errors = self._errors()
+        now = errors[int((self._lows - low).abs().argmin()), int((self._highs - high).abs().argmin())]
+        return float(errors.min() / now) if now > 0 else 1.0
+
+    def _errors(self) -> torch.Tensor:
+        """Of the results, summed, for each pair of ends. -> [lows, highs]"""
+        low, high = torch.stack(self._clipped_low), torch.stack(self._clipped_high)
+        clipping = low.square().sum(0)[:, None] + 2 * low.T @ high + high.square().sum(0)[None]
+        rounded = self._squares - self._outside_low[:, None] - self._outside_high[None]
+        below, above = -self._lows[:, None], self._highs[None]
+        symmetric = self.observer.qscheme == torch.per_tensor_symmetric
+        step = (2 * torch.maximum(below, above) if symmetric else below + above) / 255
+        return clipping + rounded * step.square() / 12
 
 
 def _towards_zero(end: float) -> torch.Tensor:

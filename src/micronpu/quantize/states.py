@@ -9,10 +9,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import State, States, is_write, states_of
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.observers import is_fixed
+from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.specs import KEY as _ANNOTATION
 from micronpu.quantize.specs import QuantizationAnnotation
 
@@ -26,6 +27,57 @@ def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
     results: Any = model.graph.output_node().args[0]
     new = results[len(results) - len(states.values) :]
     return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
+
+
+def only_kept(prepared: GraphModule) -> set[Node]:
+    """New values of states that only keep what was computed without them, as the last frames of a sound.
+
+    What a range clips of them it clips once.  A state that is computed of itself loses something in every call.
+
+        past, frame -> x = cat -> y = conv(x), past' = x[1:]      only kept
+        h, frame -> h' = gru(h, frame)                            computed of itself
+    """
+    ends = state_ends(prepared)
+    holders = {holder for _, holder, _ in ends}
+    made_of: dict[Node, set[Node]] = {}
+    for _, holder, value in ends:
+        moved, computed = _sources(prepared, value)
+        made_of[holder] = ((moved - {holder}) | _behind(computed)) & holders
+    while True:
+        wider = {h: found.union(*(made_of[f] for f in found)) for h, found in made_of.items()}
+        if wider == made_of:
+            return {value for _, holder, value in ends if holder not in made_of[holder]}
+        made_of = wider
+
+
+def _sources(prepared: GraphModule, value: Node) -> tuple[set[Node], set[Node]]:
+    """What a value is put together of by operators that only move: inputs of the program, and what is computed."""
+    inputs, computed, waiting = set[Node](), set[Node](), [value]
+    while waiting:
+        node = waiting.pop()
+        entry = known_import(node) if node.op == "call_function" else None
+        if node.op == "placeholder":
+            inputs.add(node)
+        elif (entry is not None and entry.moves_only) or _is_observer(prepared, node):
+            waiting += node.all_input_nodes
+        else:
+            computed.add(node)
+    return inputs, computed
+
+
+def _is_observer(prepared: GraphModule, node: Node) -> bool:
+    return node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target)))
+
+
+def _behind(nodes: set[Node]) -> set[Node]:
+    """Nodes and all that they are computed of."""
+    found, waiting = set[Node](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
 
 
 def check_stateless(states: States) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import numpy as np
@@ -12,11 +13,13 @@ from torch import nn
 from micronpu.base.errors import OptionError
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.states import held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.rounding import adaptive_rounding
+from micronpu.quantize.states import only_kept, state_ends
 from micronpu.quantize.transforms import attribute
 
 
@@ -270,6 +273,55 @@ def test_ranges_leave_out_what_the_results_do_not_need():
         clipped = [float((model(x.clamp(low * f, high * f)) - model(x)).square().sum()) for f in (0.1, 1.0)]
     assert clipped[0] > 10 * clipped[1]
     assert ends_of(fitted)[-1] == ends_of(plain)[-1], "a result was clipped"
+
+
+class Keeps(nn.Module):
+    """Keeps the last frames, features of theirs, a mean of these, and two things in turn. frame [1, 5] -> [1, 3]"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix, self.conv, self.fc = nn.Conv1d(5, 6, 3), nn.Conv1d(6, 6, 2), nn.Linear(6, 3)
+        with torch.no_grad():
+            self.mix.weight[:, 0] *= 1e-4
+        for name, size in (("past", (1, 5, 2)), ("known", (1, 6, 1)), ("mean", (1, 6)), ("a", (1, 6)), ("b", (1, 6))):
+            self.register_buffer(name, torch.zeros(size))
+
+    def forward(self, frame: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([self.past, frame[:, :, None]], 2)
+        self.past = x[:, :, 1:]
+        features = torch.cat([self.known, torch.relu(self.mix(x))], 2)
+        self.known = features[:, :, 1:]
+        new = torch.relu(self.conv(features)).flatten(1)
+        self.mean = 0.9 * self.mean + 0.1 * new
+        self.a, self.b = self.b.clone(), 0.5 * self.a + new
+        y: torch.Tensor = self.fc(self.mean)
+        return y
+
+
+def test_ranges_of_states_that_only_keep_are_fitted_and_of_those_computed_of_themselves_are_not():
+    loud = torch.tensor([100.0, 1, 1, 1, 1])
+    noise = torch.randn(9, 8, 1, 5, generator=torch.Generator().manual_seed(1)) * loud
+    sequences = [[(frame,) for frame in sequence] for sequence in noise]
+    module = lift(graph_module(torch.export.export(Keeps().eval(), sequences[0][0])))
+    kept = only_kept(module)
+    assert [holder.name for _, holder, value in state_ends(module) if value in kept] == ["state_past", "state_known"]
+    errors, grids = [], []
+    for fit in (False, True):
+        quantizer = NeutronQuantizer().set_corrections(Corrections(fit_ranges=fit))
+        quantized = quantize(copy.deepcopy(module), sequences[:6], quantizer, states=states_of(module))
+        grids.append({s.name: (s.scale, s.zero_point) for s in states_of(quantized).values})
+        first = held(quantized)
+        with torch.no_grad():
+            error = 0.0
+            for sequence in sequences[6:]:
+                model, program = Keeps().eval(), copy.deepcopy(first)
+                error += sum(float((program(*x) - model(*x)).square().sum()) for x in sequence)
+        errors.append(error)
+    plain, fitted = grids
+    changed = {name for name in plain if plain[name] != fitted[name]}
+    assert changed == {"past"}, (plain, fitted)  # of the features all is needed
+    assert errors[1] < errors[0] / 20, errors
 
 
 def test_the_same_weights_every_time():
