@@ -27,6 +27,8 @@ from micronpu.targets.options import Options
 
 _ENOUGH = 45.0
 """dB: a layer's own error below this is nothing to work on."""
+_HALF = 0.5
+"""Share of what its grid does to the output that another range would leave, from which a layer's range is to blame."""
 _PEAKED = 20.0
 """Largest value over root mean square from which a few large values cost the others their steps."""
 
@@ -122,6 +124,7 @@ def _told(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -
         largest=layer.largest,
         steps=layer.largest / step if step else 0.0,
         clipped=layer.clipped / layer.elements if layer.elements else 0.0,
+        range_gain=None if layer.range_left is None else decibels(1.0, layer.range_left),
         advice=_advice(layer, dtype, choices),
     )
 
@@ -143,15 +146,16 @@ def _advice(layer: Layer, dtype: str, choices: _Choices) -> str:
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""
     int16 = ['activations="int16" for it'] if choices.has_int16 and dtype == "int8" else []
-    tries: list[str] = []
     if layer.weight is not None and layer.weights > layer.grid:
-        tries += [] if choices.per_channel else ["per_channel=True"]
-        tries += ['weight_observer="mse"', "adaptive rounding", "quantization-aware training"]
+        first = [] if choices.per_channel else ["per_channel=True"]
+        return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
+    if layer.range_left is not None:  # by derivatives, which know more than what the values look like
+        tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []
     elif layer.clipping > layer.grid / 2:
-        tries += ['activation_observer="minmax"', *int16]
+        tries = ['activation_observer="minmax"']
+    elif layer.peak > _PEAKED * (layer.signal / max(layer.elements, 1)) ** 0.5:
+        tries = ['activation_observer="mse" or "percentile"']
     else:
-        mean_square = layer.signal / max(layer.elements, 1)
-        if layer.peak > _PEAKED * mean_square**0.5:
-            tries += ['activation_observer="mse" or "percentile"']
-        tries += [*int16, "equalization", "quantization-aware training"]
+        tries = []
+    tries += [*int16, "equalization", "quantization-aware training"]
     return ", ".join(tries)

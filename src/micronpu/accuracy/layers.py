@@ -28,11 +28,14 @@ from micronpu.frontend.program import (
     qualified_name,
 )
 from micronpu.quantize.floats import FloatRun, called
+from micronpu.quantize.ranges import places_of
 from micronpu.quantize.transforms import constant_nodes
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2
 """Random directions at the output along which a row's errors are followed back."""
+_RANGE_ROWS = 8
+"""Rows with which ranges are tried: whether another range helps much is known after a few."""
 
 
 @dataclass
@@ -44,6 +47,8 @@ class Layer:
         result: the node whose result it quantizes.
         first: the operator itself: `result`, or what is clamped by it.
         moved: by how much the output moves because of the layer alone: sum over rows and directions of squares.
+        range_left: of what rounding and clipping to the grid of its result do to the output, the share that the best
+            range would leave; None where the range is given.
     """
 
     quantize: Node
@@ -63,6 +68,7 @@ class Layer:
     peak: float = 0.0
     moved: float = 0.0
     followed: bool = False
+    range_left: float | None = None
     shape: tuple[int, ...] = ()
 
     @property
@@ -100,6 +106,7 @@ class SideBySide:
             if is_quantize(n) and n not in self._constant and _origin(n.args[0]).name in names
         ]
         self._by_quantize = {layer.quantize: layer for layer in self.layers}
+        self._places = places_of(prepared)
         self.signal = self.noise = 0.0
         self.row_noise: list[tuple[float, float]] = []
         self._fixed: dict[Node, Any] = {}
@@ -167,6 +174,14 @@ class SideBySide:
             layer.count_clipped(before)
         return added
 
+    def settle(self) -> None:
+        """Tells each layer what another range would leave, once the rows are added."""
+        places = {node.name: place for place in self._places for node in place.nodes}
+        for layer in self.layers:
+            place = places.get(_origin(layer.result).name)
+            if place is not None and layer.followed:
+                layer.range_left = place.left(*grid_limits(layer.quantize))
+
     def _with_weights(self, layer: Layer, exact: dict[str, Any]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""
         values: dict[Node, Any] = {}
@@ -202,6 +217,7 @@ class SideBySide:
         layers = [(layer, error, _float_value(layer.result, exact)) for layer, error in errors]
         layers = [(layer, error, value) for layer, error, value in layers if value.requires_grad]
         tracked = [value for _, _, value in layers]
+        places = self._places if len(self.row_noise) <= _RANGE_ROWS else []
         reachable = [o for o in outputs if o.requires_grad]
         if not tracked or not reachable:
             return
@@ -213,6 +229,9 @@ class SideBySide:
                 if gradient is not None:
                     layer.moved += float((gradient * error).double().sum()) ** 2 / _PROJECTIONS
                     layer.followed = True
+            slopes = {_origin(layer.result).name: g for (layer, _, _), g in zip(layers, gradients, strict=True)}
+            for place in places:
+                place.add(exact, slopes)
 
 
 def _add(

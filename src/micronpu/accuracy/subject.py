@@ -129,6 +129,7 @@ class Subject:
             for number, row in enumerate(listed):
                 tell("blame", number / len(listed))
                 found.add(row, follow=follow)
+            found.settle()
             tell("blame", 1.0)
         return found
 

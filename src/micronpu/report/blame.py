@@ -52,6 +52,8 @@ class LayerError:
         largest: largest error of an element, in the unit of the result.
         steps: the same in steps of the result's grid.
         clipped: share of the result's elements that the grid does not reach.
+        range_gain: by how many dB another range of its result would lessen what rounding and clipping do to the output,
+            by derivatives on eight rows at most; None where the range is given, as that of an output is.
         advice: what to try, as a clause; "" where nothing is to be gained.
     """
 
@@ -71,6 +73,7 @@ class LayerError:
     largest: float
     steps: float
     clipped: float
+    range_gain: float | None = None
     advice: str = ""
 
 

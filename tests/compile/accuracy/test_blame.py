@@ -107,6 +107,37 @@ def test_a_single_scale_for_weights_is_blamed():
     assert "`linear_1`" in str(got) and "that also calibrated" in got.summary
 
 
+class Loud(nn.Module):
+    """The first of five columns is a hundred times as large as the others, and hardly matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix, self.fc = nn.Linear(5, 16), nn.Linear(16, 4)
+        with torch.no_grad():
+            self.mix.weight[:, 0] *= 1e-4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(torch.relu(self.mix(x)))
+        return y
+
+
+def test_a_range_is_blamed_where_another_one_helps():
+    """What is said of the input's range is so: with another one the output is nearer to float."""
+    data = torch.randn(64, 5, generator=torch.Generator().manual_seed(2)) * torch.tensor([100.0, 1, 1, 1, 1])
+    plain, fitted = (
+        micronpu.blame(Loud().eval(), data, target=TARGET, calibration=data[:32], quantization={"fit_ranges": fit})
+        for fit in (False, True)
+    )
+    before, after = ({layer.node: layer for layer in found.layers} for found in (plain, fitted))
+    assert before["x"].share > 0.9 and before["x"].range_gain > 10
+    assert before["x"].advice.startswith("fit_ranges=True")
+    assert before["linear_1"].range_gain is None, "the range of a result is given"
+    assert "fit_ranges" not in after["x"].advice and after["x"].range_gain < 1
+    assert "minmax" not in after["x"].advice, "what is clipped is to be clipped"
+    assert fitted.sqnr > plain.sqnr + 10
+
+
 def test_what_only_moves_values_is_not_blamed():
     class Moves(nn.Module):
         def __init__(self) -> None:
