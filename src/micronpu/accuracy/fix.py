@@ -96,7 +96,8 @@ def fix(
         per_channel: False to start from one weight scale per tensor.
         quantization: to start from, in the place of the default.
         options: as for `micronpu.compile`.
-        budget: seconds after which nothing new is begun; what is under way is finished.
+        budget: seconds on the clock within which the search should end. What is not expected to be done by then, by
+            what the like of it took before, is not begun, and is told as not tried; what is under way is finished.
         listener: hears about progress.
 
     Raises:
@@ -150,8 +151,9 @@ class _Search:
         self.end = start + budget
         self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
         self.start, self.budget = start, budget
-        self.slowest = self.pricing = 0.0
-        self.unfinished = False
+        self.took: dict[frozenset[str], float] = {}  # seconds of a trial, by the corrections in it
+        self.pricing = 0.0
+        self.untried: list[str] = []
         self.tell = listener or (lambda name, part: None)
 
     def run(self, base: Settings) -> Fixes:
@@ -168,15 +170,15 @@ class _Search:
                 names.append(name)
         if names:
             self.add(choices, " + ".join(names), settings, base)
-        if self.has_int16 and not self.has_time(2, self.end):
-            self.unfinished = True
+        if self.has_int16 and not self.has_time(settings, 2, self.end):
+            self.untried.append("int16")
         elif self.has_int16:
             follow = self.measured(settings, self.choosing[:16], follow=True)
             for name, parts in _int16(follow, {n.name for n in self.subject.module.graph.nodes}):
-                if not self.has_time(2, self.end):
-                    self.unfinished = True
-                    break
                 wider = _merged(settings, parts)
+                if not self.has_time(wider, 2, self.end):
+                    self.untried.append(name)
+                    continue
                 gain = _gain(best, self.measured(wider, self.choosing), self.copies)
                 attempts.append(Attempt(name, gain, gain.helps))
                 if gain.helps:
@@ -190,7 +192,7 @@ class _Search:
             attempts=tuple(attempts),
             choices=tuple(replace(c, best=not any(_beats(o, c) for o in ordered)) for c in ordered),
             seconds=time.perf_counter() - self.start,
-            unfinished=self.unfinished,
+            untried=tuple(self.untried),
         )
 
     def best_of(
@@ -206,9 +208,9 @@ class _Search:
             with_it = _merged(settings, cure)
             if with_it == settings or _is_idle(name, settings):
                 continue
-            if not self.has_time(1, self.free_end):
-                self.unfinished = True
-                break
+            if not self.has_time(with_it, 1 if self.has_int16 else 2, self.free_end):
+                self.untried.append(name)
+                continue
             try:
                 result = self.measured(with_it, self.choosing)
             except ModelError:  # such as an operator without derivatives: the model was quantized without the cure
@@ -224,16 +226,20 @@ class _Search:
         attempts[position] = replace(attempts[position], kept=True)
         return name, with_it, result
 
-    def has_time(self, steps: int, end: float) -> bool:
-        """Whether so many more trials, and the price of what is found, are done by then."""
-        return time.perf_counter() + steps * self.slowest + self.pricing < end
+    def has_time(self, settings: Settings, trials: int, end: float) -> bool:
+        """Whether so many trials of that kind, and the price of what is found, are done by then."""
+        wanted = _corrections(settings)
+        alike = [seconds for done, seconds in self.took.items() if done >= wanted]
+        expected = min(alike) if alike else max(self.took.values())
+        return time.perf_counter() + trials * expected + self.pricing < end
 
     def measured(self, settings: Settings, rows: Sequence[Row], *, follow: bool = False) -> SideBySide:
         self.tell("fix", min((time.perf_counter() - self.start) / self.budget, 1.0))
         begun = time.perf_counter()
         quantizer = self.subject.quantizer(HowToQuantize(quantization=settings))
         found = self.subject.measured(quantizer, self.batches, rows, follow=follow)
-        self.slowest = max(self.slowest, time.perf_counter() - begun)
+        kind = _corrections(settings)
+        self.took[kind] = max(self.took.get(kind, 0.0), time.perf_counter() - begun)
         return found
 
     def add(self, choices: list[Choice], name: str, settings: Settings, base: Settings) -> None:
@@ -269,6 +275,11 @@ class _Search:
         costs = [o.cost.cycles for o in program.report.operations if o.cost is not None]
         cycles = sum(t.cycles for t in program.report.latency) or sum(costs) or None
         return Choice(name, settings, decibels(found.signal, found.noise), gain, cycles, len(program.buffer))
+
+
+def _corrections(settings: Settings) -> frozenset[str]:
+    """The corrections in a trial, which decide how long it takes."""
+    return frozenset(name for name, value in settings.items() if value is True)
 
 
 def _is_idle(name: str, settings: Settings) -> bool:

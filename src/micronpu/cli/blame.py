@@ -70,7 +70,8 @@ def blame(
         ),
     ] = False,
     budget: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For --fix: nothing new is begun after that.")
+        float,
+        typer.Option(metavar="SECONDS", help="For --fix, on the clock; what is not expected to fit is left out."),
     ] = 60.0,
     fix_output: Annotated[
         Path | None,

@@ -84,7 +84,7 @@ class Fixes:
         attempts: in the order in which they were made.
         choices: the default first, then by distance to float.
         seconds: how long it took.
-        unfinished: whether the budget ended it before everything was tried.
+        untried: the cures for which the budget left no time.
     """
 
     target: str
@@ -94,7 +94,7 @@ class Fixes:
     attempts: tuple[Attempt, ...]
     choices: tuple[Choice, ...]
     seconds: float
-    unfinished: bool
+    untried: tuple[str, ...] = ()
 
     @property
     def best(self) -> Choice:
@@ -125,11 +125,13 @@ class Fixes:
     def summary(self) -> str:
         """One sentence: what was tried on which rows."""
         kept = sum(attempt.kept for attempt in self.attempts)
-        end = ", and the budget ended it" if self.unfinished else ""
-        return (
-            f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept{end}: {self.calibration_rows} rows "
+        told = (
+            f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept: {self.calibration_rows} rows "
             f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
         )
+        if self.untried:
+            told += f" The budget ended it; not tried: {', '.join(self.untried)}."
+        return told
 
     def __rich__(self) -> RenderableType:
         from micronpu.report.tables import fixes_view
