@@ -240,27 +240,37 @@ def memory_plans(figures: Any) -> str:
 
 @on("sparsity.md")
 def sparsity(figures: Any) -> str:
-    """Points of networks on the way to sparse weights."""
+    """Points of networks on the way to sparse weights, and the chosen one with other seeds."""
+
+    def row(name: str, point: Any, dense: int, score: str) -> list[str]:
+        costs = [f"{point['cycles']:,}", f"{point['cycles'] / dense:.2f}", f"{point['bytes']:,}"]
+        agreement = f"{point['agreement']:.1%}" if "agreement" in point else ""
+        return [name, str(point["sparse_layers"]), *costs, agreement, score]
+
+    def judged(point: Any) -> tuple[str, str, str]:
+        names = ", ".join(f"`{name}`" for name in point["corrections"]) or "none"
+        plain = f"{point['uncorrected_accuracy']:.2f} %" if "uncorrected_accuracy" in point else ""
+        return f"{point['int8_accuracy']:.2f} %", names, plain
 
     def rows() -> Iterable[list[str]]:
         for found in figures:
             dense = found["points"][0]["cycles"]
             name = found["network"] + (f" (float {found['float_accuracy']:.2f} %)" if "rows" in found else "")
             for point in found["points"]:
-                score = f"{point['int8_accuracy']:.2f} %" if "int8_accuracy" in point else "untrained"
-                better = f"{point['corrected_accuracy']:.2f} %" if "corrected_accuracy" in point else ""
-                agreement = f"{point['agreement']:.1%}" if "agreement" in point else ""
-                cycles, layers = f"{point['cycles']:,}", str(point["sparse_layers"])
-                size = f"{point['bytes']:,}"
-                yield [name, layers, cycles, f"{point['cycles'] / dense:.2f}", size, agreement, score, better]
+                score, names, plain = judged(point) if "rows" in found else ("untrained", "", "")
+                yield [*row(name, point, dense, score), plain, names]
                 name = ""
+            for other in found.get("seeds", ()):
+                point = other["points"][other["chosen"]]
+                score, names, plain = judged(point)
+                yield [*row(f"seed {other['seed']}", point, dense, score), plain, names]
             if "train" in found:
                 more = found["train"]
                 part, score = f"{more['cycles'] / dense:.2f}", f"{more['int8_accuracy']:.2f} %"
-                yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score, ""]
+                yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score, "", ""]
 
-    head = ("network", "sparse layers", "cycles", "of dense", "bytes", "agreement", "int8", "int8, corrected")
-    return table(head, rows())
+    costs = ("network", "sparse layers", "cycles", "of dense", "bytes", "agreement")
+    return table((*costs, "int8", "int8, not corrected", "corrections chosen"), rows())
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, str]:

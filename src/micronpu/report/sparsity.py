@@ -100,7 +100,7 @@ class SparsityReport:
         """One sentence with the figures."""
         dense, point = self.points[0], self.point
         count = sum(layer.sparse for layer in self.layers)
-        quantized = f", quantized with {' and '.join(point.corrections)}" if point.corrections else ""
+        quantized = f", quantized with {', '.join(point.corrections)}" if point.corrections else ""
         if not dense.cycles:
             return f"{count} of {len(self.layers)} layers are {self.pattern} sparse."
         return (

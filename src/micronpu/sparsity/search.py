@@ -247,7 +247,7 @@ class _Work:
         self.tell("price", 1.0)
         if self.device.dense_only:
             self._say_bytes(dense, sparse)
-            self.why = {layer.name: "nothing is gained on this target" for layer in self.layers}
+            self.why = {layer.name: "zeros save no product on this target" for layer in self.layers}
             return self._result(stops, 0, sparse, {})
         candidates, sparse, moments = self._turned(candidates, sparse, start, moments)
         gaining = self._gaining(candidates, dense, sparse)
@@ -440,8 +440,12 @@ class _Work:
             share = 1 - sparse.bytes / dense.bytes
             text += (
                 f": with two zeros in every four its weights would take {sparse.bytes:,} bytes instead of "
-                f"{dense.bytes:,} ({share:.0%} less), in as many cycles"
+                f"{dense.bytes:,} ({share:.0%} less), "
             )
+            if sparse.cycles < (1 - _SLACK) * dense.cycles:
+                text += f"and it {sparse.cycles:,} cycles instead of {dense.cycles:,}, since it waits for weights"
+            else:
+                text += "in as many cycles"
         self.notes.append(f"{text}.")
 
     # -- the result

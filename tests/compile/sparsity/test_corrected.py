@@ -68,7 +68,7 @@ def test_compile_quantizes_as_the_points_were() -> None:
     found = sparsity.reduced(given, sequences, device.quantizer(), lambda part: None)
     assert found.report is not None and found.report.point.corrections
     assert names_of(found.quantizer.settings.corrections) == found.report.point.corrections
-    assert found.report.summary().endswith(f"quantized with {' and '.join(found.report.point.corrections)}.")
+    assert found.report.summary().endswith(f"quantized with {', '.join(found.report.point.corrections)}.")
     # Training finds ranges and biases itself.
     again = exported(network(), rows[0])
     trained = sparsity.reduced(again, sequences, device.quantizer(is_qat=True), lambda part: None)

@@ -200,6 +200,7 @@ def test_a_target_that_gains_nothing_leaves_the_network_as_it_is(target: str, by
     assert torch.allclose(found.model(x), network()(x), atol=1e-4) and found.masks == {}
     assert len(found.report.points) == 1 and "stays as it is" in found.report.notes[0]
     assert ("% less" in found.report.notes[0]) is bytes_known
+    assert ("cycles instead of" in found.report.notes[0]) is bytes_known, "it waits for weights"
 
 
 def test_attention_and_recurrent_layers() -> None:
