@@ -223,13 +223,12 @@ class DelegationReport:
     memory: MemoryReport | None = None
     budgets: tuple[BudgetResult, ...] = ()
     states: tuple[StateRow, ...] = ()
+    sparsity: SparsityReport | None = None
 
     @property
     def operators(self) -> int:
         """Number of operators of the program."""
         return len(self.verdicts)
-
-    sparsity: SparsityReport | None = None
 
     @property
     def delegated(self) -> int:
