@@ -101,6 +101,19 @@ def _dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, a
     return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
 
 
+def _kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
+    """The grid that an operator reads a value on: its own where that is dictated, or else what is wanted.
+
+    Another one would only round a second time, and two operands that are compared would have two grids.
+    """
+    source = _dictated(operand, able)
+    if source is None or KEY not in source[0].meta:  # or computed in float
+        return wanted
+    dictated = _dictated_grid(*source, config, able)
+    moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(dictated, "zero_point", 1) != 0
+    return wanted if moved else dictated
+
+
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
     """The annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
@@ -141,7 +154,7 @@ def _annotate_node(
     if rule.symmetric:
         for operand in operands:
             _make_symmetric(operand, config)
-            inputs[operand] = config.symmetric_activation
+            inputs[operand] = _kept_grid(operand, config.symmetric_activation, config, able)
     if node.meta.get(IS_KEPT_OR_ZERO) == node.name and operands[-1] not in constants:
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
@@ -189,7 +202,7 @@ def _inputs_and_output(
                 inputs[operand] = shared
         return shared
     for operand in operands:
-        inputs.setdefault(operand, activation)
+        inputs.setdefault(operand, _kept_grid(operand, activation, config, able))
     return _dictated_grid(node, rule, config, able) if rule.output is OutputQuantization.FIXED else activation
 
 
@@ -219,12 +232,12 @@ def _is_output(node: Node) -> bool:
 
 
 def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
-    """Gives a value zero point 0 where it is computed, if its one reader sees it and nobody else.
+    """Gives a value zero point 0 where it is computed, if all that read it want that, as queries, keys and values do.
 
-    Otherwise the reader quantizes it a second time, which costs an operator and a rounding.
+    Otherwise each of them quantizes it a second time, which costs an operator and a rounding.
     """
     node = operand
-    while len(node.users) == 1 and (annotation := node.meta.get(KEY)) is not None:
+    while _all_want_zero(node) and (annotation := node.meta.get(KEY)) is not None:
         spec = annotation.output_qspec
         if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
             affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
@@ -232,6 +245,15 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
                 annotation.output_qspec = config.symmetric_activation
             return
         node = spec.edge_or_node
+
+
+def _all_want_zero(node: Node) -> bool:
+    """Whether nothing reads a value, be it moved before, but operators whose operands have zero point 0."""
+    for user in node.users:
+        entry = known_import(user)
+        if entry is None or not (rule_of(user, entry).symmetric or (entry.moves_only and _all_want_zero(user))):
+            return False
+    return True
 
 
 def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:

@@ -137,6 +137,33 @@ def test_fixed_output_parameters(overload: str):
     assert after(find(module, overload)) == expected
 
 
+def quantized_again(module: GraphModule) -> list[Node]:
+    """Where a value goes from one grid to another and nothing is computed."""
+    return [n for n in steps(module) if is_dequantize(n.args[0])]
+
+
+@pytest.mark.parametrize("overload", FIXED)
+def test_readers_take_a_fixed_grid_as_it_is(overload: str):
+    """Gates, and the peaks of a heat map: two grids would have no value in common that the comparison could find."""
+    function, _ = FIXED[overload]
+
+    def peaks(h: torch.Tensor) -> torch.Tensor:
+        return h * (F.max_pool2d(h, 3, 1, 1) == h).float() + 2 * h
+
+    module = quantized(Small(lambda s, x: peaks(function(s, x))), (image(1, 2, 6, 8),))
+    assert not quantized_again(module)
+
+
+def test_queries_keys_and_values_of_one_layer_are_quantized_once():
+    def attention(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = s.qkv(x).reshape(1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        return (q @ k.transpose(-2, -1)) @ v
+
+    module = quantized(Small(attention, qkv=nn.Linear(8, 24)), (torch.randn(1, 5, 8),))
+    assert after(find(module, "linear.default"))[1] == 0
+    assert not quantized_again(module)
+
+
 # ---------------------------------------------------------------- weights
 
 
