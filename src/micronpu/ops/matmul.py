@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import (
     multiply_by_quantized_multiplier,
     multiply_wide,
@@ -20,7 +20,7 @@ from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled
-from micronpu.ops.movement import TRANSPOSES, Reshape, transposed
+from micronpu.ops.movement import TRANSPOSES, reshaped, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -64,7 +64,7 @@ class BatchMatmul(Op):
         x, z = node.tensor("x"), node.tensor("z")
         rows = x.shape if len(x.shape) > 1 else (1, *x.shape)
         columns = z.shape if len(z.shape) > 1 else (*z.shape, 1)
-        return _reshaped(node, _product(node, cls(), _reshaped(node, x, rows), _reshaped(node, z, columns)), node.shape)
+        return reshaped(node, _product(node, cls(), reshaped(node, x, rows), reshaped(node, z, columns)), node.shape)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("BATCH_MATMUL", options="BatchMatMulOptions", version=2)
@@ -72,10 +72,6 @@ class BatchMatmul(Op):
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
         return emit.requantize(emit.matmul(), [x.scale * z.scale / y.scale], y.dtype.limits)
-
-
-def _reshaped(node: AtenNode, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return x if x.shape == shape else node.emit(Reshape(shape), x)
 
 
 def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
@@ -86,20 +82,44 @@ def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
     (m, k), n = x.shape[-2:], z.shape[-1]
     left, right = math.prod(x.shape[:-2]), math.prod(z.shape[:-2])
     if right == 1:
-        return node.emit(op, _reshaped(node, x, (1, left * m, k)), _reshaped(node, z, (1, k, n)), qparams=node.output)
+        return node.emit(op, reshaped(node, x, (1, left * m, k)), reshaped(node, z, (1, k, n)), qparams=node.output)
     if left == 1:
         # The product of the transposes, the other way round: z' [B * N, K] x x' [K, M].
-        columns = _reshaped(node, _swapped(node, _reshaped(node, z, (right, k, n))), (1, right * n, k))
-        rows = _swapped(node, _reshaped(node, x, (1, m, k)))
+        columns = reshaped(node, _swapped(node, reshaped(node, z, (right, k, n))), (1, right * n, k))
+        rows = _swapped(node, reshaped(node, x, (1, m, k)))
         y = node.emit(op, columns, rows, qparams=node.output)
-        return _swapped(node, _reshaped(node, y, (right, n, m)))
-    batch = [(a, b) for a, b in zip(_padded(x.shape[:-2], z), _padded(z.shape[:-2], x), strict=True)]
-    if any(a != b for a, b in batch):
-        raise UnsupportedError(
-            f"`{node.overload}` multiplies {list(x.shape)} with {list(z.shape)}, whose batches are of different sizes.",
-            hint="expand both operands to the same batch sizes first",
-        )
-    return node.emit(op, _reshaped(node, x, (left, m, k)), _reshaped(node, z, (right, k, n)), qparams=node.output)
+        return _swapped(node, reshaped(node, y, (right, n, m)))
+    lefts, rights = _padded(x.shape[:-2], z), _padded(z.shape[:-2], x)
+    if lefts != rights:
+        return _of_other_batches(node, op, x, z, lefts, rights)
+    return node.emit(op, reshaped(node, x, (left, m, k)), reshaped(node, z, (right, k, n)), qparams=node.output)
+
+
+def _of_other_batches(
+    node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor, lefts: tuple[int, ...], rights: tuple[int, ...]
+) -> Tensor:
+    """The product where one matrix is for some of many: what only x has joins its rows, what only z has its columns.
+
+    [4, 9, M, K] x [1, 9, K, N] is [9, 4 * M, K] x [9, K, N], with the result's axes in the order of before.
+    """
+    (m, k), n, rank = x.shape[-2:], z.shape[-1], len(lefts)
+    common = [i for i in range(rank) if lefts[i] == rights[i]]
+    rows, columns = ([i for i in range(rank) if i not in common and b[i] != 1] for b in (lefts, rights))
+    count = math.prod(lefts[i] for i in common)
+    across, along = [lefts[i] for i in rows], [rights[i] for i in columns]
+    order = [*common, *rows, *columns]
+    x = transposed(node, reshaped(node, x, (*lefts, m, k)), (*order, rank, rank + 1))
+    z = transposed(node, reshaped(node, z, (*rights, k, n)), (*common, *rows, rank, *columns, rank + 1))
+    x = reshaped(node, x, (count, math.prod(across) * m, k))
+    z = reshaped(node, z, (count, k, math.prod(along) * n))
+    y = node.emit(op, x, z, qparams=node.output)
+    y = reshaped(node, y, (*(lefts[i] for i in common), *across, m, *along, n))
+    # Where each axis of the result stands now: batches in their order, then rows and columns.
+    first = len(common) + len(rows)
+    place = {axis: i for i, axis in enumerate([*common, *rows])} | {
+        axis: first + 1 + i for i, axis in enumerate(columns)
+    }
+    return transposed(node, y, (*(place[i] for i in range(rank)), first, first + 1 + len(columns)))
 
 
 def _padded(batch: tuple[int, ...], other: Tensor) -> tuple[int, ...]:
