@@ -8,7 +8,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import Pad, Reshape
+from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.padding import ReflectPad
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.slicing import Slice
@@ -18,7 +18,7 @@ from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
 from micronpu.targets.ethosu.rewrites_sound import pool_of_mean
-from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE
+from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
 def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
@@ -43,6 +43,8 @@ def _is_sound(node: Node) -> bool:
         return pool_of_mean(node) is None
     if isinstance(node.op, Slice):
         return node.inputs[0].type.rank <= DENSE_RANK
+    if isinstance(node.op, Transpose):
+        return has_plain_axes(node)
     return not isinstance(node.op, Conv2d) or max(node.op.stride) <= LARGEST_STRIDE
 
 

@@ -1,7 +1,9 @@
-"""Rewrites of what Vela takes and had better not see: large strides, and slices of high rank.  All are exact."""
+"""Rewrites of what Vela takes and had better not see: large strides, and tensors of high rank.  All are exact."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +76,8 @@ def _in_blocks(weight: Tensor, kernel: list[int], stride: tuple[int, int]) -> Te
 
 DENSE_RANK = 4
 """Axes of a tensor that Vela cuts without trouble."""
+_MOST_MOVED = 65536
+"""Elements of a transpose of more than four axes that Vela takes, and rows of one of four."""
 
 
 class FlattenSlices(Rewrite):
@@ -102,8 +106,82 @@ class FlattenSlices(Rewrite):
         return chain.result(x, node.output)
 
 
+class FlattenTransposes(Rewrite):
+    """A transpose with as few axes as it can, and one that is too large as several that swap the first two of three.
+
+    x [1, 196, 3, 12, 32] -> transpose(2, 0, 3, 1, 4)    x -> reshape [196, 36, 32] -> transpose(1, 0, 2) -> reshape
+    x [2, 300, 300, 16] -> transpose(0, 2, 1, 3)         x -> swap [600, 300, 16] -> swap [300, 2, 4800] -> reshape
+
+    Vela 5.2 takes transposes of three axes in any size, those of more only up to a number of elements.
+    """
+
+    name = "flatten_transposes"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if not isinstance(node.op, Transpose) or has_plain_axes(node):
+            return None
+        sizes, order = merged(node.inputs[0].shape, node.op.permutation)
+        chain = Chain(self.name, node)
+        x = chain.reshape(node.inputs[0], *sizes)
+        if order == tuple(sorted(order)):
+            return chain.result(x, node.output)
+        if _is_taken(sizes):
+            return chain.result(chain.add(Transpose(order), x), node.output)
+        axes = tuple(range(len(sizes)))
+        for first, second in _swaps(order):
+            shape = [math.prod(sizes[a] for a in part) for part in (axes[:first], axes[first:second], axes[second:])]
+            x = chain.add(Transpose((1, 0, 2)), chain.reshape(x, *shape))
+            axes = axes[first:second] + axes[:first] + axes[second:]
+        return chain.result(x, node.output)
+
+
+def has_plain_axes(node: Node) -> bool:
+    """Whether Vela has no trouble with the axes of a transpose."""
+    assert isinstance(node.op, Transpose)
+    x = node.inputs[0].type
+    sizes, _ = merged(x.shape, node.op.permutation)
+    return (x.rank <= DENSE_RANK or x.rank == len(sizes)) and _is_taken(sizes)
+
+
+def merged(shape: tuple[int, ...], permutation: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and permutation of the same transpose, without axes of size 1, and with one for those that stay together."""
+    runs: list[list[int]] = []
+    for axis in (a for a in permutation if shape[a] != 1):
+        if runs and all(shape[a] == 1 for a in range(runs[-1][-1] + 1, axis)) and runs[-1][-1] < axis:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    before = sorted(runs)
+    return tuple(math.prod(shape[a] for a in r) for r in before), tuple(before.index(r) for r in runs)
+
+
+def _is_taken(sizes: tuple[int, ...]) -> bool:
+    """Whether Vela takes a transpose of these sizes for every Ethos-U, whatever the order."""
+    if len(sizes) <= 3:
+        return True
+    return math.prod(sizes[:-1] if len(sizes) == DENSE_RANK else sizes) <= _MOST_MOVED
+
+
+def _swaps(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The fewest swaps of the first two of three parts that bring axes into an order: where these two end."""
+    start = tuple(range(len(order)))
+    known: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {start: ()}
+    waiting = [start]
+    for axes in waiting:
+        if axes == order:
+            break
+        for second in range(2, len(axes) + 1):
+            for first in range(1, second):
+                after = axes[first:second] + axes[:first] + axes[second:]
+                if after not in known:
+                    known[after] = (*known[axes], (first, second))
+                    waiting.append(after)
+    yield from known[order]
+
+
 TO_SPARE: tuple[Rewrite, ...] = (
     FlattenSlices(),
+    FlattenTransposes(),
     StridesIntoChannels(),
 )
 """Of what Vela takes, and has trouble with."""

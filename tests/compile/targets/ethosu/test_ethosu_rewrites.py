@@ -16,7 +16,7 @@ from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import Reshape
+from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
@@ -167,6 +167,37 @@ def test_slices_of_high_rank_become_flat(shape: tuple[int, ...], begin: tuple[in
 def test_slices_of_images_stay():
     graph = pieces((1, 6, 8, 4), (0, 1, 0, 0), (1, 4, 8, 4), (4, 32))
     assert "flatten_slices" not in made_by(legalize(graph, U55))
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "ranks"),
+    [
+        ((1, 196, 3, 12, 32), (2, 0, 3, 1, 4), [3]),  # queries, keys and values; U55 takes no more than 65536 elements
+        ((1, 16, 4, 16, 4, 8), (0, 3, 1, 2, 4, 5), [3]),
+        ((2, 3, 1, 4, 5), (4, 0, 2, 3, 1), [4]),
+        ((2, 300, 150, 3), (0, 2, 1, 3), [3, 3]),  # too many rows
+        ((14, 15, 16, 5, 6), (4, 1, 3, 0, 2), [3, 3, 3]),
+    ],
+)
+def test_transposes_have_few_axes(shape: tuple[int, ...], order: tuple[int, ...], ranks: list[int]):
+    builder = GraphBuilder()
+    graph = builder.finish(builder.emit(Transpose(order), builder.input(i8(*shape))))
+    before = graph.clone()
+    assert "flatten_transposes" in made_by(legalize(graph, U55))
+    verify(graph, Stage.IMPORTED)
+    assert [node.inputs[0].type.rank for node in graph.nodes if isinstance(node.op, Transpose)] == ranks
+    x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+    np.testing.assert_array_equal(interpret(graph, [x])[0], x.transpose(order))
+    off = replace(U55, disabled_passes=("flatten_transposes",))
+    assert "flatten_transposes" not in made_by(legalize(before.clone(), off))
+    assert compile_graph(before, U55).payload
+
+
+@pytest.mark.parametrize(("shape", "order"), [((4, 7, 9, 3), (0, 2, 1, 3)), ((300, 150, 3), (1, 0, 2))])
+def test_other_transposes_stay(shape: tuple[int, ...], order: tuple[int, ...]):
+    builder = GraphBuilder()
+    graph = builder.finish(builder.emit(Transpose(order), builder.input(i8(*shape))))
+    assert "flatten_transposes" not in made_by(legalize(graph, U55))
 
 
 def strided(size: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: Padding2d) -> Graph:
