@@ -144,7 +144,7 @@ def has_plain_axes(node: Node) -> bool:
 
 
 def merged(shape: tuple[int, ...], permutation: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and permutation of the same transpose, without axes of size 1, and with one for those that stay together."""
+    """Sizes and permutation of the same transpose, without axes of size 1, and those that stay together as one."""
     runs: list[list[int]] = []
     for axis in (a for a in permutation if shape[a] != 1):
         if runs and all(shape[a] == 1 for a in range(runs[-1][-1] + 1, axis)) and runs[-1][-1] < axis:
