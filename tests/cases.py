@@ -63,10 +63,11 @@ class Bias:
 
 @dataclass(frozen=True)
 class Index:
-    """An int32 operand whose elements are from 0 to ``count - 1``."""
+    """An int32 operand whose elements are from 0 to ``count - 1``, and where asked for all different."""
 
     type: TensorType
     count: int
+    different: bool = False
 
 
 Operand = TensorType | Constant | Bias | Index
@@ -82,9 +83,9 @@ def i16(*shape: int, scale: float = 0.0003) -> TensorType:
     return TensorType(shape, DType.INT16, QParams.per_tensor(scale, 0))
 
 
-def index(*shape: int, count: int) -> Index:
+def index(*shape: int, count: int, different: bool = False) -> Index:
     """Numbers of ``count`` things."""
-    return Index(TensorType(shape, DType.INT32), count)
+    return Index(TensorType(shape, DType.INT32), count, different)
 
 
 def q(scale: float, zero: int = 0) -> QParams:
@@ -199,6 +200,9 @@ class Case:
 def _sample(number: int, operand: TensorType | Index, random: np.random.Generator) -> Array:
     if isinstance(operand, Index):
         type, low, high = operand.type, 0, operand.count - 1
+        if operand.different:
+            numbers = random.permutation(operand.count)[: type.size]
+            return numbers.astype(type.dtype.numpy)
     else:
         type, (low, high) = operand, operand.dtype.limits
     if number < 2:

@@ -11,7 +11,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "return the scores and choose among them in the application",
     ),
     (
-        ("bucketize", "gather", "index_put", "scatter", "scatter_add", "searchsorted", "take"),
+        ("bucketize", "scatter", "scatter_add", "searchsorted", "take"),
         "look the values up in the application and make them an input; constant indices become slices",
     ),
     (

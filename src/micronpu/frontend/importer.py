@@ -223,11 +223,17 @@ class Importer:
         return self.values[integers]
 
     def integers(self, source: Any, reader: Node) -> Tensor:
-        """An int32 operand that is no activation."""
+        """An int32 operand that is no activation; a list stands for its one element."""
+        if isinstance(source, (list, tuple)) and len(source) == 1:
+            (source,) = source
         if not isinstance(source, Node) or not is_index(source):
             raise UnsupportedError(f"`{reader.name}` takes indices that are not int32.", hint="indices.int()")
         if source not in self.values:
-            self.values[source] = self.builder.input(_index_type(source))
+            known = self.view.constant(source) is not None
+            type = _index_type(source)
+            self.values[source] = (
+                self.builder.constant(self.view.array(source), type) if known else self.builder.input(type)
+            )
         return self.values[source]
 
     def constant_behind(self, source: Any) -> Node | None:

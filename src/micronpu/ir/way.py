@@ -36,6 +36,7 @@ class Capabilities:
         tables: any function of one element, as a table of its results; comparisons and choices with it.
         activations: element types of activations, the default first.
         index_types: integer types of positions, as of the rows of an embedding, that the device reads.
+        lookups: rows of a matrix are picked and replaced by positions known at run time.
         positions: of the largest among at most 256 elements, as int8 numbers.
         resizes: images to any size, and not by some factors only.
     """
@@ -43,6 +44,7 @@ class Capabilities:
     tables: bool = False
     activations: tuple[DType, ...] = (DType.INT8,)
     index_types: tuple[DType, ...] = ()
+    lookups: bool = False
     positions: bool = False
     resizes: bool = False
 
@@ -130,8 +132,12 @@ class Writer(AtenArguments, Protocol):
     def __call__(self, overload: str, *arguments: Any) -> Float:
         """A new operator's result."""
 
-    def constant(self, value: float | npt.NDArray[Any]) -> Float:
-        """A constant operand; a number becomes a tensor of one element."""
+    def constant(self, value: float | npt.NDArray[Any], before: Float = None) -> Float:
+        """A constant operand; a number becomes a tensor of one element.
+
+        Args:
+            before: a computed value; the operator to be replaced unless given.
+        """
 
     def shape(self, x: Float = None) -> tuple[int, ...]:
         """Shape of a value; of the result, or of the first of several, unless one is given."""
@@ -150,6 +156,9 @@ class Writer(AtenArguments, Protocol):
 
         It stands behind x where it reads x, and before it elsewhere.
         """
+
+    def once(self, x: Float, make: Callable[[], Float | None]) -> Float | None:
+        """What ``make`` gives, who is asked once for x and for all who ask of it."""
 
     def change(self, x: Float, **arguments: Any) -> Float:
         """x, with other arguments for the operator that computes it, by the names of the schema.

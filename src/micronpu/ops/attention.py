@@ -19,17 +19,13 @@ from micronpu.ir.types import DType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.softmax import SOFTMAX
+from micronpu.ops.truths import number_of, opposite_of
 
 MASKED = -8192.0
 """What stands for minus infinity in a mask.  The sum of score and mask saturates at the end of its grid, which
 calibration does not stretch for it (`micronpu.quantize.masks`)."""
 HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
 """The grid of `MASKED` and zero: that calibration has seen no key masked says nothing about the next inputs."""
-TRUTH = fixed_qparams(1.0, 0)
-"""The grid of a truth value as the number 0 or 1."""
-_GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14)
-"""The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
-
 _ATTENTION = "scaled_dot_product_attention.default"
 
 
@@ -60,26 +56,21 @@ def _attention(write: Writer) -> Float:
     query = scaled(write, query, 1.0 / math.sqrt(width) if scale is None else float(scale))
     scores = write("matmul.default", query, write("transpose.int", key, -2, -1))
     if mask is not None:
-        scores = _masked(write, scores, mask if isinstance(mask, np.ndarray) else _shown(write, mask))
+        addend = mask if isinstance(mask, np.ndarray) else _shown(write, mask)
+        if addend is None:
+            return None
+        scores = _masked(write, scores, addend)
     return write("matmul.default", write("softmax.int", scores, -1), value)
 
 
 def _shown(write: Writer, mask: Float) -> Float:
     """A mask that the program is given or computes as numbers to add; in one of booleans, False hides the key."""
-    return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, _opposite(write, mask))
+    return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, opposite_of(write, mask))
 
 
-def _opposite(write: Writer, mask: Float) -> Float:
-    """Not a mask of booleans; of one that is such an opposite itself, what it was."""
-    made = write.call(mask)
-    negated = made is not None and made.overload in ("bitwise_not.default", "logical_not.default")
-    return made.given["self"] if made is not None and negated else write("logical_not.default", mask)
-
-
-def _hiding(write: Writer, hidden: Float) -> Float:
-    """`MASKED` where booleans are true, and zero elsewhere."""
-    number = write.on_grid(write("to.dtype", hidden, DType.FLOAT32), _GIVEN)
-    return write.on_grid(write("mul.Tensor", number, MASKED), HIDDEN)
+def _hiding(write: Writer, hidden: Float | None) -> Float:
+    """`MASKED` where the number of a truth value is 1, and zero elsewhere; None without one."""
+    return None if hidden is None else write.on_grid(write("mul.Tensor", hidden, MASKED), HIDDEN)
 
 
 def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any]) -> Float:
@@ -126,7 +117,9 @@ def _masked_scores(write: Writer) -> Float:
     mask = write.stored(hidden)
     if mask is not None:
         return _masked(write, x, ~mask)
-    addend = _hiding(write, hidden)
+    addend = _hiding(write, number_of(write, hidden))
+    if addend is None:
+        return None
     made = write.call(x)
     if made is not None and made.overload.startswith(("zeros", "new_zeros")) and write.shape(addend) == write.shape():
         return addend
@@ -144,7 +137,8 @@ def chosen_scores(write: Writer) -> Float:
             continue
         if known is not None:
             return _masked(write, scores, known if shows else ~known)
-        return write("add.Tensor", scores, _hiding(write, _opposite(write, mask) if shows else mask))
+        addend = _hiding(write, opposite_of(write, mask) if shows else number_of(write, mask))
+        return None if addend is None else write("add.Tensor", scores, addend)
     return None
 
 

@@ -18,6 +18,7 @@ from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # masks of attention are tried before other choices
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.table import RealFunction, in_lines, in_steps, unary
+from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, is_made_of_others, number_of, opposite
 
 if TYPE_CHECKING:
     from micronpu.ir.aten import AtenArguments, AtenNode
@@ -36,15 +37,6 @@ OPPOSITES = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt", "eq": "ne", "ne": "
 
 _CHOICES = ("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
 _FILLS = ("masked_fill.Scalar", "masked_fill.Tensor", "masked_fill_.Scalar", "masked_fill_.Tensor")
-_CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
-
-_LOGIC = {
-    **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),
-    **dict.fromkeys(("__or__.Tensor", "bitwise_or.Tensor", "logical_or.default"), "or"),
-    **dict.fromkeys(("__xor__.Tensor", "bitwise_xor.Tensor", "logical_xor.default"), "xor"),
-    **dict.fromkeys(("bitwise_not.default", "logical_not.default"), "not"),
-}
-"""Operators of truth values, and what they say of them."""
 _ANY_ALL = tuple(f"{name}.{form}" for name in ("any", "all") for form in ("default", "dim", "dims"))
 _SUMS = ("sum.default", "sum.dim_IntList")
 _ARITHMETIC = ("mul.Tensor", "add.Tensor")
@@ -52,7 +44,7 @@ _ARITHMETIC = ("mul.Tensor", "add.Tensor")
 STEEPNESS = 4096.0
 """Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
 
-MASK = attention.TRUTH
+MASK = TRUTH
 """A truth value as the number 0 or 1; the program makes a float of it (`decisions_to_numbers`)."""
 
 _FINER = 4
@@ -98,7 +90,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
     readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
     if write.capabilities.computes(write.overload):
         return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), MASK))
-    if not any(name in (*_CHOICES, *_FILLS, *_CASTS, *_LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
+    if not any(name in (*_CHOICES, *_FILLS, *CASTS, *LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
         return None
     name = write.overload.split(".")[0]
 
@@ -117,17 +109,26 @@ def _decisions_to_numbers(write: Writer) -> Float:
     return write.decided(write.on_grid(number, MASK))
 
 
-@composes(*_CASTS)
+@composes(*CASTS)
 def _number_of_decision(write: Writer) -> Float:
-    """float(x > z) -> the number that the comparison is"""
-    return write.number(write.given["self"])
+    """float(x > z) -> the number that the comparison is, on a grid for 0 and 1 whatever calibration sees"""
+    x = write.given["self"]
+    number = write.number(x)
+    if number is not None or write.dtype(x) is not DType.BOOL:
+        return number
+    if is_made_of_others(write, x):
+        return number_of(write, x)
+    made = write.call(x)
+    if made is None or not _is_float(write, made.given.get("self", 0.0)):  # and no comparison that the NPU computes
+        write.on_grid(write.kept(), GIVEN)
+    return None
 
 
 @composes(*_ARITHMETIC)
 def _number_in_arithmetic(write: Writer) -> Float:
     """a * (x > z) -> a * the number that the comparison is, and so for a sum"""
     given = [write.given["self"], write.given["other"]]
-    numbers = [write.number(x) for x in given]
+    numbers = [number_of(write, x) for x in given]
     if all(number is None for number in numbers) or write.given.get("alpha", 1) != 1:
         return None
     a, b = (x if number is None else number for x, number in zip(given, numbers, strict=True))
@@ -138,21 +139,14 @@ def _number_in_arithmetic(write: Writer) -> Float:
     return write(write.overload, a, b)
 
 
-@composes(*_LOGIC, decides=True)
+@composes(*LOGIC, decides=True)
 def _logic(write: Writer) -> Float:
     """a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, of the numbers 0 and 1"""
     operands = [write.given[name] for name in ("self", "other") if name in write.given]
-    numbers = [number for number in map(write.number, operands) if number is not None]
-    if len(numbers) < len(operands):
-        return None
-    what, a, b = _LOGIC[write.overload], numbers[0], numbers[-1]
-    if what == "not":
-        number = write("rsub.Scalar", a, 1.0)
-    elif what == "xor":
-        number = write("abs.default", write.on_grid(write("sub.Tensor", a, b), MASK))
-    else:
-        number = write("mul.Tensor" if what == "and" else "maximum.default", a, b)
-    return write.decided(write.on_grid(number, MASK))
+    if all(write.number(x) is None for x in operands):
+        return None  # the host's own decisions, and ours if we made numbers of them
+    number = number_of(write, write.kept())
+    return None if number is None else write.decided(number)
 
 
 @composes(*_ANY_ALL, decides=True)
@@ -181,14 +175,14 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
 
 @composes(*_CHOICES)
 def _choice(write: Writer) -> Float:
-    """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for a comparison of floats or a known mask, and finite a, b"""
+    """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for any truth value, and finite a, b"""
     given, scores = write.given, attention.chosen_scores(write)
     return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
 @composes(*_FILLS)
 def _filled(write: Writer) -> Float:
-    """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for a comparison of floats or a known mask, finite b"""
+    """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for any truth value, and finite b"""
     given = write.given
     return _chosen(write, given["mask"], given["value"], given["self"])
 
@@ -200,9 +194,9 @@ _LARGEST = 1e3
 def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
     """One value where a mask is true, and the other elsewhere; exact up to float rounding.
 
-    None where neither the mask nor its number is known, or a value is neither a float nor finite.
+    None where a value is neither a float nor finite.
     """
-    known, number = write.stored(mask), write.number(mask)
+    known, number = write.stored(mask), number_of(write, mask)
     terms: list[tuple[bool, Float, npt.NDArray[Any] | None]] = []
     for truth, value in ((True, yes), (False, no)):
         constant = _constant(write, value)
@@ -256,14 +250,14 @@ def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, npt.
 def _opposite(write: Writer, number: Float) -> Float:
     """Of a comparison by table, the number of the opposite one; of any other decision 1 - number."""
     cast = write.call(number)
-    compared = cast.given.get("self") if cast is not None and cast.overload in _CASTS else None
+    compared = cast.given.get("self") if cast is not None and cast.overload in CASTS else None
     comparison = write.call(compared) if compared is not None else None
     if comparison is None or comparison.overload.split(".")[0] not in OPPOSITES:
-        return write.on_grid(write.beside(number, "rsub.Scalar", number, 1.0), MASK)
+        return opposite(write, number, number)
     name, form = comparison.overload.split(".")
     given = comparison.given
-    opposite = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
-    return write.on_grid(write.beside(opposite, "to.dtype", opposite, DType.FLOAT32), MASK)
+    reverse = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
+    return write.on_grid(write.beside(reverse, "to.dtype", reverse, DType.FLOAT32), MASK)
 
 
 def _is_float(write: Writer, x: Float) -> bool:

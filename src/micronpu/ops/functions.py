@@ -14,6 +14,7 @@ import numpy as np
 
 from micronpu.ir.aten import AtenArguments
 from micronpu.ir.op import fixed_qparams
+from micronpu.ir.types import DType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.activation import sigmoid
 from micronpu.ops.comparisons import STEEPNESS
@@ -137,6 +138,23 @@ def _shrink(node: AtenArguments) -> RealFunction:
 def _remainder(node: AtenArguments) -> RealFunction:
     divisor = np.float32(node.value("other"))
     return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
+
+
+@composes("remainder.Scalar", "remainder.Tensor", decides=True)
+def _remainder_by_division(write: Writer) -> Float:
+    """remainder(x, z) -> x - floor(x / z) * z, of two tensors, and of integers
+
+    ExecuTorch's kernel gives -7 for -7 % 8 of integers, as C does.
+    """
+    x, z, dtype = write.given["self"], write.given["other"], write.dtype()
+    if dtype is DType.FLOAT32:
+        if isinstance(z, (int, float)) or not write.capabilities.computes("floor.default"):
+            return None
+    elif dtype in (None, DType.BOOL, DType.UINT8) or write.dtype(x) is not dtype:
+        return None
+    elif isinstance(z, (int, float)):
+        z = write.constant(np.array(z, dtype.numpy))
+    return write("sub.Tensor", x, write("mul.Tensor", write("floor_divide.default", x, z), z))
 
 
 # ---------------------------------------------------------------- powers and logarithms

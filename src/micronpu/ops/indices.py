@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator
+from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator, shares_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.adaptive import MAX_PARTS
 from micronpu.ops.movement import behind_copies, reshaped, transposed
+from micronpu.ops.truths import TRUTH
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 POSITIONS = ("argmax.default", "argmin.default")
 """The overloads of `ArgMax`."""
 LOWEST = -128
+LOOKUP_HINT = "an Ethos-U85, which looks rows up, or positions that are constants"
 MOST_POSITIONS = 256
 """A position is an int8 number."""
 _POSITION = fixed_qparams(1.0, LOWEST, int16_scale=1.0)
@@ -100,7 +102,7 @@ class ArgMax(Op):
 
 @operator("gather_rows")
 class GatherRows(Op):
-    """Rows of a constant table, by their numbers.
+    """Rows of a table, by their numbers.
 
     indices int32 [..], table int8 or int16 [V, E]  ->  y [.., E], type and qparams of the table.
     Indices are from 0 to V - 1.
@@ -126,6 +128,18 @@ class GatherRows(Op):
         low, high = dtype.limits
         grid = np.clip(np.rint(rows.astype(np.float64) / y.scale[0]) + y.zero_point[0], low, high)
         return node.emit(cls(), node.integers("x"), node.constant(grid, TensorType(rows.shape, dtype, y)))
+
+    @from_aten(
+        "index_select.default", x="index", table="self", quantization=shares_qparams(of="table"), moves_only=True
+    )
+    @classmethod
+    def build_selection(cls, node: AtenNode) -> Tensor:
+        if len(node.shape) != 2 or node.value("dim") != 0:
+            raise UnsupportedError(
+                "`index_select` picks elements by positions that are known at run time only.",
+                hint=LOOKUP_HINT,
+            )
+        return node.emit(cls(), node.integers("x"), node.tensor("table"))
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         indices, table = emit.operands
@@ -154,6 +168,21 @@ def _position_to_number(write: Writer) -> Float:
     if positions == 1:
         return write.constant(np.zeros(write.shape(), np.int64))
     return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), _POSITION))
+
+
+@composes("one_hot.default", decides=True)
+def _one_hot(write: Writer) -> Float:
+    """one_hot(argmax(x)) -> relu(1 - |p - [0, 1, ..]|), of the position p as a number
+
+    Exact: all of it is on grids of whole numbers, and a difference that saturates is none of zero.
+    """
+    number, count = write.number(write.given["self"]), int(write.given["num_classes"])
+    if number is None or not 0 < count <= MOST_POSITIONS:
+        return None
+    ramp = write.on_grid(write.constant(np.arange(count, dtype=np.float32)), _POSITION)
+    apart = write.on_grid(write("sub.Tensor", write("unsqueeze.default", number, -1), ramp), TRUTH)
+    near = write("rsub.Scalar", write.on_grid(write("abs.default", apart), TRUTH), 1.0)
+    return write.decided(write.on_grid(write("relu.default", write.on_grid(near, TRUTH)), TRUTH))
 
 
 @composes("embedding.default")

@@ -19,9 +19,6 @@ from micronpu.frontend.program import (
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
-_BY_INDEX = ("index_copy.default", "index_put.default", "index_select.default", "gather.default")
-"""Operators that no NPU has, which move elements to or from places that are known at run time."""
-
 Grid = tuple[Any, ...]
 
 
@@ -103,8 +100,7 @@ def _moves(node: Node) -> bool:
     entry = ATEN_IMPORTS.get(name)
     if name == "index_put.default" and arguments(node)["accumulate"]:
         return False
-    plain = name in _BY_INDEX or (entry is not None and entry.moves_only)
-    return plain and _is_float(node)
+    return entry is not None and entry.moves_only and _is_float(node)
 
 
 def _read_on(node: Node, chosen: dict[Node, Grid]) -> Grid | None:

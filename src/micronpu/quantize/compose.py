@@ -80,21 +80,32 @@ class GraphWriter(NodeArguments):
         self.made.append(new)
         return new
 
-    def constant(self, value: float | npt.NDArray[Any]) -> Node:
+    def constant(self, value: float | npt.NDArray[Any], before: Any = None) -> Node:
         shape = () if getattr(_first(self.node.meta.get("val")), "shape", None) == () else (1,)  # adds no axis
         data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
-        return add_constant(self.model, self.node, _tensor(data), "constant")
+        return add_constant(self.model, before or self.node, _tensor(data), "constant")
 
     def kept(self) -> Node:
         self._place = self.node.next
         return self.node
 
     def beside(self, x: Any, overload: str, *given: Any) -> Node:
-        key = (x, overload, *given)
+        key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
         if key not in self._shared:
             target, args = _called(overload, given)
-            self._shared[key] = self._write(target, args, {}, x.next if x in args else x, x)
+            place = x
+            while place is x or place.op == "placeholder":  # inputs come first
+                place = place.next
+            self._shared[key] = self._write(target, args, {}, place if x in args else x, x)
         return self._shared[key]
+
+    def once(self, x: Any, make: Callable[[], Node | None]) -> Node | None:
+        if (x,) not in self._shared:
+            made = make()
+            if made is None:
+                return None
+            self._shared[(x,)] = made
+        return self._shared[(x,)]
 
     def change(self, x: Any, **given: Any) -> Any:
         values = arguments(x)
@@ -244,7 +255,8 @@ def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
 
 def _is_empty(node: Node) -> bool:
     """Whether there are no elements in its result, of which nothing can be put together."""
-    return 0 in getattr(_first(node.meta.get("val")), "shape", ())
+    shape = getattr(_first(node.meta.get("val")), "shape", ())
+    return any(isinstance(size, int) and size == 0 for size in shape)  # and not one that is known at run time only
 
 
 def _first(value: Any) -> Any:
@@ -364,6 +376,11 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
                 model.graph.erase_node(reader)
     else:
         node.replace_all_uses_with(made, lambda user: user not in written)
+        name, rule = node.meta.get(GRID, ("", None))
+        if name == node.name and made in written:  # whoever gave the value its grid gave it to what stands for it
+            made.meta.setdefault(GRID, ("", None))
+            if made.meta[GRID][0] != made.name:
+                made.meta[GRID] = (made.name, rule)
     if not node.users:
         model.graph.erase_node(node)
 

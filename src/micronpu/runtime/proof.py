@@ -61,18 +61,19 @@ class Proof:
     early: int | None = None
 
 
-def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False) -> Array:
-    """Integers of the whole range of a type of 8 or 16 bits, its ends more often than by chance; zeros of a wider one.
+def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False, count: int = 1) -> Array:
+    """Integers of the whole range of a type of 8 or 16 bits, its ends more often than by chance.
 
-    Wider integers are indices, of which most values would be out of range.
+    Wider integers are indices, which are all different as long as there are enough of them.
 
     Args:
         near: around zero, instead.
+        count: of the things that indices number.
     """
     kind = np.dtype(numpy_type)
-    if kind.itemsize > 2:
-        return np.zeros(shape, kind)
     dice = np.random.default_rng(seed)
+    if kind.itemsize > 2:
+        return np.resize(dice.permutation(count), tuple(shape)).astype(kind)
     limits = np.iinfo(kind)
     if near:
         return np.asarray(dice.normal(0.0, limits.max / _NEAR, tuple(shape)).clip(limits.min, limits.max).astype(kind))
@@ -84,7 +85,12 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
 
 
 def compare(
-    payload: bytes, accelerator: str, model: bytes, inputs: Sequence[tuple[Sequence[int], Any]], rows: int = ROWS
+    payload: bytes,
+    accelerator: str,
+    model: bytes,
+    inputs: Sequence[tuple[Sequence[int], Any]],
+    rows: int = ROWS,
+    counts: Sequence[int] = (),
 ) -> Proof:
     """Runs both on random integers.
 
@@ -93,19 +99,21 @@ def compare(
         model: LiteRT or TOSA flatbuffer with the same inputs and outputs in the same order.
         inputs: shape and NumPy type of each.
         rows: how many inputs; every second one is near zero.
+        counts: of the things that each input numbers, if it does; 1 of each unless given.
     """
     content = parse(payload)
+    numbered = counts or [1] * len(inputs)
     try:
         simulator = EthosUSimulator(accelerator, weight_limit=WEIGHTS_OF_ONE_RUN)
-        counts = (len(content.inputs), len(content.outputs))
+        border = (len(content.inputs), len(content.outputs))
         kind = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
-        graph = kind(model, Mode.REFERENCE, *counts)
+        graph = kind(model, Mode.REFERENCE, *border)
     except MicroNpuError as error:  # nothing to run it with, or an operator that the host's kernels refuse
         return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
     seed = zlib.crc32(payload)
     for row in range(rows):
         given = [
-            random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2))
+            random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=numbered[i])
             for i, (shape, kind) in enumerate(inputs)
         ]
         try:
@@ -131,7 +139,7 @@ def compare(
 
 def _types(graph: LiteRtProgram | TosaProgram) -> list[int]:
     """ExecuTorch's numbers of the outputs' element types."""
-    return [border.scalar_type for border in graph.outputs]
+    return [output.scalar_type for output in graph.outputs]
 
 
 def _buffer(array: Array, scalar_type: int | None = None) -> Buffer:

@@ -135,7 +135,7 @@ RARELY = {"add": 0.001, "fully_connected": 0.05, "mean": 0.03, "neg": 0.05, "sof
 # ---------------------------------------------------------------- Vela
 
 REFUSED = {
-    "ethos-u55-128": {"argmax", "avg_pool2d", "gather_rows", "resize_bilinear", "resize_nearest"},
+    "ethos-u55-128": {"argmax", "avg_pool2d", "gather_rows", "resize_bilinear", "resize_nearest", "scatter_rows"},
     "ethos-u85-256": set(),
 }
 """Operators of which Vela refuses some int8 rows."""

@@ -13,7 +13,7 @@ from micronpu.ops import ATEN_IMPORTS
     [
         ("topk.default", "in the application"),
         ("sort.stable", "in the application"),
-        ("gather.default", "make them an input"),
+        ("take.default", "make them an input"),
         ("_fft_r2c.default", "sines and cosines"),
         ("randn_like.default", "make the noise an input"),
         ("mean.names_dim", "`mean.dim`"),

@@ -19,6 +19,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.indices import GatherRows
+from micronpu.ops.lookups import ScatterRows
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeNearest
@@ -33,7 +34,7 @@ Emitted = LiteRtModel | TosaModel
 Emit = Callable[[Graph], Emitted]
 
 _MOST_ROWS = 65_535
-"""Rows of a gather: Vela writes their number to a register of 16 bits."""
+"""Rows of a gather or scatter: Vela writes their number to a register of 16 bits."""
 _WRONG = "Vela's program of it computes another result"
 
 
@@ -101,8 +102,8 @@ def objection(node: Node, via: str, family: str) -> str:
         # A gather, there: eight times the cycles of a table, and Vela forgets three of four bytes of the indices when
         # it looks for what has to wait for their transfer.
         return f"{_WRONG}, for what follows may overwrite the indices of its gather before they are read"
-    if isinstance(op, GatherRows):
-        return _too_many_rows(math.prod(node.inputs[0].shape))
+    if isinstance(op, (GatherRows, ScatterRows)):
+        return _too_many_rows(math.prod(node.inputs[op.operand_names.index("indices")].shape))
     if isinstance(op, ResizeNearest) and litert and not (op.align_corners or op.half_pixel_centers):
         before, after = node.inputs[0].shape[1:3], op.size
         if any(n % m for n, m in zip(after, before, strict=True)):
@@ -113,4 +114,4 @@ def objection(node: Node, via: str, family: str) -> str:
 
 
 def _too_many_rows(count: int) -> str:
-    return f"{_WRONG}: of {count:,} rows to gather it takes {count % (_MOST_ROWS + 1):,}" if count > _MOST_ROWS else ""
+    return f"{_WRONG}: of {count:,} rows to move it takes {count % (_MOST_ROWS + 1):,}" if count > _MOST_ROWS else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from micronpu.ir.graph import Graph
+from micronpu.ops.lookups import rows_numbered
 from micronpu.targets.ethosu.emitters import Emitted
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
@@ -58,10 +59,11 @@ def check_of(spec: EthosUCompileSpec) -> Check:
         from micronpu.runtime.proof import ROWS, Outcome, compare
 
         inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
+        counts = [rows_numbered(graph, t) for t in graph.inputs]
         macs = sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
         rows, waiting = 1 if macs > _LARGE else ROWS, 0
         while True:
-            found = compare(pack(program), spec.target, emitted.data, inputs, rows)
+            found = compare(pack(program), spec.target, emitted.data, inputs, rows, counts)
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:
                 break

@@ -32,13 +32,15 @@ _FORMATS = ("tosa", "litert")
 
 
 def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
-    """What an accelerator computes with; U85 resizes to any size, the others by some factors."""
+    """What an accelerator computes with; U85 resizes to any size, the others by some factors, and looks rows up."""
+    is_u85 = spec.accelerator.family == "u85"
     return Capabilities(
         tables=True,
         activations=(DType.INT8, DType.INT16),
         index_types=(DType.INT32,),
+        lookups=is_u85,
         positions=True,
-        resizes=spec.accelerator.family == "u85",
+        resizes=is_u85,
     )
 
 

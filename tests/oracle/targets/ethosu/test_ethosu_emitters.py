@@ -60,7 +60,7 @@ def test_smallest_int16_element_stays_outside(target: str) -> None:
 
 
 def test_gather_of_many_rows_stays_outside() -> None:
-    with pytest.raises(RefusedError, match="of 65,537 rows to gather it takes 1"):
+    with pytest.raises(RefusedError, match="of 65,537 rows to move it takes 1"):
         compile_graph(ROWS.graph(), EthosUCompileSpec("ethos-u85-256"))
 
 

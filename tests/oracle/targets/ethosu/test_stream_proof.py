@@ -90,6 +90,7 @@ def test_random_integers_have_their_ends() -> None:
     values = random_integers((40, 40), np.int8, 1)
     assert (values == -128).sum() > 40 and (values == 127).sum() > 40 and len(np.unique(values)) > 200
     assert not random_integers((5,), np.int32, 1).any()
+    assert sorted(random_integers((5,), np.int32, 1, count=5)) == [0, 1, 2, 3, 4]
     near = random_integers((40, 40), np.int16, 1, near=True)
     assert 3000 < near.std() < 5000 and not (np.abs(near.astype(int)) == 32767).any()
 

@@ -1,0 +1,320 @@
+"""Elements that are picked and replaced by positions known at run time only.
+
+An NPU that looks rows up does both on a matrix whose rows are the elements along the axes that the positions are of.
+The positions themselves stay with the host: their arithmetic is exact in int64 there, and NPUs count rows in int32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.op import (
+    Op,
+    OutputQuantization,
+    Quantization,
+    Value,
+    from_aten,
+    imports,
+    operator,
+    shares_qparams,
+)
+from micronpu.ir.types import DType, TensorType
+from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.indices import LOOKUP_HINT, GatherRows
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
+    from micronpu.ir.graph import Graph, Tensor
+
+_INTEGERS = (DType.INT32, DType.INT64)
+
+_SHARED = Quantization(("table", "rows"), OutputQuantization.SHARED)
+
+
+def _quantization(node: AtenArguments) -> Quantization:
+    """One grid for old and new values; sums of them have none yet."""
+    return Quantization(activations=()) if node.value("accumulate") else _SHARED
+
+
+@operator("scatter_rows")
+class ScatterRows(Op):
+    """A table with new rows in the place of some, by their numbers.
+
+    table int8 or int16 [V, E], indices int32 [W], rows [W, E]  ->  y [V, E], qparams of the table.
+    Indices are from 0 to V - 1, and no two are equal.
+    """
+
+    operand_names = ("table", "indices", "rows")
+    quantization = _SHARED
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        table, indices, rows = operands
+        if indices.dtype is not DType.INT32 or table.rank != 2 or rows.shape != (*indices.shape, table.channels):
+            raise InternalError(f"{rows} does not replace rows {indices} of {table}.")
+        if table.qparams != rows.qparams:
+            raise InternalError(f"{rows} and {table} differ in what their integers mean.")
+        return table
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        table, indices, rows = operands
+        replaced = np.array(table.data)
+        replaced[indices.data] = rows.data
+        return replaced
+
+    @from_aten(
+        "index_put.default", x="indices", table="self", rows="values", moves_only=True, quantization=_quantization
+    )
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        table, rows = node.tensor("table"), node.tensor("rows")
+        if len(table.shape) != 2 or len(rows.shape) != 2 or rows.shape[1] != table.shape[1] or node.value("accumulate"):
+            raise UnsupportedError(
+                "`index_put` replaces elements at positions that are known at run time only.", hint=LOOKUP_HINT
+            )
+        if rows.shape[0] > table.shape[0]:
+            raise UnsupportedError(
+                f"`index_put` replaces {rows.shape[0]} of {table.shape[0]} rows, some more than once."
+            )
+        if table.type.qparams != rows.type.qparams:
+            raise UnsupportedError(
+                f"`index_put` writes values on the grid {rows.type.qparams} among others on {table.type.qparams}.",
+                hint="quantize with the quantizer of the target, which lets them share one",
+            )
+        return node.emit(cls(), table, node.integers("x"), rows)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        table, indices, rows = emit.operands
+        (height, width), count = table.shape, rows.shape[0]
+        operands = (
+            emit.reshape(table, (1, height, width)),
+            emit.reshape(indices, (1, count)),
+            emit.reshape(rows, (1, count, width)),
+        )
+        return emit.reshape(emit.add("SCATTER", operands, (1, height, width), table.dtype), table.shape)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        """One row after the other, each by its place: LiteRT's scatter begins with zeros."""
+        table, indices, rows = (emit.input_type(i) for i in range(3))
+        column = emit.constant(0, TensorType((1,), DType.INT32))
+        last: Any = 0
+        for number in range(indices.size):
+            row = emit.intermediate(rows.with_shape((1, rows.channels)))
+            place = emit.intermediate(TensorType((1,), DType.INT32))
+            corner = emit.intermediate(TensorType((2,), DType.INT32))
+            _litert_slice(emit, 2, (number, 0), (1, rows.channels), row)
+            _litert_slice(emit, 1, (number,), (1,), place)
+            emit.add("CONCATENATION", options="ConcatenationOptions", inputs=[place, column], outputs=[corner])
+            made = None if number == indices.size - 1 else emit.intermediate(table)
+            emit.add("DYNAMIC_UPDATE_SLICE", inputs=[last, row, corner], outputs=None if made is None else [made])
+            last = made
+
+
+def _litert_slice(emit: LiteRtEmitter, x: int, begin: tuple[int, ...], size: tuple[int, ...], out: Any) -> None:
+    corner, extent = (emit.constant(v, TensorType((len(v),), DType.INT32)) for v in (begin, size))
+    emit.add("SLICE", options="SliceOptions", inputs=[x, corner, extent], outputs=[out], version=2)
+
+
+def rows_numbered(graph: Graph, indices: Tensor) -> int:
+    """How many rows there are of which a tensor has numbers: of the shortest table, or 1 where it has none."""
+    tables = [
+        node.inputs[node.op.operand_names.index("table")].shape[0]
+        for node in graph.nodes
+        if isinstance(node.op, (GatherRows, ScatterRows)) and indices in node.inputs[:2]
+    ]
+    return min(tables, default=1)
+
+
+@imports("index.Tensor", "gather.default", "take_along_dim.default", quantization=shares_qparams())
+@imports("index_copy.default", rows="source", quantization=Quantization(("x", "rows"), OutputQuantization.SHARED))
+def _on_the_host(node: AtenNode) -> Tensor:
+    """Old and new values share a grid, so that the host moves integers."""
+    raise UnsupportedError(
+        f"`{node.overload}` picks or replaces elements at positions that are known at run time only.", hint=LOOKUP_HINT
+    )
+
+
+# ---------------------------------------------------------------- compositions
+
+
+@composes("index_select.default")
+def _select_to_rows(write: Writer) -> Float:
+    """index_select(x, dim, i) -> rows i of x as a matrix, for positions known at run time"""
+    x, axis, index = write.given["self"], write.given["dim"], write.given["index"]
+    shape = write.shape(x)
+    is_done = (len(shape), axis) == (2, 0) and write.dtype(index) is DType.INT32
+    return None if is_done or not shape or not _looks_up(write, index) else _rows(write, x, [axis % len(shape)], index)
+
+
+@composes("index.Tensor")
+def _index_to_rows(write: Writer) -> Float:
+    """x[:, i, j] -> rows of x as a matrix, for positions of neighbouring axes that are known at run time"""
+    x, indices = write.given["self"], list(write.given["indices"])
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not _looks_up(write, *(indices[a] for a in axes)):
+        return None
+    return _rows(write, x, axes, _place(write, write.shape(x), axes, [indices[a] for a in axes]))
+
+
+@composes("gather.default", "take_along_dim.default")
+def _gather_to_rows(write: Writer) -> Float:
+    """gather(x, dim, i) -> rows of x as a matrix: single elements, unless i is repeated along the other axes"""
+    given = write.given
+    x, axis, index = given["self"], given["dim"], given.get("index", given.get("indices"))
+    shape = write.shape(x)
+    if axis is None or not shape or not _looks_up(write, index) or len(write.shape(index)) != len(shape):
+        return None
+    axis, wanted = int(axis) % len(shape), write.shape(index)
+    others = [a for a in range(len(shape)) if a != axis]
+    alike = all(wanted[a] == shape[a] for a in others)
+    made = write.call(index)
+    if alike and made is not None and made.overload.startswith("expand"):
+        before = write.shape(made.given["self"])
+        if math.prod(before) == before[axis - len(shape)]:
+            return _rows(write, x, [axis], _reshaped(write, made.given["self"], (wanted[axis],)))
+    if not alike and "index" not in given:
+        return None
+    strides = [math.prod(shape[a + 1 :]) for a in range(len(shape))]
+    offsets = np.zeros(wanted, np.int64)
+    for a in others:
+        steps = np.arange(wanted[a]) * strides[a]
+        offsets += steps.reshape([-1 if b == a else 1 for b in range(len(shape))])
+    place = index if strides[axis] == 1 else write("mul.Tensor", index, _integer(write, strides[axis]))
+    if offsets.any():
+        place = write("add.Tensor", place, write.constant(offsets))
+    return _reshaped(write, _row(write, _reshaped(write, x, (math.prod(shape), 1)), place), wanted)
+
+
+@composes("index_put.default")
+def _put_to_rows(write: Writer) -> Float:
+    """x[:, i] = z -> new rows of x as a matrix, for positions known at run time"""
+    given = write.given
+    x, z, indices = given["self"], given["values"], list(given["indices"])
+    shape = write.shape(x)
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if given["accumulate"] or not axes or axes != list(range(axes[0], axes[-1] + 1)):
+        return None
+    chosen = [indices[a] for a in axes]
+    if not _looks_up(write, *chosen):
+        return None
+    picked = np.broadcast_shapes(*(write.shape(i) for i in chosen))
+    if (len(shape), axes, write.shape(z)) == (2, [0], (*picked, shape[1])) and _are_rows(write, chosen[0]):
+        return None
+    return _replaced(write, x, axes, _place(write, shape, axes, chosen), picked, z)
+
+
+def _are_rows(write: Writer, index: Float) -> bool:
+    """Whether positions are one list of int32 numbers, none of which counts from the end."""
+    if write.dtype(index) is not DType.INT32 or len(write.shape(index)) != 1:
+        return False
+    made = write.call(index)
+    while made is not None and made.overload in ("to.dtype", "reshape.default"):
+        made = write.call(made.given["self"])
+    return write.stored(index) is not None if made is None else made.overload == "where.self"
+
+
+@composes("index_copy.default")
+def _copy_to_rows(write: Writer) -> Float:
+    """index_copy(x, dim, i, z) -> new rows of x as a matrix, for positions known at run time"""
+    given = write.given
+    x, axis, index = given["self"], given["dim"], given["index"]
+    if not write.shape(x) or not _looks_up(write, index):
+        return None
+    return _replaced(write, x, [int(axis) % len(write.shape(x))], index, write.shape(index), given["source"])
+
+
+def _looks_up(write: Writer, *indices: Float) -> bool:
+    """Whether the device looks rows up, and the positions are such."""
+    return write.capabilities.lookups and all(write.dtype(i) in _INTEGERS for i in indices)
+
+
+def _integer(write: Writer, value: int) -> Float:
+    return write.constant(np.array(value, np.int64))
+
+
+def _place(write: Writer, shape: tuple[int, ...], axes: list[int], indices: list[Float]) -> Float:
+    """The number of the row, of those that several axes make up together; negative positions count from the end."""
+    place: Float = None
+    for axis, index in zip(axes, indices, strict=True):
+        known = write.stored(index)
+        if known is None:
+            behind = write("add.Tensor", index, _integer(write, shape[axis]))
+            own = write("where.self", write("lt.Scalar", index, 0), behind, index)
+        else:
+            own = write.constant(np.where(known < 0, known + shape[axis], known).astype(np.int64))
+        if place is not None:
+            own = write("add.Tensor", write("mul.Tensor", place, _integer(write, shape[axis])), own)
+        place = own
+    return place
+
+
+def _front(write: Writer, x: Float, axes: list[int]) -> tuple[Float, list[int] | None]:
+    """x with some neighbouring axes as the rows of a matrix, and the order that its axes had to be brought to."""
+    shape = write.shape(x)
+    before = list(range(axes[0]))
+    order = None
+    if math.prod(shape[: axes[0]]) != 1:
+        order = [*axes, *before, *range(axes[-1] + 1, len(shape))]
+        x = write("permute.default", x, order)
+    rows = math.prod(shape[a] for a in axes)
+    return _reshaped(write, x, (rows, math.prod(shape) // rows)), order
+
+
+def _row(write: Writer, matrix: Float, index: Float) -> Float:
+    return write("index_select.default", matrix, 0, _numbers(write, index))
+
+
+def _numbers(write: Writer, index: Float) -> Float:
+    """Positions as one list of int32 numbers."""
+    known = write.stored(index)
+    if known is not None:
+        return write.constant(known.reshape(-1).astype(np.int32))
+    flat = _reshaped(write, index, (math.prod(write.shape(index)),))
+    return flat if write.dtype(flat) is DType.INT32 else write("to.dtype", flat, DType.INT32)
+
+
+def _reshaped(write: Writer, x: Float, shape: Sequence[int]) -> Float:
+    return x if write.shape(x) == tuple(shape) else write("reshape.default", x, list(shape))
+
+
+def _rows(write: Writer, x: Float, axes: list[int], index: Float) -> Float:
+    """What several axes hold at some positions, in their place."""
+    shape, picked = write.shape(x), write.shape(index)
+    matrix, order = _front(write, x, axes)
+    rest = [n for a, n in enumerate(shape) if a not in axes]
+    rows = _row(write, matrix, index)
+    if order is None:
+        return _reshaped(write, rows, write.shape())
+    y = _reshaped(write, rows, (*picked, *rest))
+    first, count = axes[0], len(picked)
+    back = [*range(count, count + first), *range(count), *range(count + first, count + len(rest))]
+    return write("permute.default", y, back)
+
+
+def _replaced(write: Writer, x: Float, axes: list[int], index: Float, picked: tuple[int, ...], z: Float) -> Float:
+    """x with z in the place of what several axes hold at some positions."""
+    shape, first = write.shape(x), axes[0]
+    wanted = (*shape[:first], *picked, *shape[axes[-1] + 1 :])
+    if write.shape(z) != wanted:
+        z = write("expand.default", z, list(wanted))
+    matrix, order = _front(write, x, axes)
+    width = write.shape(matrix)[1]
+    if order is not None:
+        count = len(picked)
+        z = write(
+            "permute.default", z, [*range(first, first + count), *range(first), *range(first + count, len(wanted))]
+        )
+    if write.shape(index) != picked:
+        index = write("expand.default", index, list(picked))
+    rows = _reshaped(write, z, (math.prod(picked), width))
+    new = write("index_put.default", matrix, [_numbers(write, index)], rows)
+    if order is None:
+        return _reshaped(write, new, shape)
+    return write("permute.default", _reshaped(write, new, [shape[a] for a in order]), np.argsort(order).tolist())

@@ -1,0 +1,110 @@
+"""Truth values as the numbers 0 and 1, on a grid that holds both whatever calibration sees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from micronpu.ir.op import fixed_qparams
+from micronpu.ir.types import DType
+from micronpu.ir.way import Call, Float, Writer
+
+TRUTH = fixed_qparams(1.0, 0)
+"""The grid of a truth value as the number 0 or 1."""
+GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14)
+"""The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
+
+CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
+LOGIC = {
+    **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),
+    **dict.fromkeys(("__or__.Tensor", "bitwise_or.Tensor", "logical_or.default"), "or"),
+    **dict.fromkeys(("__xor__.Tensor", "bitwise_xor.Tensor", "logical_xor.default"), "xor"),
+    **dict.fromkeys(("bitwise_not.default", "logical_not.default"), "not"),
+}
+"""Operators of truth values, and what they say of them."""
+
+_MOVES = {
+    "expand.default": ("size",),
+    "permute.default": ("dims",),
+    "reshape.default": ("shape",),
+    "select.int": ("dim", "index"),
+    "slice.Tensor": ("dim", "start", "end", "step"),
+    "squeeze.dim": ("dim",),
+    "transpose.int": ("dim0", "dim1"),
+    "unsqueeze.default": ("dim",),
+    "view.default": ("size",),
+}
+"""Operators that move truth values, and their other arguments."""
+
+
+def number_of(write: Writer, truth: Float) -> Float | None:
+    """The number that a truth value is; None of other values, and of constants.
+
+    What the program is given, or the host finds out, is cast where it comes from: moves and logic behind that are
+    computed with numbers, as they often repeat a short mask along other axes.
+    """
+    if isinstance(truth, (int, float)) or write.stored(truth) is not None:
+        return None
+    return _number(write, truth)
+
+
+def opposite_of(write: Writer, truth: Float) -> Float | None:
+    """The number of the opposite of a truth value, as `number_of`."""
+    made = write.call(truth)
+    if made is not None and LOGIC.get(made.overload) == "not":
+        return number_of(write, made.given["self"])
+    number = number_of(write, truth)
+    return None if number is None else opposite(write, number, number)
+
+
+def is_made_of_others(write: Writer, truth: Float) -> bool:
+    """Whether a truth value is another one, moved, or follows from others by logic."""
+    made = write.call(truth)
+    return made is not None and (made.overload in _MOVES or made.overload in LOGIC)
+
+
+def _number(write: Writer, truth: Float) -> Float | None:
+    return write.once(truth, lambda: _made(write, truth))
+
+
+def _made(write: Writer, truth: Float) -> Float | None:
+    number = write.number(truth)
+    if number is not None or write.dtype(truth) is not DType.BOOL:
+        return number
+    made = write.call(truth)
+    if made is not None and made.overload in _MOVES:
+        inner = _number(write, made.given["self"])
+        others = [made.given[name] for name in _MOVES[made.overload]]
+        return None if inner is None else write.beside(truth, made.overload, inner, *others)
+    if made is not None and made.overload in LOGIC:
+        return _of_logic(write, truth, made)
+    return write.on_grid(write.beside(truth, "to.dtype", truth, DType.FLOAT32), GIVEN)
+
+
+def _of_logic(write: Writer, truth: Float, made: Call) -> Float | None:
+    operands = [made.given[name] for name in ("self", "other") if name in made.given]
+    numbers = [_number(write, x) if write.stored(x) is None else _constant(write, truth, x) for x in operands]
+    found = [number for number in numbers if number is not None]
+    return logic(write, truth, LOGIC[made.overload], found) if len(found) == len(operands) else None
+
+
+def _constant(write: Writer, place: Float, x: Float) -> Float | None:
+    known = write.stored(x)
+    if known is None or known.dtype != np.bool_:
+        return None
+    return write.on_grid(write.constant(known.astype(np.float32), place), GIVEN)
+
+
+def logic(write: Writer, place: Float, what: str, numbers: list[Float]) -> Float:
+    """The number of what an operator of `LOGIC` says of numbers, next to what computes ``place``."""
+    a, b = numbers[0], numbers[-1]
+    if what == "not":
+        return opposite(write, place, a)
+    if what == "xor":
+        difference = write.on_grid(write.beside(place, "sub.Tensor", a, b), TRUTH)
+        return write.on_grid(write.beside(place, "abs.default", difference), TRUTH)
+    return write.on_grid(write.beside(place, "mul.Tensor" if what == "and" else "maximum.default", a, b), TRUTH)
+
+
+def opposite(write: Writer, place: Float, number: Float) -> Float:
+    """1 - number, next to what computes ``place``."""
+    return write.on_grid(write.beside(place, "rsub.Scalar", number, 1.0), TRUTH)

@@ -1,0 +1,52 @@
+"""Truth values that the program is given, or finds out from integers: numbers for the NPU, exact in every call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.quantize.config import Activations
+
+SHAPE = (1, 4, 8)
+
+
+class Choices(nn.Module):
+    """On grids that hold the results exactly."""
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor, mask: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = torch.maximum(x, z)
+        rows = mask.unsqueeze(-1)
+        band = mask[:, :, None] & torch.tril(torch.ones(4, 8)).bool() & ~(i == 3)
+        return torch.stack(
+            (
+                torch.where(rows, y, z),
+                y.masked_fill(~rows, 0.0),
+                y * rows,
+                y * mask.float().unsqueeze(-1),
+                torch.where(rows & (x > z), y, -4.0),
+                torch.where(mask.any(-1, keepdim=True).unsqueeze(1), y, x),
+                y * band,
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "activations"),
+    [("imxrt700-neutron", "int8"), ("ethos-u55-128", "int8"), ("ethos-u85-256", "int16")],
+)
+def test_a_mask_that_calibration_has_not_seen(target: str, activations: Activations) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, z = (torch.randint(-12, 13, SHAPE, generator=generator).float() for _ in range(2))
+    shown, i = torch.ones(1, 4, dtype=torch.bool), torch.arange(8)
+    ends = [(torch.full(SHAPE, e), torch.full(SHAPE, -e), shown, i) for e in (-12.75, 12.75)]
+    program = micronpu.compile(
+        Choices().eval(), (x, z, shown, i), target, calibration=ends, activations=activations, verify=False
+    )
+    left = [v.operator for v in program.report.host if v.reasons]
+    assert program.report.partitions == 1 and not {"where.self", "mul.Tensor", "masked_fill.Scalar"} & {*left}, left
+    step = 12.75 / (127.5 if activations == "int8" else 32767)
+    for mask in (shown, torch.tensor([[True, False, False, True]]), torch.zeros(1, 4, dtype=torch.bool)):
+        got, expected = program.run(x, z, mask, i), Choices()(x, z, mask, i)
+        torch.testing.assert_close(got, expected, atol=step / 2 if activations == "int8" else 2 * step, rtol=0)
