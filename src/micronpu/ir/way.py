@@ -39,6 +39,7 @@ class Capabilities:
         lookups: rows of a matrix are picked and replaced by positions known at run time.
         positions: of the largest among at most 256 elements, as int8 numbers.
         resizes: images to any size, and not by some factors only.
+        zero_points: products of two computed matrices whatever their zero points are.
     """
 
     tables: bool = False
@@ -47,6 +48,7 @@ class Capabilities:
     lookups: bool = False
     positions: bool = False
     resizes: bool = False
+    zero_points: bool = False
 
     @property
     def has_int16(self) -> bool:

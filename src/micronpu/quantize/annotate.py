@@ -151,7 +151,7 @@ def _annotate_node(
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:
         _annotate_input(operand, config.input_activation)
-    if rule.symmetric:
+    if rule.symmetric and not able.zero_points:
         for operand in operands:
             _make_symmetric(operand, config)
             inputs[operand] = _kept_grid(operand, config.symmetric_activation, config, able)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
 from micronpu.frontend.program import (
     is_compute,
     is_dequantize,
@@ -154,13 +155,22 @@ def test_readers_take_a_fixed_grid_as_it_is(overload: str):
     assert not quantized_again(module)
 
 
-def test_queries_keys_and_values_of_one_layer_are_quantized_once():
-    def attention(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = s.qkv(x).reshape(1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
-        return (q @ k.transpose(-2, -1)) @ v
+def attention(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    q, k, v = s.qkv(x).reshape(1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+    return (q @ k.transpose(-2, -1)).softmax(-1) @ v
 
+
+def test_queries_keys_and_values_of_one_layer_are_quantized_once():
     module = quantized(Small(attention, qkv=nn.Linear(8, 24)), (torch.randn(1, 5, 8),))
     assert after(find(module, "linear.default"))[1] == 0
+    assert [n.args[0].args[0] for n in quantized_again(module)] == [next(iter(find(module, "softmax.int").users))]
+
+
+def test_products_of_matrices_on_any_zero_point():
+    """Half of the integers would be lost on weights of attention, which are never below 0."""
+    quantizer = EthosUQuantizer(EthosUCompileSpec("ethos-u55-128"))
+    module = quantized(Small(attention, qkv=nn.Linear(8, 24)), (torch.randn(1, 5, 8),), quantizer)
+    assert before(find(module, "matmul.default", 1))[0] == after(find(module, "softmax.int")) == (1 / 256, -128)
     assert not quantized_again(module)
 
 

@@ -16,7 +16,7 @@ from micronpu.ops.softmax import Softmax
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.cortexm.legalize import choose_kernels
 
-CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,), positions=True)
+CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,), positions=True, zero_points=True)
 
 Limit = Callable[[Node, Collection[str]], Finding | None]
 LIMITS: list[Limit] = []

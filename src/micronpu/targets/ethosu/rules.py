@@ -41,6 +41,7 @@ def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
         lookups=is_u85,
         positions=True,
         resizes=is_u85,
+        zero_points=True,
     )
 
 
