@@ -71,7 +71,7 @@ class Judge:
         return self.formats[0] not in self._ask(node)
 
     def _ask(self, node: Node) -> dict[str, str]:
-        """Vela's objections, by the format that it objects to."""
+        """Vela's objections, by the format that it objects to, up to the first that it takes."""
         if isinstance(node.op, Transpose | Reshape) or returned_operand(node) is not None:
             return {}  # most of them vanish, and Vela moves what is left in some way
         key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
@@ -97,6 +97,8 @@ class Judge:
                 objections[format] = error.what
             except (InternalError, UnsupportedError) as error:
                 objections[format] = f"it cannot be emitted: {error.what}"
+            else:
+                break
         return objections
 
 
