@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from tests.compile.random_networks import RandomNetwork
-from tests.fuzz.quicker import quicker
+from tests.quicker import keep_what_is_there, quicker
 from torch.utils._pytree import tree_leaves
 
 import micronpu
@@ -424,7 +424,9 @@ def main() -> None:
     known = {line["seed"] for line in _lines(state) if "family" in line}
     seeds = [seed for seed in range(chosen.first, chosen.first + chosen.count) if seed not in known]
     until = time.monotonic() + chosen.seconds
+    torch.set_num_threads(1)
     quicker()
+    keep_what_is_there()
     while seeds and time.monotonic() < until:
         done = _chunk(seeds[:_CHUNK], state, until)
         lines = {line["seed"]: line for line in _lines(state) if "family" in line}

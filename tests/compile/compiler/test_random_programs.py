@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from tests.compile.hash_seed import digests_of_another_process
 from tests.compile.random_networks import RandomNetwork
 
 import micronpu
@@ -131,8 +130,3 @@ SOME: list[tuple[int, str, Activations, str]] = [(19, U55, "int8", "auto"), (18,
 
 def digests() -> list[str]:
     return [hashlib.sha256(compiled(*row)[1].buffer).hexdigest() for row in SOME]
-
-
-def test_bytes_do_not_depend_on_the_hash_seed() -> None:
-    theirs = digests_of_another_process("tests.compile.compiler.test_random_programs")
-    assert theirs == digests()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -567,14 +565,3 @@ def test_documented_flow_compiles(trained, example):
     program = micronpu.compile(convert_pt2e(prepared), example)
     assert len(program.partitions) == 1
     assert accuracy(lambda x: one_by_one(program.run, x), 64) > 0.9
-
-
-def test_documentation():
-    """The code of the guide runs, in its order."""
-    guide = Path(__file__).parents[3] / "docs" / "quantization.md"
-    blocks = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
-    names: dict = {}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{guide.name}, block {number}", "exec"), names)
-    assert names["program"].run(*names["example"]).shape == (1, 4)
