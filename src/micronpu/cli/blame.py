@@ -15,7 +15,7 @@ from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
-from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
+from micronpu.cli.quantization import UNCHANGED, Quantization
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ Sort = Annotated[
 
 
 @console.guarded
-@takes_quantization
+@console.takes(how=Quantization)
 def blame(
     context: typer.Context,
     model: Annotated[
@@ -57,8 +57,6 @@ def blame(
             "--target", "-t", help="What to quantize for; see `micronpu targets`.", autocompletion=complete_target
         ),
     ] = "imxrt700-neutron-cortexm",
-    per_tensor: PerTensor = False,
-    activations: Activations = "int8",
     how: Quantization = UNCHANGED,
     sort: Sort = "output",
     fix: Annotated[
@@ -99,7 +97,7 @@ def blame(
     settings = how.chosen()
     if not 0 < budget < math.inf:
         raise OptionError(f"--budget is {budget}; it is a number of seconds.", hint="--budget 60")
-    if fix and activations != "int8":
+    if fix and how.activations != "int8":
         raise OptionError("--fix tries int16 by itself, where the NPU has it.", hint="leave out --activations")
     with console.progress() as listener:
         listener("load", 0.0)
@@ -108,7 +106,6 @@ def blame(
         ranges = None if calibration is None else list(load_calibration(calibration, loaded))
         from micronpu.accuracy.blame import blame as run
         from micronpu.accuracy.fix import fix as search
-        from micronpu.quantize.config import check_activations
         from micronpu.report.blame import check_sort
 
         listener("load", 1.0)
@@ -118,8 +115,8 @@ def blame(
             target=target,
             calibration=ranges,
             example_inputs=loaded.examples,
-            per_channel=not per_tensor,
-            activations=check_activations(activations, "--activations"),
+            per_channel=how.per_channel,
+            activations=how.type(),
             quantization=settings,
             options=options,
             sort=check_sort(sort),
@@ -133,7 +130,7 @@ def blame(
                 target=target,
                 calibration=ranges,
                 example_inputs=loaded.examples,
-                per_channel=not per_tensor,
+                per_channel=how.per_channel,
                 quantization=settings,
                 options=options,
                 budget=budget,

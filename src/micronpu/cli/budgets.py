@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from micronpu.base.errors import OptionError
-from micronpu.report.budgets import BudgetResult, result
+from micronpu.cli import console
 
 if TYPE_CHECKING:
     from micronpu.cli.files import Model
     from micronpu.compiler.program import CompiledProgram
+    from micronpu.report.budgets import BudgetResult, Budgets
 
+_PANEL = "Budgets"
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 
@@ -31,24 +34,88 @@ def bytes_of(flag: str, text: str | None) -> int | None:
     return int(size)
 
 
-def accuracy_budget(
-    limit: float, loaded: Model, program: CompiledProgram, data: str, labels: str, metric: str | None
-) -> BudgetResult:
-    """The program's value of a metric on labelled data beside the least that there may be.
+@dataclass(frozen=True)
+class Limits:
+    """What the options of a command say about budgets, an option for each field."""
 
-    Raises:
-        OptionError: less is better of that metric.
-        ModelError: data or labels do not fit.
-    """
-    from micronpu.accuracy.evaluate import evaluate
-    from micronpu.cli.evaluate import load_labels, load_metric
-    from micronpu.cli.files import load_calibration
+    max_ms: Annotated[
+        float | None,
+        console.option("MS", "Most milliseconds of a call, as the report estimates them.", "--max-ms", panel=_PANEL),
+    ] = None
+    max_sram: Annotated[
+        str | None, console.option("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.", "--max-sram", panel=_PANEL)
+    ] = None
+    max_flash: Annotated[
+        str | None, console.option("BYTES", "Most bytes of the program's file.", "--max-flash", panel=_PANEL)
+    ] = None
+    min_sqnr: Annotated[
+        float | None,
+        console.option("DB", "Least signal-to-noise ratio against the float model.", "--min-sqnr", panel=_PANEL),
+    ] = None
+    min_accuracy: Annotated[
+        float | None,
+        console.option(
+            "NUMBER", "Least value of --metric on --eval-data with --labels.", "--min-accuracy", panel=_PANEL
+        ),
+    ] = None
+    eval_data: Annotated[
+        str | None,
+        console.option(
+            "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.", "--eval-data", panel=_PANEL
+        ),
+    ] = None
+    labels: Annotated[
+        str | None, console.option("FILE", "Their labels: FILE.npy or FILE.npz:name.", "--labels", panel=_PANEL)
+    ] = None
+    metric: Annotated[
+        str | None,
+        console.option("NAME", "top1 (the default), auc, f1, mae, or file.py:function.", "--metric", panel=_PANEL),
+    ] = None
 
-    judge = load_metric(metric) if metric is not None else None
-    found = evaluate(loaded.module, program, load_calibration(data, loaded), load_labels(labels), metric=judge)
-    if not found.larger_is_better or found.program.score is None:
-        raise OptionError(
-            f"--min-accuracy is a budget on {found.metric}, of which less is better.",
-            hint="--metric top1, auc or f1, or a function of yours of which more is better",
+    def budgets(self) -> Budgets:
+        """All but that of the accuracy, for which the program has to run.
+
+        Raises:
+            OptionError: an option does not fit, or one is given that says nothing without another.
+        """
+        from micronpu.report.budgets import Budgets
+
+        found = Budgets(
+            max_ms=self.max_ms,
+            max_sram=bytes_of("--max-sram", self.max_sram),
+            max_flash=bytes_of("--max-flash", self.max_flash),
+            min_sqnr=self.min_sqnr,
         )
-    return result("min_accuracy", limit, found.program.score.value)
+        if len({self.min_accuracy is None, self.labels is None, self.eval_data is None}) > 1:
+            raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
+        if self.metric is not None and self.min_accuracy is None:
+            raise OptionError("--metric is given, and no --min-accuracy to hold it against.", hint="both, or none")
+        return found
+
+    def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:
+        """The program's value of a metric on labelled data beside the least that there may be, where one is asked for.
+
+        Raises:
+            OptionError: less is better of that metric.
+            ModelError: data or labels do not fit.
+        """
+        if self.min_accuracy is None or self.eval_data is None or self.labels is None:
+            return ()
+        from micronpu.accuracy.evaluate import evaluate
+        from micronpu.cli.evaluate import load_labels, load_metric
+        from micronpu.cli.files import load_calibration
+        from micronpu.report.budgets import result
+
+        judge = load_metric(self.metric) if self.metric is not None else None
+        data, labels = load_calibration(self.eval_data, loaded), load_labels(self.labels)
+        found = evaluate(loaded.module, program, data, labels, metric=judge)
+        if not found.larger_is_better or found.program.score is None:
+            raise OptionError(
+                f"--min-accuracy is a budget on {found.metric}, of which less is better.",
+                hint="--metric top1, auc or f1, or a function of yours of which more is better",
+            )
+        return (result("min_accuracy", self.min_accuracy, found.program.score.value),)
+
+
+UNLIMITED = Limits()
+"""Where no option is given."""

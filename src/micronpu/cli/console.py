@@ -11,8 +11,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 from rich.console import Console
@@ -56,6 +57,35 @@ def option(
 def argument(metavar: str, help: str) -> Any:
     """What has to be given, without a flag."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def takes(**made: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command of whose parameters some are made of an option for each field of a dataclass.
+
+    Args:
+        made: parameter = dataclass; its fields are annotated as parameters of a command are.
+    """
+
+    def extended(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            values = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in made.items()}
+            command(**values, **given)
+
+        parameters: list[inspect.Parameter] = []
+        for own in inspect.signature(command, eval_str=True).parameters.values():
+            if own.name not in made:
+                parameters.append(own)
+                continue
+            kind = made[own.name]
+            hints = get_type_hints(kind, include_extras=True)
+            for field in fields(kind):
+                parameters.append(own.replace(name=field.name, default=field.default, annotation=hints[field.name]))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return extended
 
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

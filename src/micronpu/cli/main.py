@@ -14,6 +14,7 @@ from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.base.installed import VERSION
 from micronpu.cli import console
 from micronpu.cli.blame import blame
+from micronpu.cli.budgets import UNLIMITED, Limits
 from micronpu.cli.compare import compare
 from micronpu.cli.completion import complete_target
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
@@ -25,7 +26,7 @@ from micronpu.cli.explore import explore
 from micronpu.cli.help import Command
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
-from micronpu.cli.quantization import UNCHANGED, Activations, PerTensor, Quantization, takes_quantization
+from micronpu.cli.quantization import UNCHANGED, Quantization
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport
@@ -116,10 +117,6 @@ MaxCycles = Annotated[
 ]
 
 
-_BUDGETS = "Budgets"
-"""The panel of the help with limits that a program has to keep."""
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         console.output().print(f"micronpu {VERSION}")
@@ -138,7 +135,7 @@ def main(
 @app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
-@takes_quantization
+@console.takes(how=Quantization, limits=Limits)
 def compile_command(
     context: typer.Context,
     model: ModelArgument,
@@ -174,46 +171,12 @@ def compile_command(
             default="the function `calibration` of the model's file",
         ),
     ] = None,
-    per_tensor: PerTensor = False,
-    activations: Activations = "int8",
     io: InOut = None,
     how: Quantization = UNCHANGED,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
     held_out: HeldOut = None,
-    max_ms: Annotated[
-        float | None,
-        console.option("MS", "Most milliseconds of a call, as the report estimates them.", "--max-ms", panel=_BUDGETS),
-    ] = None,
-    max_sram: Annotated[
-        str | None, console.option("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.", "--max-sram", panel=_BUDGETS)
-    ] = None,
-    max_flash: Annotated[
-        str | None, console.option("BYTES", "Most bytes of the program's file.", "--max-flash", panel=_BUDGETS)
-    ] = None,
-    min_sqnr: Annotated[
-        float | None,
-        console.option("DB", "Least signal-to-noise ratio against the float model.", "--min-sqnr", panel=_BUDGETS),
-    ] = None,
-    min_accuracy: Annotated[
-        float | None,
-        console.option(
-            "NUMBER", "Least value of --metric on --eval-data with --labels.", "--min-accuracy", panel=_BUDGETS
-        ),
-    ] = None,
-    eval_data: Annotated[
-        str | None,
-        console.option(
-            "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.", "--eval-data", panel=_BUDGETS
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None, console.option("FILE", "Their labels: FILE.npy or FILE.npz:name.", "--labels", panel=_BUDGETS)
-    ] = None,
-    metric: Annotated[
-        str | None,
-        console.option("NAME", "top1 (the default), auc, f1, mae, or file.py:function.", "--metric", panel=_BUDGETS),
-    ] = None,
+    limits: Limits = UNLIMITED,
     sparsity: SparsityPattern = None,
     max_loss: MaxLoss = None,
     max_cycles: MaxCycles = None,
@@ -228,25 +191,13 @@ def compile_command(
     A float model is quantized first, with calibration data. A program that misses a budget is not written, its reports
     are; the exit code is 3 then.
     """
-    from micronpu.cli.budgets import accuracy_budget, bytes_of
     from micronpu.cli.files import load_calibration, load_model
     from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
     report_json = console.json_path(json, report_json)
     options = chosen_options(context, find_target(target))
-    from micronpu.report.budgets import Budgets, check_budgets
-
-    budgets = Budgets(
-        max_ms=max_ms,
-        max_sram=bytes_of("--max-sram", max_sram),
-        max_flash=bytes_of("--max-flash", max_flash),
-        min_sqnr=min_sqnr,
-    )
-    if (min_accuracy is None) != (labels is None) or (min_accuracy is None) != (eval_data is None):
-        raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
-    if metric is not None and min_accuracy is None:
-        raise OptionError("--metric is given, and no --min-accuracy to hold it against.", hint="both, or none")
+    budgets = limits.budgets()
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     if sparsity is None and (max_loss is not None or max_cycles is not None):
@@ -277,8 +228,8 @@ def compile_command(
             loaded.examples,
             target,
             calibration=data,
-            per_channel=not per_tensor,
-            activations=check_activations(activations, "--activations"),
+            per_channel=how.per_channel,
+            activations=how.type(),
             io=check_activations(io, "--io") if io is not None else None,
             quantization=how.chosen(),
             options=options,
@@ -289,9 +240,7 @@ def compile_command(
             compress=compress,
             listener=listener,
         )
-    results = budgets.results(program.report)
-    if min_accuracy is not None and eval_data is not None and labels is not None:
-        results += (accuracy_budget(min_accuracy, loaded, program, eval_data, labels, metric),)
+    results = budgets.results(program.report) + limits.accuracy(loaded, program)
     program.report = replace(program.report, budgets=results)
     out = console.words(report_json)
     out.print(program)
@@ -301,6 +250,8 @@ def compile_command(
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
     _write_reports(program.report, report_html, report_json)
+    from micronpu.report.budgets import check_budgets
+
     check_budgets(results)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
@@ -313,7 +264,7 @@ def compile_command(
 @app.command(cls=Command)
 @takes_npu_options("check")
 @console.guarded
-@takes_quantization
+@console.takes(how=Quantization)
 def check(
     context: typer.Context,
     model: ModelArgument,
@@ -324,8 +275,6 @@ def check(
             "--require-full", help="Exit with code 1 where an operator is not on the NPU, or in float on a core."
         ),
     ] = False,
-    per_tensor: PerTensor = False,
-    activations: Activations = "int8",
     io: InOut = None,
     how: Quantization = UNCHANGED,
     report_html: HtmlReport = None,
@@ -357,8 +306,8 @@ def check(
             loaded.module,
             loaded.examples,
             target,
-            per_channel=not per_tensor,
-            activations=check_activations(activations, "--activations"),
+            per_channel=how.per_channel,
+            activations=how.type(),
             io=check_activations(io, "--io") if io is not None else None,
             quantization=how.chosen(),
             options=options,

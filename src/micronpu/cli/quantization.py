@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from micronpu.cli import console
 
+if TYPE_CHECKING:
+    from micronpu.quantize.config import Activations
+
 _PANEL = "Quantization"
 
-PerTensor = Annotated[
+_PerTensor = Annotated[
     bool, typer.Option("--per-tensor", help="One weight scale per tensor, not one per output channel.")
 ]
-Activations = Annotated[
+_Activations = Annotated[
     str,
     typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it; weights are int8 in any case."),
 ]
@@ -101,6 +101,8 @@ _FitRanges = Annotated[
 class Quantization:
     """What the options of a command say about quantization, an option for each field."""
 
+    per_tensor: _PerTensor = False
+    activations: _Activations = "int8"
     quantization: _File = None
     activation_observer: _Observer = None
     percentile: _Percentile = None
@@ -110,6 +112,20 @@ class Quantization:
     bias_correction: _BiasCorrection = False
     adaptive_rounding: _AdaptiveRounding = False
     fit_ranges: _FitRanges = False
+
+    @property
+    def per_channel(self) -> bool:
+        return not self.per_tensor
+
+    def type(self) -> Activations:
+        """Of the activations.
+
+        Raises:
+            OptionError: there is no such type.
+        """
+        from micronpu.quantize.config import check_activations
+
+        return check_activations(self.activations, "--activations")
 
     def chosen(self) -> dict[str, Any] | Path | None:
         """What `micronpu.compile` takes as ``quantization``; an option goes before the same setting of the file.
@@ -135,24 +151,3 @@ class Quantization:
 
 UNCHANGED = Quantization()
 """Where no option is given."""
-
-
-def takes_quantization(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter ``how``, a `Quantization`, is made of an option for each field."""
-    names = [field.name for field in fields(Quantization)]
-    kinds = get_type_hints(Quantization, include_extras=True)
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(how=Quantization(**{name: given.pop(name) for name in names}), **given)
-
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.name != "how":
-            parameters.append(own)
-            continue
-        for field in fields(Quantization):
-            parameters.append(own.replace(name=field.name, default=field.default, annotation=kinds[field.name]))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
