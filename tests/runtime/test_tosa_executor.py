@@ -19,12 +19,12 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.quantization import Requantize
-from micronpu.passes.tosa import to_tosa
 from micronpu.runtime import HostProgram
 from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
 from micronpu.runtime.pte import tosa_output_bytes
 from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.emitters import to_tosa
 
 CONVOLUTION = case(Conv2d(), x=i8(1, 5, 6, 3), weight=w8(8, 3, 3, 3, axis=0), out=q(0.3, -5))
 JOIN = case(Concat(1), tensors=[i8(1, 2), i8(1, 3)])

@@ -1,10 +1,9 @@
-"""Passes to the forms that TOSA has words for, and LiteRT has not; a graph as a TOSA model."""
+"""Passes to the forms that TOSA has words for, and LiteRT has not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from micronpu.emit.tosa import TosaEmitter, TosaModel
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.window import Padding2d
 from micronpu.ops.movement import Pad
@@ -47,28 +46,3 @@ class FoldLowestPads(Pass):
 
 LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
 """Run once before TOSA is written: padding goes back into the operators, which TOSA has words for."""
-
-
-def to_tosa(graph: Graph) -> TosaModel:
-    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
-
-    Raises:
-        UnsupportedError: an operator has no TOSA form.
-    """
-    legal = graph.clone()
-    numbers = {node: index for index, node in enumerate(legal.nodes)}
-    for step in LEGALIZE_TOSA:
-        step.run(legal)
-    legal.remove_dead()
-    return TosaEmitter().write(legal, _original_nodes(legal, numbers))
-
-
-def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
-    """For every node its number before the passes; a node that they made has that of the first that reads it."""
-    users = graph.users()
-    found: list[int] = []
-    for node in reversed(graph.nodes):
-        if node not in numbers:
-            numbers[node] = min(numbers[reader] for reader in users[node.output])
-        found.append(numbers[node])
-    return found[::-1]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.base.errors import OptionError
+from micronpu.base.arguments import check_switch
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.equalize import set_attribute
@@ -61,8 +61,7 @@ class Corrections:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not isinstance(getattr(self, field.name), bool):
-                raise OptionError(f"`{field.name}` is {getattr(self, field.name)!r}; it is True or False.")
+            check_switch(field.name, getattr(self, field.name))
 
 
 def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:

@@ -14,9 +14,9 @@ from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import to_tosa
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer

@@ -25,7 +25,8 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Mean
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import FoldLowestPads, to_tosa
+from micronpu.passes.tosa import FoldLowestPads
+from micronpu.targets.ethosu.emitters import to_tosa
 
 NAMES = {value: name for name, value in vars(TosaOp).items() if not name.startswith("_")}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
 from micronpu.base.installed import HOST_TOOLS
 from micronpu.emit.litert import LiteRtModel, to_litert
-from micronpu.emit.tosa import TosaModel
+from micronpu.emit.tosa import TosaEmitter, TosaModel
 from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
@@ -26,7 +26,7 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.passes.tosa import to_tosa
+from micronpu.passes.tosa import LEGALIZE_TOSA
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 Emitted = LiteRtModel | TosaModel
@@ -36,6 +36,31 @@ Emit = Callable[[Graph], Emitted]
 _MOST_ROWS = 65_535
 """Rows of a gather or scatter: Vela writes their number to a register of 16 bits."""
 _WRONG = "Vela's program of it computes another result"
+
+
+def to_tosa(graph: Graph) -> TosaModel:
+    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
+
+    Raises:
+        UnsupportedError: an operator has no TOSA form.
+    """
+    legal = graph.clone()
+    numbers = {node: index for index, node in enumerate(legal.nodes)}
+    for step in LEGALIZE_TOSA:
+        step.run(legal)
+    legal.remove_dead()
+    return TosaEmitter().write(legal, _original_nodes(legal, numbers))
+
+
+def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
+    """For every node its number before the passes; a node that they made has that of the first that reads it."""
+    users = graph.users()
+    found: list[int] = []
+    for node in reversed(graph.nodes):
+        if node not in numbers:
+            numbers[node] = min(numbers[reader] for reader in users[node.output])
+        found.append(numbers[node])
+    return found[::-1]
 
 
 def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:

@@ -18,8 +18,8 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import to_tosa
 from micronpu.targets.ethosu import plans
+from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer

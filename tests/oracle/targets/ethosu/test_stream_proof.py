@@ -20,9 +20,9 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
-from micronpu.passes.tosa import to_tosa
 from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.runtime.proof import Outcome, compare, random_integers
+from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.prove import check_of
