@@ -29,6 +29,9 @@ _NAMES = {
     "mobilenetv1": "MobileNetV1 0.25",
     "mobilenetv1_025": "MobileNetV1 0.25",
     "mobilenetv2": "MobileNetV2-224",
+    "mobilenet_v2": "MobileNetV2-224",
+    "mobilenet_v3": "MobileNetV3-like",
+    "vit": "vision transformer",
     "mbv2_224": "MobileNetV2-224",
     "chain100": "100 convolution blocks",
     "chain400": "400 convolution blocks",
@@ -248,14 +251,14 @@ def sparsity(figures: Any) -> str:
         return [name, str(point["sparse_layers"]), *costs, agreement, score]
 
     def judged(point: Any) -> tuple[str, str, str]:
-        names = ", ".join(f"`{name}`" for name in point["corrections"]) or "none"
+        names = ", ".join(f"`{name}`" for name in point.get("corrections", ())) or "none"
         plain = f"{point['uncorrected_accuracy']:.2f} %" if "uncorrected_accuracy" in point else ""
         return f"{point['int8_accuracy']:.2f} %", names, plain
 
     def rows() -> Iterable[list[str]]:
         for found in figures:
             dense = found["points"][0]["cycles"]
-            name = found["network"] + (f" (float {found['float_accuracy']:.2f} %)" if "rows" in found else "")
+            name = _name(found["network"]) + (f" (float {found['float_accuracy']:.2f} %)" if "rows" in found else "")
             for point in found["points"]:
                 score, names, plain = judged(point) if "rows" in found else ("untrained", "", "")
                 yield [*row(name, point, dense, score), plain, names]
@@ -271,6 +274,23 @@ def sparsity(figures: Any) -> str:
 
     costs = ("network", "sparse layers", "cycles", "of dense", "bytes", "agreement")
     return table((*costs, "int8", "int8, not corrected", "corrections chosen"), rows())
+
+
+@on("sparsity.md")
+def compress(figures: Any) -> str:
+    """Weights of fewer bits: bytes, cycles, and answers as in float."""
+
+    def rows() -> Iterable[list[str]]:
+        for found in figures:
+            name, first = _name(found["network"]), found["grids"][0]["bytes"]
+            for grid in found["grids"]:
+                less = f" (-{1 - grid['bytes'] / first:.0%})" if grid["bytes"] < first else ""
+                shares = [f"{grid[key]:.1f} %" for key in ("same", "corrected_same", "corrected_accuracy")]
+                yield [name, str(grid["bits"]), f"{grid['bytes']:,}{less}", f"{grid['cycles']:,}", *shares]
+                name = ""
+
+    costs = ("network", "bits", "bytes", "cycles")
+    return table((*costs, "same class as float", "the same, corrected", "accuracy, corrected"), rows())
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, str]:

@@ -19,10 +19,11 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.sparsity.corrected import nearest
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
 from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
-from micronpu.sparsity.price import Price, integers, price
+from micronpu.sparsity.price import price
 from micronpu.sparsity.second_order import pruned
 
 BITS = (7, 6, 5)
@@ -42,15 +43,18 @@ class Grid:
         bytes: of weights and tables as the NPU reads them.
         cycles: of the NPU for the whole network.
         agreement: of the integer network with the float one, see `micronpu.sparsity.SparsePoint`.
+        corrections: of quantization, with which the integer network was nearest.
     """
 
     bits: int
     bytes: int
     cycles: int
     agreement: float
+    corrections: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.bits} bits {self.bytes:,} bytes, {self.cycles:,} cycles, agreement {self.agreement:.1%}"
+        text = f"{self.bits} bits {self.bytes:,} bytes, {self.cycles:,} cycles, agreement {self.agreement:.1%}"
+        return f"{text} with {' and '.join(self.corrections)}" if self.corrections else text
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,14 @@ class Compressed:
         bits: of the weights.
         grids: the first is the network as it was.
         note: one sentence with the figures.
+        corrections: of quantization, as they were chosen for these weights.
     """
 
     model: GraphModule
     bits: int
     grids: tuple[Grid, ...]
     note: str
+    corrections: tuple[str, ...] = ()
 
 
 def check_compress(given: Any) -> float | None:
@@ -90,11 +96,13 @@ def compressed(
     quantizer: StaticQuantizer,
     most: float,
     progress: Callable[[float], None] = lambda part: None,
+    tries: bool = True,
 ) -> Compressed:
     """Gives the weights of a network, in place, as few bits as the answers allow.
 
     Args:
         most: by how much the agreement with the float network may fall below that of the int8 network as it was.
+        tries: whether corrections of quantization are tried as well, see `nearest`.
     """
     model, rows = network.model, network.rows
     if len(rows) < _LEAST_ROWS:
@@ -106,33 +114,32 @@ def compressed(
     layers, _ = find_layers(model)
     device = device.unverified()
 
-    def priced(quantizer: StaticQuantizer) -> tuple[Price, GraphModule]:
-        quantized = integers(model, seen, quantizer)
-        return price(quantized, network.examples, layers, device), quantized
+    def grid(bits: int) -> Grid:
+        quantized, names = nearest(model, seen, with_bits(quantizer, bits), judge, tries)
+        cost = price(quantized, network.examples, layers, device)
+        return Grid(bits, cost.bytes, cost.cycles, judge.agreement(quantized), names)
 
     with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        first, quantized = priced(quantizer)
-        grids = [Grid(8, first.bytes, first.cycles, judge.agreement(quantized))]
-        if not first.bytes:
+        grids = [grid(8)]
+        if not grids[0].bytes:
             note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
             return Compressed(model, 8, tuple(grids), note)
         moments = Moments(model, layers, len(seen)).collect(batches(model, seen))
         chosen, state = grids[0], before
         for number, bits in enumerate(BITS):
             model.load_state_dict(before)
-            _round(model, layers, moments, bits)
-            cost, quantized = priced(with_bits(quantizer, bits))
-            grids.append(Grid(bits, cost.bytes, cost.cycles, judge.agreement(quantized)))
+            round_weights(model, layers, moments, bits)
+            grids.append(grid(bits))
             progress((number + 1) / len(BITS))
             if grids[-1].agreement < grids[0].agreement - most:
                 break
-            if cost.bytes < chosen.bytes:
+            if grids[-1].bytes < chosen.bytes:
                 state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
                 chosen = grids[-1]
         model.load_state_dict(state)
-    return Compressed(model, chosen.bits, tuple(grids), _note(grids, chosen, len(kept)))
+    return Compressed(model, chosen.bits, tuple(grids), _note(grids, chosen, len(kept)), chosen.corrections)
 
 
 def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
@@ -143,7 +150,8 @@ def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
     return copy.deepcopy(quantizer).set_global(replace(config, weight_bits=bits))
 
 
-def _round(model: GraphModule, layers: Sequence[Layer], moments: Moments, bits: int) -> None:
+def round_weights(model: GraphModule, layers: Sequence[Layer], moments: Moments, bits: int) -> None:
+    """Puts the weights of a network on a grid of so many bits, in place; zeros of sparse layers stay."""
     with torch.no_grad():
         for layer in layers:
             for m in layer.matrices:

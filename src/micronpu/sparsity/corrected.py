@@ -1,14 +1,14 @@
 """The corrections of quantization with which a sparse network is nearest to the float one.
 
-Fewer weights make up less for each other's rounding: what int8 adds to the errors of a sparse network is more than what
-it adds to the dense one's, and corrections take a good part of it out again, at no cycle.
+What int8 adds to the errors of a sparse network is more than what it adds to the dense one's: fewer weights make up
+less for each other's rounding.  Corrections take a good part of it out again, at no cycle.  Adaptive rounding is not
+among them: of weights that were fitted with the grid in view it takes out nothing beyond the others.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from torch.fx import GraphModule
 
@@ -19,16 +19,8 @@ from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.network import Row
 from micronpu.sparsity.price import integers
 
-TRIED = (
-    Corrections(fit_ranges=True, bias_correction=True),
-    Corrections(fit_ranges=True, bias_correction=True, adaptive_rounding=True),
-)
-"""Beside none."""
-
-
-def names_of(corrections: Corrections) -> tuple[str, ...]:
-    """Those that are made."""
-    return tuple(name for name, made in asdict(corrections).items() if made)
+TRIED = ("fit_ranges", "bias_correction")
+"""Together, beside none."""
 
 
 def with_corrections(quantizer: StaticQuantizer, names: Sequence[str]) -> StaticQuantizer:
@@ -53,13 +45,8 @@ def nearest(
     plain = integers(model, rows, quantizer)
     if not tries or quantizer.settings.corrections != Corrections():
         return plain, ()
-    best: tuple[float, GraphModule, tuple[str, ...]] = (judge.distance(plain), plain, ())
-    for names in map(names_of, TRIED):
-        try:
-            made = integers(model, rows, with_corrections(quantizer, names))
-        except ModelError:  # such as an operator without derivatives: the network was quantized without them
-            continue
-        distance = judge.distance(made)
-        if distance < best[0]:
-            best = distance, made, names
-    return best[1], best[2]
+    try:
+        made = integers(model, rows, with_corrections(quantizer, TRIED))
+    except ModelError:  # such as an operator without derivatives: the network was quantized without them
+        return plain, ()
+    return (made, TRIED) if judge.distance(made) < judge.distance(plain) else (plain, ())

@@ -138,8 +138,10 @@ class Sparsity:
             own = with_corrections(own, made.report.point.corrections)
             found = found._replace(report=made.report, quantizer=quantizer if quantizer.is_qat else own)
         if self.compress is not None:
-            less = compressed(network, self.device, own, self.compress, progress)
-            found = found._replace(quantizer=with_bits(found.quantizer, less.bits), notes=(less.note,))
+            tries = self.options is None or self.options.corrections
+            less = compressed(network, self.device, own, self.compress, progress, tries)
+            last = quantizer if quantizer.is_qat else with_corrections(own, less.corrections)
+            found = found._replace(quantizer=with_bits(last, less.bits), notes=(less.note,))
         return found
 
 

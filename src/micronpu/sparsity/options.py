@@ -33,8 +33,8 @@ class SparsityOptions:
             layer stays dense.
         least_gain: part of its cycles that a layer has to save to become sparse.
         dense: layers that stay as they are, by the path of the submodule or the name of the operator.
-        corrections: whether every point is also quantized with the corrections that need data (ranges by results, bias
-            correction, adaptive rounding), and the nearest to the float network kept; not where a quantizer has some.
+        corrections: whether every point is also quantized with corrections (ranges by results and biases), and what is
+            nearest to the float network kept; not where a quantizer has corrections of its own.
         seed: of the training; the same seed gives the same weights on a machine with as many threads.
 
     Raises:

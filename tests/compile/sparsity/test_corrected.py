@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from micronpu import SparsityOptions
 from micronpu.frontend.exported import exported
 from micronpu.quantize.corrections import Corrections
-from micronpu.sparsity.corrected import TRIED, names_of, nearest, with_corrections
+from micronpu.sparsity.corrected import TRIED, nearest, with_corrections
 from micronpu.sparsity.entry import Sparsity
 from micronpu.sparsity.judge import Judge
 from micronpu.sparsity.network import FloatNetwork
@@ -52,7 +52,7 @@ def test_the_corrections_that_bring_it_nearest_are_chosen() -> None:
     judge, quantizer = Judge(model, kept), device.quantizer()
     plain, none = nearest(model, seen, quantizer, judge, False)
     made, names = nearest(model, seen, quantizer, judge, True)
-    assert none == () and names in map(names_of, TRIED)
+    assert none == () and names == TRIED
     assert judge.distance(made) < 0.5 * judge.distance(plain)
     # A score of the user's own decides where there is one; without a gain there are no corrections.
     assert nearest(model, seen, quantizer, Judge(model, kept, lambda m: 1.0), True)[1] == ()
@@ -66,9 +66,9 @@ def test_compile_quantizes_as_the_points_were() -> None:
     sparsity = Sparsity(SparsityOptions(steps=0, points=1), device)
     given, sequences = exported(network(), rows[0]), [[row] for row in rows]
     found = sparsity.reduced(given, sequences, device.quantizer(), lambda part: None)
-    assert found.report is not None and found.report.point.corrections
-    assert names_of(found.quantizer.settings.corrections) == found.report.point.corrections
-    assert found.report.summary().endswith(f"quantized with {', '.join(found.report.point.corrections)}.")
+    assert found.report is not None and found.report.point.corrections == TRIED
+    assert found.quantizer.settings.corrections == FITTED
+    assert found.report.summary().endswith("quantized with fit_ranges, bias_correction.")
     # Training finds ranges and biases itself.
     again = exported(network(), rows[0])
     trained = sparsity.reduced(again, sequences, device.quantizer(is_qat=True), lambda part: None)
