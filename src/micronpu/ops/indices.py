@@ -42,7 +42,7 @@ class ArgMax(Op):
 
     smallest: bool = False
 
-    quantization = fixed_qparams(1.0, LOWEST)
+    quantization = _POSITION
 
     def infer(self, *operands: TensorType) -> TensorType:
         (x,) = operands
@@ -63,6 +63,11 @@ class ArgMax(Op):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
+        if x.type.dtype is not DType.INT8:
+            raise UnsupportedError(
+                f"`{node.overload}` takes no {x.type.dtype.value} values; positions are found among int8 ones.",
+                hint="leave it to the application",
+            )
         rank = len(x.shape)
         given = node.value("dim")
         if given is None or rank == 0:
