@@ -80,6 +80,7 @@ def known() -> list[Graph]:
 
 @pytest.mark.parametrize(("family", "rewrite"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_a_rewrite_fires_and_keeps_its_bound(family: str, rewrite: Rewrite, known: list[Graph]) -> None:
+    """On every row on which it fires; the others, of all operators, it leaves alone."""
     found = []
     for graph in known:
         try:
@@ -88,11 +89,8 @@ def test_a_rewrite_fires_and_keeps_its_bound(family: str, rewrite: Rewrite, know
             continue
         if apart is not None:
             found.append(apart)
-        if len(found) == 3:
-            break
+            assert rewrite.max_steps is None or apart <= rewrite.max_steps, str(graph)
     assert found, f"{rewrite.name} of {family} has no row on which it fires"
-    if rewrite.max_steps is not None:
-        assert max(found) <= rewrite.max_steps
 
 
 class DropLowestBound(Rewrite):

@@ -292,19 +292,18 @@ def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -
 def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list[Node] | None:
     """The convolution of pixels whose channels hold ``group`` of them and zeros behind these, or None.
 
-    The result at j is of the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.
+    The result at j is of the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.  No
+    padding is negative: rows are whole groups, of the last of which the last result reads something.
+
+    Args:
+        group: 1, or the horizontal stride.
     """
     op, (_, weight, bias), y = node.op, node.inputs, node.output
     assert isinstance(op, Conv2d) and weight.data is not None
-    if group not in (1, op.stride[1]):
-        return None
     outputs, high, wide, depth = weight.shape
-    places = [(u - op.padding.left) // group if group > 1 else u for u in range(wide)]
-    first, last = (min(places), max(places)) if group > 1 else (0, wide - 1)
-    left = -first if group > 1 else op.padding.left
+    places = [(u - op.padding.left) // group for u in range(wide)]
+    first, last = min(places), max(places)
     right = y.shape[2] - x.shape[2] + last if group > 1 else op.padding.right
-    if left < 0 or right < 0:
-        return None
     kernel = np.zeros((outputs, high, last - first + 1, x.type.channels), np.int8)
     for u, place in enumerate(places):
         begin = (u - op.padding.left) % group * depth
@@ -312,7 +311,7 @@ def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list
     moved = replace(
         op,
         stride=(op.stride[0], op.stride[1] // group),
-        padding=Padding2d(op.padding.top, op.padding.bottom, left, right),
+        padding=Padding2d(op.padding.top, op.padding.bottom, -first, right),
     )
     weights = chain.constant(kernel, weight.type.with_shape(kernel.shape))
     result = chain.add(moved, x, weights, bias, qparams=y.type.qparams)

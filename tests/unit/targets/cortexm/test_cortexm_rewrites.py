@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.cases import all_cases
+from tests.cases import all_cases, case, i8
 
 from micronpu.ir import DType
+from micronpu.ops.reduction import Mean
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.targets.cortexm.legalize import choose_kernels
+from micronpu.targets.cortexm.rewrites import MeanAsColumn
 
 WINDOWS = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "transpose_conv2d")
 
@@ -28,3 +30,9 @@ def test_only_windows_that_differ_from_side_to_side_are_rewritten() -> None:
         assert choice is not None and bool(choice.rewrites) != stays, row.name
         seen[op.name, stays] += 1
     assert set(seen) == {(name, stays) for name in WINDOWS for stays in (True, False)}
+
+
+def test_a_mean_of_one_number_is_the_number() -> None:
+    (node,) = case(Mean(()), x=i8()).graph().nodes
+    made = MeanAsColumn().apply(node)
+    assert made is not None and [n.op.name for n in made] == ["reshape"]

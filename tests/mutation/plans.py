@@ -1,0 +1,90 @@
+"""Which tests judge which file, and what cannot be noticed."""
+
+from __future__ import annotations
+
+_PASSES = "tests/unit/passes/test_passes_"
+_PASS_ROWS = (f"{_PASSES}rows.py",)
+_REWRITE_ROWS = ("tests/unit/targets/test_rewrites_rows.py",)
+_NEUTRON_LIMITS = "tests/unit/targets/neutron/test_neutron_limits.py"
+_OFFERS = "tests/unit/targets/ethosu/test_ethosu_offers.py"
+_PUBLISHED = ("tests/unit/targets/neutron/test_published_rules.py",)
+_PARTITION, _ELEMENTWISE = (
+    "tests/compile/partition/test_partition.py",
+    "tests/compile/ops/test_operators_elementwise.py",
+)
+
+PLANS: dict[str, tuple[str, ...]] = {
+    **{
+        f"passes/{name}.py": (f"{_PASSES}{name}.py", *_PASS_ROWS)
+        for name in ("cleanup", "fusion", "legalize", "reshapes")
+    },
+    "passes/layout.py": (f"{_PASSES}layout.py", f"{_PASSES}lift.py", *_PASS_ROWS),
+    "passes/base.py": _PASS_ROWS,
+    "passes/pipeline.py": (f"{_PASSES}pipeline.py",),
+    "passes/tosa.py": _PASS_ROWS,
+    "passes/windows.py": (f"{_PASSES}reshapes.py", *_PASS_ROWS),
+    "passes/rewrites.py": (f"{_PASSES}rewrites.py", *_REWRITE_ROWS),
+    "passes/choose.py": (f"{_PASSES}choose.py",),
+    "passes/rewrite.py": (_OFFERS, *_REWRITE_ROWS),
+    "targets/neutron/rules/published.py": _PUBLISHED,
+    "targets/neutron/rules/registry.py": (f"{_PARTITION}::test_both_sides_of_a_limit", *_PUBLISHED),
+    "targets/neutron/rules/common.py": (
+        f"{_PARTITION}::test_both_sides_of_a_limit",
+        f"{_PARTITION}::test_activations_have_to_be_int8",
+    ),
+    "targets/neutron/rules/spatial.py": (
+        f"{_PARTITION}::test_both_sides_of_a_limit",
+        "tests/compile/ops/test_operators_spatial.py::test_both_sides_of_a_limit",
+        *_PUBLISHED,
+    ),
+    "targets/neutron/rules/elementwise.py": (
+        f"{_PARTITION}::test_both_sides_of_a_limit",
+        f"{_PARTITION}::test_parts_of_a_concatenation_share_their_grid",
+        f"{_ELEMENTWISE}::test_rule_broadcast_goes_one_way",
+        f"{_ELEMENTWISE}::test_rule_matrices_are_symmetric",
+        *_PUBLISHED,
+    ),
+    **{
+        f"targets/neutron/rewrites_{name}.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS)
+        for name in ("channels", "views", "windows")
+    },
+    "targets/neutron/rewrites_arithmetic.py": (
+        _NEUTRON_LIMITS,
+        "tests/compile/targets/neutron/test_neutron_rewrites.py::test_a_difference_that_rounds_otherwise_is_left_alone",
+        *_REWRITE_ROWS,
+    ),
+    **{
+        f"targets/ethosu/rewrites_{name}.py": (
+            "tests/unit/targets/ethosu/test_ethosu_limits.py",
+            _OFFERS,
+            *_REWRITE_ROWS,
+        )
+        for name in ("cheaper", "fit", "sound", "spare")
+    },
+    "targets/ethosu/rules.py": ("tests/oracle/targets/ethosu/test_vela.py",),
+    "targets/cortexm/rules.py": ("tests/unit/targets/cortexm/test_cortexm_rules.py",),
+    "targets/cortexm/rewrites.py": ("tests/unit/targets/cortexm/test_cortexm_rewrites.py", *_REWRITE_ROWS),
+}
+"""A file of the package and the tests that have to notice what is done to it, those that are quick first."""
+
+NO_DIFFERENCE: dict[str, dict[str, str]] = {
+    "passes/layout.py": {
+        "without `if isinstance(node.op, Transpose)`": "a transpose says of itself that none passes through it",
+        "`len(seen) < _FURTHEST` is `len(seen) <= _FURTHEST`": "a bound on time",
+    },
+    "passes/reshapes.py": {
+        "without `if not isinstance(node.op, Slice)`": "the node is among the readers, all of which have to be slices",
+        "`left < right` is `left <= right`": "the loop ends where they are equal",
+    },
+    "targets/neutron/rewrites_arithmetic.py": {
+        "`scale < _SMALLEST_SCALE` is `scale <= _SMALLEST_SCALE`": "a scale is a float32 number, and 1e-30 is none",
+    },
+    "targets/neutron/rewrites_channels.py": {
+        "`_span(x.type) < 2 * _NOTHING` is `_span(x.type) <= 2 * _NOTHING`": "no float32 scale times 255 is 16",
+    },
+    "targets/ethosu/rewrites_spare.py": {
+        "`after < 0` is `after <= 0`": "what is as long as wanted is cut to what it is",
+        "`after < 0` is `after < 1`": "what is as long as wanted is cut to what it is",
+    },
+}
+"""Mutants, file by file, that compute the same as what they were made of, and why."""
