@@ -156,8 +156,13 @@ def check_static(module: GraphModule) -> None:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, torch.Tensor) and not all(isinstance(s, int) for s in tensor.shape):
+                from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # and sympy with it
+
+                hint = "export without dynamic_shapes"
+                if free_unbacked_symbols(tensor.shape):  # such as the result of `nonzero`
+                    hint = "return the values and what is chosen of them as a mask, and choose in the application"
                 raise ModelError(
                     f"The shape {[str(s) for s in tensor.shape]} of `{node.name}` is only known at run time; an NPU "
                     "program has fixed shapes.",
-                    hint="export without dynamic_shapes",
+                    hint=hint,
                 )

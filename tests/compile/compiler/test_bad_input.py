@@ -133,6 +133,11 @@ class Branch(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Positions(nn.Module):
+    def forward(self, x):
+        return torch.nonzero(torch.relu(x))
+
+
 OTHER = "Try: the inputs that the program was exported with."
 MODELS = {
     "training": (lambda: (in_training(""), X), "The model Net is in training mode", "Try: model.eval() before"),
@@ -140,6 +145,11 @@ MODELS = {
     "dynamic shapes": (
         lambda: (dynamic(), torch.cat([X, X])),
         "of `x` is only known at run time; an NPU program has fixed shapes. Try: export without dynamic_shapes.",
+    ),
+    "positions": (
+        lambda: (Positions().eval(), X),
+        "of `nonzero` is only known at run time",
+        "choose in the application",
     ),
     "branch": (lambda: (Branch().eval(), X), "torch.export cannot trace Branch", "data-dependent", "Try: check shapes"),
     "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),

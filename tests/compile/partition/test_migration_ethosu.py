@@ -7,7 +7,7 @@ from enum import Enum
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
 from torch import nn
 from torchao.quantization.pt2e import FixedQParamsObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
@@ -73,6 +73,34 @@ def test_the_tutorial():
     program = lowered(converted(Add().eval(), inputs, quantizer), inputs, partitioner)
     (y,) = HostProgram(bytes(program.buffer)).run(*inputs)
     assert torch.allclose(y, torch.full((1, 1, 1, 1), 2.0), atol=0.02) and not partitioner.report.host
+
+
+class Decomposed(nn.Module):
+    """Operators that ExecuTorch's `to_edge` takes apart unless told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.linear = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.hardswish(self.conv(x))
+        y = self.linear(nn.functional.pixel_shuffle(nn.functional.silu(y), 2))
+        return torch.stack((y, y.transpose(-1, -2).reshape(y.shape)))
+
+
+def test_the_older_entry_when_told_what_to_keep():
+    module = converted(Decomposed().eval(), X, EthosUQuantizer(SPEC))
+    with quiet():
+        partitioner = EthosUPartitioner(SPEC)
+        program = partitioner.transform_for_pre_decomposition(torch.export.export(module, X))
+        kept, _ = partitioner.ops_to_not_decompose(program)
+        config = EdgeCompileConfig(preserve_ops=kept, _check_ir_validity=False)
+        edge = to_edge(program, compile_config=config).to_backend(partitioner)
+        older = bytes(edge.to_executorch().buffer)
+    newer = bytes(lowered(module, X, EthosUPartitioner(SPEC)).buffer)
+    assert not partitioner.report.host and partitioner.report.partitions == 1
+    assert torch.equal(HostProgram(older).run(*X)[0], HostProgram(newer).run(*X)[0])
 
 
 def test_training_by_the_configuration():
