@@ -247,8 +247,8 @@ def sparsity(figures: Any) -> str:
 
     def row(name: str, point: Any, dense: int, score: str) -> list[str]:
         costs = [f"{point['cycles']:,}", f"{point['cycles'] / dense:.2f}", f"{point['bytes']:,}"]
-        agreement = f"{point['agreement']:.1%}" if "agreement" in point else ""
-        return [name, str(point["sparse_layers"]), *costs, agreement, score]
+        same = f"{point['as_float']:.1f} %" if "as_float" in point else ""
+        return [name, str(point["sparse_layers"]), *costs, same, score]
 
     def judged(point: Any) -> tuple[str, str, str]:
         names = ", ".join(f"`{name}`" for name in point.get("corrections", ())) or "none"
@@ -272,7 +272,7 @@ def sparsity(figures: Any) -> str:
                 part, score = f"{more['cycles'] / dense:.2f}", f"{more['int8_accuracy']:.2f} %"
                 yield ["with `train=`", "", f"{more['cycles']:,}", part, "", "", score, "", ""]
 
-    costs = ("network", "sparse layers", "cycles", "of dense", "bytes", "agreement")
+    costs = ("network", "sparse layers", "cycles", "of dense", "bytes", "class as float")
     return table((*costs, "int8", "int8, not corrected", "corrections chosen"), rows())
 
 
