@@ -102,6 +102,9 @@ def mobilenet_v3() -> nn.Module:
     """torchvision's MobileNetV3-small, narrow, for 28x28 images of one channel."""
     model = library("tv").models.mobilenet_v3_small(num_classes=10, width_mult=0.5)
     model.features[0][0] = nn.Conv2d(1, model.features[0][0].out_channels, 3, 1, 1, bias=False)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.1  # of 0.01 the statistics lag behind in a training as short as this
     made: nn.Module = model
     return made
 
