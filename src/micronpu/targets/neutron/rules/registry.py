@@ -59,7 +59,7 @@ def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
         hint = 'converter_flavor="latest", if the converter is SDK 3.1.2 or newer'
         if not newer:
             detail = f"`{node.op.name}` ({meaning[:1].lower()}{meaning[1:].rstrip('.')}), which Neutron has not"
-            hint = "quantize with NeutronQuantizer, which writes functions as operators that Neutron has, where it can"
+            hint = "leave it to the core; NeutronQuantizer writes a function as operators of Neutron, where any do"
             hint = hint if node.op.name == "table" else ""
         return [Reason(SUPPORTED_RULE, SUPPORTED_SENTENCE, detail, name, node.origin.source, hint)]
     reasons = []
