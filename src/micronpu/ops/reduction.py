@@ -25,6 +25,7 @@ from micronpu.ir.op import (
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Results, Writer, add_way, composes
 from micronpu.ops.constants import BIAS_TYPE
+from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
@@ -187,6 +188,10 @@ class Amin(Reduction):
         return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
 
 
+_TALLEST, _WIDEST = 64, 64
+"""Rows that a kernel adds, which is what every NPU has, and channels of the picture."""
+
+
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
@@ -195,6 +200,7 @@ def _sum(node: AtenNode) -> Tensor:
     accumulator and one rounding.
 
         x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
+        x [1, b, c] -> sum(1) -> y [1, c]        x -> reshape [1, b, c / k, k] -> depthwise_conv2d(ones [b, 1]) -> reshape
     """
     x = node.tensor("x")
     rank = len(x.shape)
@@ -202,13 +208,27 @@ def _sum(node: AtenNode) -> Tensor:
     count = math.prod(x.shape[i] for i in axes)
     if count == 1:
         return node.emit(Reshape(node.shape), x)
+    real = [i for i in range(rank) if x.shape[i] > 1]
+    first = [i for i in axes if x.shape[i] > 1]
+    inner = x.type.size // count
+    if first == real[: len(first)] and count <= _TALLEST and inner > 2 * count:  # a small matrix is sooner turned
+        channels = max(k for k in range(1, _WIDEST + 1) if inner % k == 0)
+        picture = node.emit(Reshape((1, count, inner // channels, channels)), x)
+        ones, bias = _ones(node, x, (1, count, 1, channels), channels)
+        return node.emit(Reshape(node.shape), node.emit(DepthwiseConv2d(), picture, ones, bias, qparams=node.output))
     order = (*(i for i in range(rank) if i not in axes), *axes)
     if order != tuple(range(rank)):
         x = transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), x)
-    ones = node.constant(np.ones((1, count)), TensorType((1, count), DType.INT8, QParams.per_tensor(1.0, 0)))
-    bias = node.constant([0], TensorType((1,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0)))
+    ones, bias = _ones(node, x, (1, count), 1)
     return node.emit(Reshape(node.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
+
+
+def _ones(node: AtenNode, x: Tensor, shape: tuple[int, ...], outputs: int) -> tuple[Tensor, Tensor]:
+    """Weights that only add, and the bias of nothing that belongs to them."""
+    bias = TensorType((outputs,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0))
+    weights = TensorType(shape, DType.INT8, QParams.per_tensor(1.0, 0))
+    return node.constant(np.ones(shape), weights), node.constant(np.zeros(outputs), bias)
 
 
 for _overload in ("sum.dim_IntList", "sum.default"):

@@ -82,6 +82,7 @@ SINGLE = [
     Row("prelu one", lambda x, y: F.prelu(x, torch.tensor([0.3]))),
     Row("sum", lambda x, y: x.sum()),
     Row("sum axis", lambda x, y: x.sum(1)),
+    Row("sum first axis", lambda x, y: x.sum(0)),
     Row("sum axes", lambda x, y: x.sum((0, -1), keepdim=True)),
     Row("sum of one", lambda x, y: x[:, :1].sum(1)),
     Row("mean", lambda x, y: x.mean((1, 2)), sqnr=20),
