@@ -200,7 +200,7 @@ def _sum(node: AtenNode) -> Tensor:
     accumulator and one rounding.
 
         x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
-        x [1, b, c] -> sum(1) -> y [1, c]        x -> reshape [1, b, c / k, k] -> depthwise_conv2d(ones [b, 1]) -> reshape
+        x [1, b, c] -> sum(1) -> y [1, c]        x -> reshape [1, b, c / k, k] -> depthwise_conv2d(ones) -> reshape
     """
     x = node.tensor("x")
     rank = len(x.shape)

@@ -107,9 +107,11 @@ def _kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConf
     Another one would only round a second time, and two operands that are compared would have two grids.
     """
     source = _dictated(operand, able)
-    if source is None or KEY not in source[0].meta:  # or computed in float
+    if source is None:
         return wanted
-    dictated = _dictated_grid(*source, config, able)
+    dictated, annotation = _dictated_grid(*source, config, able), source[0].meta.get(KEY)
+    if annotation is None or annotation.output_qspec != dictated:  # in float, or another quantizer's
+        return wanted
     moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(dictated, "zero_point", 1) != 0
     return wanted if moved else dictated
 

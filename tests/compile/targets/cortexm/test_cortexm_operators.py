@@ -23,7 +23,7 @@ from micronpu.targets.cortexm.rules import check_node
 from micronpu.targets.cortexm.table import is_table
 
 ROWS = all_cases()
-NO_KERNEL = {"prelu", "resize_bilinear", "resize_bilinear_products"}
+NO_KERNEL = {"prelu", "resize_bilinear", "resize_bilinear_products", "scatter_rows"}
 ROUNDS_OTHERWISE = (FullyConnected, Mean, Sub)
 CORES = ("cortex-m33", "cortex-m55")
 
