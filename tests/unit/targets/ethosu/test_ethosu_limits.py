@@ -13,7 +13,7 @@ from micronpu.ir.types import DType
 from micronpu.ir.window import Padding2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import TO_CHANNELS_LAST
+from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
@@ -71,6 +71,41 @@ def test_both_sides_of_a_limit(rewrite: Rewrite, inside: Case, outside: Case) ->
 
 def names(rewrite: Rewrite, row: Case) -> list[str]:
     return [node.op.name for node in rewrite.apply(node_of(row)) or []]
+
+
+# Shape and permutation -> those of as few axes as do the same.
+MERGED = [
+    ((1, 196, 3, 12, 32), (2, 0, 3, 1, 4), (196, 36, 32), (1, 0, 2)),
+    ((2, 1, 3), (0, 1, 2), (6,), (0,)),
+    ((3, 2, 4), (0, 2, 1), (3, 2, 4), (0, 2, 1)),
+    ((3, 1, 4), (2, 1, 0), (3, 4), (1, 0)),
+]
+
+
+@pytest.mark.parametrize(("shape", "permutation", "sizes", "order"), MERGED)
+def test_axes_that_stay_together_are_one(
+    shape: tuple[int, ...], permutation: tuple[int, ...], sizes: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    assert spare.merged(shape, permutation) == (sizes, order)
+
+
+SWAP = "reshape transpose reshape"
+# Shape, permutation, and the operators that are made of the transpose; none where it stays.
+TRANSPOSES = [
+    ((2, 3, 8, 8), (0, 2, 3, 1), ""),
+    ((300, 300, 16), (1, 0, 2), ""),
+    ((4, 128, 128, 3), (0, 2, 1, 3), ""),
+    ((4, 128, 129, 3), (0, 2, 1, 3), f"{SWAP} transpose reshape"),
+    ((4, 8, 8, 16, 16), (0, 4, 3, 2, 1), ""),
+    ((4, 8, 8, 16, 17), (0, 4, 3, 2, 1), f"{SWAP} transpose {SWAP} transpose reshape"),
+    ((1, 1, 3, 4, 5), (0, 1, 4, 3, 2), SWAP),
+    ((1, 2, 3, 1, 5), (3, 0, 1, 2, 4), "reshape reshape"),
+]
+
+
+@pytest.mark.parametrize(("shape", "permutation", "operators"), TRANSPOSES)
+def test_transposes_that_vela_takes_stay(shape: tuple[int, ...], permutation: tuple[int, ...], operators: str) -> None:
+    assert " ".join(names(spare.FlattenTransposes(), case(Transpose(permutation), x=i8(*shape)))) == operators
 
 
 def test_an_axis_that_is_whole_is_not_cut() -> None:

@@ -120,6 +120,7 @@ LIMITS: list[tuple[str, Case, str | None]] = [
     ("pad_as_picture", case(Pad((0, 1, 0, 0), (0, 0, 0, 0)), x=i8(1, 3, 4, 4)), "reshape pad reshape"),
     ("pad_as_picture", case(Pad((0, 0, 0, 1), (0, 0, 0, 0)), x=i8(1, 1, 4, 4)), None),
     ("join_rows", parts(1, 2), "reshape concat reshape"),
+    ("join_rows", case(Concat(0), tensors=[i8(2, 2), c8(2, 2)]), "reshape concat reshape"),
     ("join_rows", parts(1, 2, axis=1), None),
     ("join_rows", parts(1, 2, axis=1, rank=3), "reshape reshape concat reshape"),
     ("join_rows", parts(1, 2, axis=2, rank=3), "reshape reshape concat reshape"),
