@@ -115,6 +115,30 @@ def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         builder.emit(MaxPool2d((2, 2), (2, 2)), builder.input(TensorType((1, size, 8, 4), DType.INT8, Q)))
         judge(builder.graph.nodes[0])
     assert len(asked) == 2
+    plain, scaled = small_graph(transposed=True), small_graph()
+    weight = scaled.nodes[0].inputs[1]
+    weight.type = weight.type.with_qparams(QParams.per_channel([0.02] * 8, 0))
+    for node in (*plain.nodes, *scaled.nodes):  # a transpose, and a convolution with one weight and another
+        judge(node)
+    assert len(asked) == 3
+
+
+def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def refuse(model: bytes, spec: EthosUCompileSpec) -> None:
+        asked.append(model)
+        raise VelaError("Vela: Unsupported opType" if len(asked) % 2 else "Vela: kernel height: 300 out of range")
+
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
+    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    for op, shape, forms in ((MaxPool2d((2, 2)), (1, 8, 6, 4), 4), (Softmax(), (6, 4), 2)):
+        asked.clear()
+        builder = GraphBuilder()
+        builder.emit(op, builder.input(TensorType(shape, DType.INT8, Q)))
+        (reason,) = judge(builder.graph.nodes[0])
+        assert "kernel height: 300" in reason.detail
+        assert len(set(asked)) == len(asked) == forms
 
 
 def test_judge_takes_an_operator_that_one_form_can_express() -> None:
