@@ -315,6 +315,21 @@ LIMITS = [
         case(AvgPool2d((19, 19), (2, 2), Padding2d.symmetric(9, 9)), x=i8(1, 30, 30, 2)),
     ),
     (
+        "average_padding_is_split",
+        case(AvgPool2d((19, 19), padding=Padding2d.symmetric(9, 9)), x=i8(1, 30, 30, 2)),  # SAME
+        case(AvgPool2d((19, 19), padding=Padding2d.symmetric(8, 8)), x=i8(1, 30, 30, 2)),
+    ),
+    (
+        "average_padding_is_split",
+        case(AvgPool2d((9, 9), padding=Padding2d(4, 3, 4, 3)), x=i8(1, 30, 30, 2)),  # 8 x 8 pools
+        case(AvgPool2d((9, 9), padding=Padding2d(4, 3, 4, 4)), x=i8(1, 30, 30, 2)),
+    ),
+    (
+        "resize_factor_is_a_power_of_two",
+        case(ResizeNearest((2, 2)), x=i8(1, 1, 1, 8)),
+        case(ResizeNearest((3, 3)), x=i8(1, 1, 1, 8)),
+    ),
+    (
         "max_pool_stride_is_small",
         case(MaxPool2d((1, 1), (4096, 1)), x=i8(1, 1, 1, 1)),
         case(MaxPool2d((1, 1), (4097, 1)), x=i8(1, 1, 1, 1)),

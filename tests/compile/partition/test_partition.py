@@ -21,12 +21,14 @@ from micronpu.frontend.program import (
     is_quantize,
     overload_name,
 )
+from micronpu.ir.types import DType
 from micronpu.neutron import NeutronTargetSpec
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.quantization import Requantize
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.partition import COMPUTES, IMPORTED, Partitioning
 from micronpu.targets.neutron.device import NeutronDevice
@@ -443,6 +445,8 @@ def test_activations_have_to_be_int8():
     (rule,) = (r for r in RULES if r.name == "activations_are_int8")
     finding = rule.check(node.op, TARGET, plain)
     assert finding is not None and "int8[2,4]" in finding.detail
+    finding = rule.check(Requantize(DType.INT16), TARGET, i8(2, 4))
+    assert finding is not None and finding.detail.startswith("a result of type int")
 
 
 def test_parts_of_a_concatenation_share_their_grid():

@@ -9,8 +9,9 @@ from tests.unit.passes.pass_graphs import Net, apply, count, drawn, picture, ran
 
 from micronpu.base.errors import InternalError
 from micronpu.emit.litert import to_litert
-from micronpu.ir import Graph, Stage, Tensor, interpret, verify
+from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, interpret, verify
 from micronpu.ir.window import Padding2d
+from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes import run_passes
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 
@@ -48,6 +49,14 @@ def test_a_convolution_with_padding_of_its_own():
         """
     )
     assert_litert_agrees(graph)
+
+
+def test_a_padding_that_an_average_leaves_out_is_not_filled_with_zeros():
+    builder = GraphBuilder()
+    x = builder.input(TensorType((1, 8, 8, C), DType.INT8, QParams.per_tensor(0.1, 3)))
+    graph = builder.finish(builder.emit(AvgPool2d((3, 3), (1, 1), Padding2d(2, 0, 0, 0)), x))
+    with pytest.raises(InternalError, match="leaves out a padding"):
+        SplitPads().run(graph)
 
 
 def test_a_max_pool_is_padded_with_the_lowest_value():
