@@ -30,7 +30,7 @@ from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
 from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO
 from micronpu.quantize.switches import is_on, switchable
-from micronpu.quantize.transforms import attribute, is_constant, is_trained
+from micronpu.quantize.transforms import IN_TRAINING, attribute, is_constant, is_trained
 
 aten = torch.ops.aten
 
@@ -428,7 +428,7 @@ def make_functional(model: GraphModule) -> bool:
 
 
 _LARGEST_FOLDED = 1 << 22  # elements
-_KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "dropout", "empty")
+_KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "empty")
 
 
 @switchable
@@ -442,7 +442,9 @@ def fold_constants(model: GraphModule) -> bool:
     for node in list(model.graph.nodes):
         value = node.meta.get("val")
         name = overload_name(node).split(".")[0].rstrip("_")
-        if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED or name in _KEPT_RANDOM:
+        if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED:
+            continue
+        if name in _KEPT_RANDOM or (name == "dropout" and (arguments(node)["train"] or model.meta.get(IN_TRAINING))):
             continue
         operands = [attribute(model, n) for n in node.all_input_nodes]
         if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):

@@ -18,6 +18,7 @@ import micronpu
 from micronpu.base.quiet import quiet
 from micronpu.compiler.compile import check_model
 from micronpu.frontend.functional import functional
+from micronpu.frontend.program import overload_name
 from micronpu.ir import interpret
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.transforms import prepare_for_annotation
@@ -276,6 +277,16 @@ def test_the_same_function_in_float(form: Form, capabilities: Capabilities):
     for got, want in zip(as_tuple(made), as_tuple(model(*inputs)), strict=True):
         assert got.shape == want.shape
         assert torch.allclose(got.float(), want.float(), rtol=1e-3, atol=2e-4), float((got - want).abs().max())
+
+
+def test_constants_behind_a_dropout_are_folded():
+    """Such as relative positions, which a small network computes of constants alone."""
+    add = lambda m, x: x + F.dropout(m[0](torch.ones(6)), 0.1, False)  # noqa: E731
+    model = Side([Form("positions", add, make=lambda: [nn.Linear(6, 6)])])
+    with quiet(), torch.no_grad():
+        module = torch.export.export(model, inputs_for([IMAGE], 3)).module(check_guards=False)
+        prepare_for_annotation(module, (), CAPABILITIES)
+    assert not {"linear.default", "dropout.default"} & {overload_name(node) for node in module.graph.nodes}
 
 
 def on(target: str, forms: list[Form]) -> Any:
