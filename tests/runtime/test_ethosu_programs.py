@@ -137,10 +137,10 @@ def test_graph_runs_where_the_simulator_knows_no_better(monkeypatch: pytest.Monk
     def unknown(*_: object, **__: object) -> None:
         raise NotModelledError("The stream sets the register 0x1ff.")
 
-    monkeypatch.setattr(EthosUSimulator, "run", unknown)
     with HostProgram(compiled(carry_graph=True).buffer, RunOptions(graph=True)) as graph:
         wanted = graph.run(*inputs(3))
-    with HostProgram(compiled(carry_graph=True).buffer) as program, pytest.warns(UserWarning, match="register 0x1ff"):
+    monkeypatch.setattr(EthosUSimulator, "run", unknown)
+    with pytest.warns(UserWarning, match="register 0x1ff"), HostProgram(compiled(carry_graph=True).buffer) as program:
         got = program.run(*inputs(3))
     assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
     with pytest.raises(PayloadError, match=r"cannot run here: The stream sets .* carry_graph=True"):
