@@ -20,7 +20,7 @@ from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled
-from micronpu.ops.movement import TRANSPOSES, reshaped, transposed
+from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -107,19 +107,14 @@ def _of_other_batches(
     rows, columns = ([i for i in range(rank) if i not in common and b[i] != 1] for b in (lefts, rights))
     count = math.prod(lefts[i] for i in common)
     across, along = [lefts[i] for i in rows], [rights[i] for i in columns]
-    order = [*common, *rows, *columns]
-    x = transposed(node, reshaped(node, x, (*lefts, m, k)), (*order, rank, rank + 1))
-    z = transposed(node, reshaped(node, z, (*rights, k, n)), (*common, *rows, rank, *columns, rank + 1))
+    order = (*common, *rows, rank, *columns, rank + 1)
+    x = transposed(node, reshaped(node, x, (*lefts, m, k)), (*common, *rows, *columns, rank, rank + 1))
+    z = transposed(node, reshaped(node, z, (*rights, k, n)), order)
     x = reshaped(node, x, (count, math.prod(across) * m, k))
     z = reshaped(node, z, (count, k, math.prod(along) * n))
     y = node.emit(op, x, z, qparams=node.output)
     y = reshaped(node, y, (*(lefts[i] for i in common), *across, m, *along, n))
-    # Where each axis of the result stands now: batches in their order, then rows and columns.
-    first = len(common) + len(rows)
-    place = {axis: i for i, axis in enumerate([*common, *rows])} | {
-        axis: first + 1 + i for i, axis in enumerate(columns)
-    }
-    return transposed(node, y, (*(place[i] for i in range(rank)), first, first + 1 + len(columns)))
+    return transposed(node, y, inverse(order))
 
 
 def _padded(batch: tuple[int, ...], other: Tensor) -> tuple[int, ...]:

@@ -214,21 +214,21 @@ def _sum(node: AtenNode) -> Tensor:
     if first == real[: len(first)] and count <= _TALLEST and inner > 2 * count:  # a small matrix is sooner turned
         channels = max(k for k in range(1, _WIDEST + 1) if inner % k == 0)
         picture = node.emit(Reshape((1, count, inner // channels, channels)), x)
-        ones, bias = _ones(node, x, (1, count, 1, channels), channels)
+        ones, bias = _weights(node, x, np.ones((1, count, 1, channels)), channels)
         return node.emit(Reshape(node.shape), node.emit(DepthwiseConv2d(), picture, ones, bias, qparams=node.output))
     order = (*(i for i in range(rank) if i not in axes), *axes)
     if order != tuple(range(rank)):
         x = transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), x)
-    ones, bias = _ones(node, x, (1, count), 1)
+    ones, bias = _weights(node, x, np.ones((1, count)), 1)
     return node.emit(Reshape(node.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
 
 
-def _ones(node: AtenNode, x: Tensor, shape: tuple[int, ...], outputs: int) -> tuple[Tensor, Tensor]:
-    """Weights that only add, and the bias of nothing that belongs to them."""
+def _weights(node: AtenNode, x: Tensor, data: npt.NDArray[Any], outputs: int) -> tuple[Tensor, Tensor]:
+    """Weights of ones and zeros, which only add, and the bias of nothing that belongs to them."""
+    weights = TensorType(data.shape, DType.INT8, QParams.per_tensor(1.0, 0))
     bias = TensorType((outputs,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0))
-    weights = TensorType(shape, DType.INT8, QParams.per_tensor(1.0, 0))
-    return node.constant(np.ones(shape), weights), node.constant(np.zeros(outputs), bias)
+    return node.constant(data, weights), node.constant(np.zeros(outputs), bias)
 
 
 for _overload in ("sum.dim_IntList", "sum.default"):
@@ -258,10 +258,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
     order = (*(i for i in range(rank) if i != axis), axis)
     moved = x if axis == rank - 1 or rank == 0 else transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), moved)
-    qparams = QParams.per_tensor(1.0, 0)
-    ones = node.constant(np.tril(np.ones((count, count))), TensorType((count, count), DType.INT8, qparams))
-    bias_type = TensorType((count,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0))
-    bias = node.constant(np.zeros(count), bias_type)
+    ones, bias = _weights(node, x, np.tril(np.ones((count, count))), count)
     y = node.emit(Reshape(moved.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
     return y if moved is x else transposed(node, y, inverse(order))
 
