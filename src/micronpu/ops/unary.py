@@ -31,6 +31,7 @@ from micronpu.ops.activation import Elementwise, Table, tabulated
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
 from micronpu.ops.finer_tables import NEAR, is_near
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.table import look_up
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
@@ -131,14 +132,21 @@ class Exp(Table):
     @from_aten("exp.default", "exp_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
+        x, y = node.tensor("x"), node.output
         largest = (x.type.dtype.limits[1] - x.type.zero_point) * x.type.scale
-        if largest - math.log(node.output.scale[0]) >= _LOG_OF_INT32_MAX:
+        overflows = largest - math.log(y.scale[0]) >= _LOG_OF_INT32_MAX
+        if x.type.dtype is DType.INT16:
+            # A grid for numbers far below zero has as many above it, whose results are beyond that of the result.
+            table = None if overflows else cls().wide_table(x.type, x.type.with_qparams(y))
+            if table is None or not is_near(lambda q: cls.function(q * x.type.scale) / y.scale[0], table):
+                return look_up(node, x, cls.function, y)
+            return node.emit(cls(), x, qparams=y)
+        if overflows:
             raise UnsupportedError(
-                f"`exp` of numbers up to {largest:g} overflows int32 at the scale {node.output.scale[0]:g}.",
+                f"`exp` of numbers up to {largest:g} overflows int32 at the scale {y.scale[0]:g}.",
                 hint="bound the argument with a clamp, or calibrate with data that reaches its whole range",
             )
-        return node.emit(cls(), x, qparams=node.output)
+        return node.emit(cls(), x, qparams=y)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("EXP", options="ExpOptions", version=2)

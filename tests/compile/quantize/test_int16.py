@@ -310,6 +310,25 @@ def test_tables_with_straight_lines_are_near_the_function(function):
     assert np.abs(got - expected).max() <= 20 * scale  # of 65536 steps: the lines leave out what bends between
 
 
+@pytest.mark.parametrize(("lowest", "highest"), [(-4.0, 4.0), (-60.0, 0.0), (-1000.0, 0.0)])
+def test_an_exponential_is_near_the_function_however_far_below_zero_its_operand_goes(lowest, highest):
+    """Of a symmetric grid for -60 to 0 the upper half is beyond the result, and beyond what LiteRT's operator holds."""
+    got, expected, scale = over_the_grid(torch.exp, torch.linspace(lowest, highest, 65536)[None])
+    assert np.abs(got - expected).max() <= 10 * scale
+
+
+def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
+    """U85 has room for one int16 table, and Vela chained the sum of two for the root with the table of the square."""
+    torch.manual_seed(0)
+    centers = torch.randn(8, 6)
+    model, data = Small(lambda m, x: torch.exp(-(torch.cdist(x, centers) ** 2))), [(torch.randn(4, 6),) for _ in "1234"]
+    for verify_streams in (True, False):
+        spec = EthosUCompileSpec("ethos-u85-256", verify_streams=verify_streams)
+        program = micronpu.compile(model, data[0], "ethos-u85-256", calibration=data, activations="int16", options=spec)
+        assert program.report.share == 1.0
+        assert (program.run(*data[1]) - model(*data[1])).abs().max() <= 30 / 2**15
+
+
 @pytest.mark.parametrize("nearest", [0.0005, 0.02])
 @pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])
 def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):

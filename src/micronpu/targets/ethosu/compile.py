@@ -26,7 +26,7 @@ from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.plans import Plan, Planned, best_plan, compiled, objections
+from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
@@ -257,13 +257,14 @@ def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> s
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
             emitted = emitters[format](graph)
-            program = compiled(graph, emitted, spec)
-            objection = check(graph, emitted, program).objection if check is not None else ""
-            if not objection:
-                return ""
-            found[format] = objection
+            for options in ((), UNCHAINED):
+                program = compiled(graph, emitted, spec, dict(options))
+                objection = check(graph, emitted, program).objection if check is not None else ""
+                if not objection:
+                    return ""
+                found.setdefault(format, objection)
         except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
-            found[format] = error.what
+            found.setdefault(format, error.what)
     return objections(found)
 
 
