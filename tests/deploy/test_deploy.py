@@ -18,11 +18,12 @@ import torch
 import micronpu
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
+from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
-from micronpu.deploy.border import borders_of
 from micronpu.deploy.deployment import deploy
-from micronpu.deploy.plan import Plan, read_plan
-from micronpu.deploy.strip import PREFIX, strip
+from micronpu.deploy.strip import strip
+from micronpu.runtime.border import borders_of
+from micronpu.runtime.plan import Plan, read_plan
 from micronpu.runtime.pte import read_pte
 from tests.deploy import firmware, programs
 

@@ -19,8 +19,8 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.compiler.program import CompiledProgram
-from micronpu.deploy.plan import read_plan
 from micronpu.ir.interpreter import interpret
+from micronpu.runtime.plan import read_plan
 from micronpu.targets.ethosu import payload
 from micronpu.targets.whole import whole_network
 from tests.compile.small import Small, batches, conv, image

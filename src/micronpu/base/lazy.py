@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__`.
+def lazily(module: str, file: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
+    """The `__all__`, `__dir__` and `__getattr__` of a module whose names its stub says, each with where it is defined.
 
     Args:
         module: its name.
-        homes: where each of its names is, "module" or "module:name there", below `micronpu`.
+        file: its path; the stub is beside it.
     """
+    homes: dict[str, tuple[str, str]] = {}
+    imported: dict[str, tuple[str, str]] = {}
+    for line in ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.ImportFrom):
+            for alias in line.names:  # a stub hands on what it imports `as`, and nothing else
+                (homes if alias.asname else imported)[alias.name] = (line.module or "", alias.name)
+        elif isinstance(line, ast.Assign) and isinstance(line.value, ast.Name):
+            homes.update((name.id, imported[line.value.id]) for name in line.targets if isinstance(name, ast.Name))
+
+    def every() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *homes})
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home, _, there = homes[name].partition(":")
-        return getattr(import_module(f"micronpu.{home}"), there or name)
+        home, there = homes[name]
+        return getattr(import_module(home), there)
 
-    return get
+    return sorted(homes), every, get

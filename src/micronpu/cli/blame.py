@@ -104,12 +104,11 @@ def blame(
         loaded = load_model(model)
         rows = list(load_calibration(data, loaded))
         ranges = None if calibration is None else list(load_calibration(calibration, loaded))
-        from micronpu.accuracy.blame import blame as run
-        from micronpu.accuracy.fix import fix as search
+        import micronpu
         from micronpu.report.blame import check_sort
 
         listener("load", 1.0)
-        found = run(
+        found = micronpu.blame(
             loaded.module,
             rows[:_FOR_BLAME] if fix else rows,
             target=target,
@@ -124,7 +123,7 @@ def blame(
         )
         fixes = None
         if fix:
-            fixes = search(
+            fixes = micronpu.fix(
                 loaded.module,
                 rows,
                 target=target,

@@ -10,8 +10,8 @@ from micronpu.base.errors import OptionError
 from micronpu.cli import console
 
 if TYPE_CHECKING:
+    from micronpu import CompiledProgram
     from micronpu.cli.files import Model
-    from micronpu.compiler.program import CompiledProgram
     from micronpu.report.budgets import BudgetResult, Budgets
 
 _PANEL = "Budgets"
@@ -101,14 +101,14 @@ class Limits:
         """
         if self.min_accuracy is None or self.eval_data is None or self.labels is None:
             return ()
-        from micronpu.accuracy.evaluate import evaluate
+        import micronpu
         from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration
         from micronpu.report.budgets import result
 
         judge = load_metric(self.metric) if self.metric is not None else None
         data, labels = load_calibration(self.eval_data, loaded), load_labels(self.labels)
-        found = evaluate(loaded.module, program, data, labels, metric=judge)
+        found = micronpu.evaluate(loaded.module, program, data, labels, metric=judge)
         if not found.larger_is_better or found.program.score is None:
             raise OptionError(
                 f"--min-accuracy is a budget on {found.metric}, of which less is better.",

@@ -67,10 +67,12 @@ def evaluate(
         rows = load_calibration(data, loaded)
         truth = load_labels(labels) if labels is not None else None
         judge = load_metric(metric) if metric is not None else None
-        from micronpu.accuracy.evaluate import evaluate as run
+        import micronpu
 
         listener("load", 1.0)
-        found = run(loaded.module, program, rows, truth, metric=judge, output=output, fast=fast, listener=listener)
+        found = micronpu.evaluate(
+            loaded.module, program, rows, truth, metric=judge, output=output, fast=fast, listener=listener
+        )
     console.words(report_json).print(found)
     write_json(report_json, found.to_json())
 

@@ -177,7 +177,7 @@ def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 
 def _load_program(path: Path) -> Model:
-    import micronpu.compiler  # noqa: F401  (registers the operators that a quantized program calls)
+    import micronpu.quantize  # noqa: F401  (registers the operators that a quantized program calls)
 
     if not check_name(path).is_file():
         raise ModelError(f"There is no file {path}.", hint="check the path")

@@ -215,15 +215,14 @@ def compile_command(
         data = load_calibration(calibration, loaded)
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
-        from micronpu.compiler.compile import compile_model
+        import micronpu
         from micronpu.quantize.config import check_activations
-        from micronpu.sparsity.options import SparsityOptions
 
         sparse = None
         if sparsity is not None:
-            sparse = SparsityOptions(pattern=sparsity, max_loss=max_loss, max_cycles=max_cycles)
+            sparse = micronpu.SparsityOptions(pattern=sparsity, max_loss=max_loss, max_cycles=max_cycles)
         listener("load", 1.0)
-        program = compile_model(
+        program = micronpu.compile(
             loaded.module,
             loaded.examples,
             target,
@@ -297,12 +296,12 @@ def check(
     with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)
-        from micronpu.compiler.compile import check_model
+        import micronpu
         from micronpu.quantize.config import check_activations
 
         listener("load", 1.0)
         listener("partition", 0.0)
-        report = check_model(
+        report = micronpu.check(
             loaded.module,
             loaded.examples,
             target,

@@ -53,13 +53,12 @@ class Worker:
 
     def run(self, job: Job) -> Candidate:
         """One compilation; what goes wrong is in the row."""
-        from micronpu.accuracy.evaluate import evaluate
-        from micronpu.compiler.compile import compile_model
+        import micronpu
         from micronpu.quantize.config import check_activations
 
         target, activations = job
         try:
-            program = compile_model(
+            program = micronpu.compile(
                 self._model.module,
                 self._model.examples,
                 target,
@@ -68,7 +67,7 @@ class Worker:
             )
             score = None
             if self._data is not None:
-                found = evaluate(self._model.module, program, self._data, self._labels, metric=self._metric)
+                found = micronpu.evaluate(self._model.module, program, self._data, self._labels, metric=self._metric)
                 score = found.program.score.value if found.program.score is not None else None
             return Candidate.of(target, activations, program.report, score)
         except MicroNpuError as error:

@@ -24,9 +24,6 @@ from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import HowToQuantize, quantized_module
 from micronpu.compiler.verify import Expected, verified
-from micronpu.deploy.border import BORDERS_KEY, pack_borders
-from micronpu.deploy.plan import read_plan
-from micronpu.deploy.states import STATES_KEY, pack_states
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.integers import IntegerBorders
@@ -40,7 +37,7 @@ from micronpu.partition.direct import program_of
 from micronpu.partition.kernels import kernel_handles
 from micronpu.partition.loops import scan
 from micronpu.partition.moves import move_integers, undo_decisions
-from micronpu.partition.notes import coarse_notes
+from micronpu.partition.notes import coarse_notes, pattern_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.quantize.config import Activations
@@ -50,10 +47,12 @@ from micronpu.quantize.settings_file import Quantization
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.rows import plural
+from micronpu.runtime.border import BORDERS_KEY, pack_borders
 from micronpu.runtime.digest import stamp
+from micronpu.runtime.plan import read_plan
+from micronpu.runtime.states import STATES_KEY, pack_states
 from micronpu.sparsity.compress import check_compress
 from micronpu.sparsity.entry import Sparsity
-from micronpu.sparsity.notes import pattern_notes
 from micronpu.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for

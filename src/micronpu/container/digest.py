@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-KEY = "micronpu_digest"
+PREFIX = "micronpu_"
+"""Keys of named data that no device reads begin with it."""
+KEY = f"{PREFIX}digest"
 MAGIC = b"micronpu sha-256"
 SIZE = hashlib.sha256().digest_size
 EMPTY = MAGIC + bytes(SIZE)

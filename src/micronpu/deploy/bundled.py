@@ -11,8 +11,8 @@ from typing import Any
 
 import flatbuffers
 
-from micronpu.deploy.border import Border
 from micronpu.deploy.vectors import Array, Vectors
+from micronpu.runtime.border import Border
 from micronpu.runtime.pte import ELEMENT_TYPES
 
 _IDENTIFIER = b"BP08"

@@ -11,10 +11,9 @@ import struct
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
+from micronpu.container.digest import PREFIX
 from micronpu.runtime.pte import read_pte
 
-PREFIX = "micronpu_"
-"""Keys of named data that no device reads begin with it."""
 _IDENTIFIER = b"ET12"
 _ALIGNMENT = 128
 """ExecuTorch's own alignment of segments."""

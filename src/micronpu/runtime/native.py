@@ -1,6 +1,6 @@
 """A method on ExecuTorch's runtime without torch, through the C interface of the plug-in: arrays in, arrays out.
 
-The runtime takes the program's plan on trust: `micronpu.runtime.plan.check_plan` comes first.
+The runtime takes the program's plan on trust: `micronpu.runtime.plan_check.check_plan` comes first.
 """
 
 from __future__ import annotations

@@ -1,416 +1,251 @@
-"""Checks everything in the plan of a `.pte` that ExecuTorch's runtime takes on trust.
+"""The execution plan of a `.pte` as the runtime on the device walks it: values, calls, memories.
 
-The runtime checks that the file is a flatbuffer and that most indices exist.  It believes sizes, kinds and pointers: a
-program in which they are wrong ends the process or reads other memory.  Here such a program is a sentence.  What a
-program computes is not judged; see `micronpu.runtime.digest` for that.
-
-Field numbers are those of `executorch/exir/_serialize/program.fbs`, ExecuTorch 1.5.
+`micronpu.runtime.pte` checks the file and summarises its border; this reads what the firmware's sizes and constants are
+computed from.  Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5.  No torch, no ExecuTorch.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass
-from typing import Any
+from math import prod
 
+from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
-from micronpu.runtime.loops import Loop, loops_of
-from micronpu.runtime.operators import VIEW, Kind, Signature, signature_of
-from micronpu.runtime.pte import ELEMENT_TYPES, IDENTIFIER, extents
+from micronpu.runtime.pte import PteSummary, TensorValue, extents, read_pte
 
-_HINT = "copy the file again, or compile the model again"
-_MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
-_MOST_MEMORY = 1 << 32  # more than any microcontroller's
-_SLACK = 1 << 16  # between what tensors take of a buffer and its size: alignment
-_EXTERNAL = 1  # in the enum TensorDataLocation
-_BYTES = {name: size for size, names in {
-    1: ("uint8", "int8", "bool"), 2: ("int16", "float16", "bfloat16"), 4: ("int32", "float32"), 8: ("int64", "float64"),
-}.items() for name in names}  # fmt: skip
-_RANGES = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
-_INT32 = (-(1 << 31), (1 << 31) - 1)
-_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE = 1, 2, 3, 4, 5  # in the union InstructionArguments
+_IDENTIFIER = b"ET12"
+KINDS = (
+    *("None", "Null", "Int", "Bool", "Double", "Tensor", "String"),
+    *("IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList"),
+)
+"""Names in the union KernelTypes, by number."""
+CALLS = ("None", "KernelCall", "DelegateCall", "MoveCall", "JumpFalseCall", "FreeCall")
+"""Names in the union InstructionArguments, by number."""
 
-
-class _BadPlanError(Exception):
-    """What is wrong, as a clause without a full stop."""
+ELEMENT_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes of an element, by torch's name of its type."""
 
 
 @dataclass(frozen=True)
-class _Tensor:
-    """A tensor of the plan.
+class Value:
+    """A value of the plan.
 
     Attributes:
-        constant: whether its memory is the program's, which nobody may write to.
-        placed: whether it has memory before anything runs.
+        kind: one of `KINDS`.
+        tensor: of a tensor.
+        number: of an Int, Bool or Double.
+        length: elements of a list, characters of a string.
+        items: of a list of tensors: the values in it, -1 for an absent one.
+        external: a constant tensor whose data stands in a file of its own.
+        planned: the memory (1 and up) that holds a tensor, 0 where none does.
+        offset: its first byte there.
+        initial: of a tensor that lives on from call to call: its bytes when the method is loaded.
     """
 
-    dtype: str
-    shape: tuple[int, ...]
-    constant: bool
-    placed: bool
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
+    kind: str
+    tensor: TensorValue | None = None
+    number: float | int | None = None
+    length: int = 0
+    items: tuple[int, ...] = ()
+    external: bool = False
+    planned: int = 0
+    offset: int = 0
+    initial: bytes | None = None
 
 
 @dataclass(frozen=True)
-class _Value:
-    kind: Kind
-    content: Any = None  # _Tensor, a number, or the indices in a list
+class Call:
+    """An instruction: its kind, the operator or the number of the delegate, and the values that it names."""
+
+    kind: str
+    operator: str = ""
+    delegate: int = 0
+    arguments: tuple[int, ...] = ()
 
 
-def check_plan(data: bytes, name: str, method: str) -> None:
-    """Checks one method of a program; `read_pte` has found the file whole.
+@dataclass(frozen=True)
+class Delegate:
+    """A delegated part: the backend, its payload, and what it was compiled with, by key."""
+
+    backend: str
+    payload: bytes
+    specs: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One method.
+
+    Attributes:
+        memories: bytes of each planned memory, in order.
+        chains: the calls of each chain, nearly always one.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    delegates: tuple[Delegate, ...]
+    chains: tuple[tuple[Call, ...], ...]
+    memories: tuple[int, ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(call for chain in self.chains for call in chain)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What the plan calls, sorted, such as "aten::add.out"."""
+        return tuple(sorted({call.operator for call in self.calls if call.operator}))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d.backend for d in self.delegates))
+
+
+def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tuple[Plan, PteSummary]:
+    """A method's plan, and the summary of the file.
 
     Args:
-        name: what to call the file in messages.
+        data: the file's contents.
+        name: what to call it in messages.
+        method: "forward", or the only one there is, unless named.
 
     Raises:
-        PayloadError: the runtime would trust something that is not so.
+        PayloadError: no `.pte`, truncated, damaged, or without that method.
     """
+    summary = read_pte(data, name=name)
+    method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
     try:
-        program_size, base, _ = extents(data, name)
-        program = root(memoryview(data)[:program_size], IDENTIFIER)
-        (plan,) = [plan for plan in program.vector(1).tables() if plan.string(0) == method]
-        _Plan(data, program, plan, base).check()
-    except ValueError as error:
-        what = str(error) if isinstance(error, CorruptFlatbufferError) else "it has methods of the same name"
-        raise PayloadError(f"{name} is a damaged ExecuTorch program: {what}.", hint=_HINT) from error
-    except _BadPlanError as error:
+        program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
+        plans = list(program.vector(1).tables())
+        payloads = iter(summary.payloads)
+        for plan in plans:
+            mine = [next(payloads)[1] for _ in plan.vector(7).tables()]
+            if plan.string(0) == method:
+                return _plan(plan, mine, _Variables(data, program, summary)), summary
+    except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
-            f"{name} is not run, because its plan is damaged, or made for another runtime: {error}.", hint=_HINT
-        ) from None
+            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
+        ) from error
+    raise PayloadError(
+        f"{name} has no method {method!r}.", hint=f"one of {', '.join(sorted(summary.methods)) or 'none'}"
+    )
 
 
-class _Plan:
-    """One execution plan, read step by step; every step may find it bad."""
+class _Variables:
+    """The first values of tensors that live on from call to call."""
 
-    def __init__(self, data: bytes, program: Table, plan: Table, base: int) -> None:
-        self._data, self._program, self._plan, self._base = data, program, plan, base
-        self._segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
-        self._buffers = plan.vector(8).integers("<q")
-        self._used = [0] * len(self._buffers)
-        self._values: list[_Value] = []
-        self._loops: dict[int, Loop] = {}
+    def __init__(self, data: bytes, program: flatbuffer.Table, summary: PteSummary) -> None:
+        self._data, self._program = data, program
+        self._base = extents(data, "The program")[1]
 
-    def check(self) -> None:
-        """Everything, in the order in which the runtime reads it."""
-        for field, what in ((2, "values"), (3, "inputs"), (4, "outputs"), (5, "instructions"), (8, "memory sizes")):
-            _need(self._plan.offset(field), f"it has no {what}")
-        self._values = [self._value(number, table) for number, table in enumerate(self._plan.vector(2).tables())]
-        self._check_lists()
-        self._check_memory()
-        borders = [self._plan.vector(field).integers() for field in (3, 4)]
-        for what, border in zip(("input", "output"), borders, strict=True):
-            for number, index in enumerate(border):
-                self._at(index, f"{what} {number}")
-        self._check_delegates()
-        operators = [self._operator(o) for o in self._plan.vector(6).tables()]
-        placed = {i for i, v in enumerate(self._values) if v.kind is Kind.TENSOR and v.content.placed}
-        placed.update(*borders)
-        for chain in self._plan.vector(5).tables():
-            _need(chain.offset(2), "a chain has no instructions")
-            instructions = list(chain.vector(2).tables())
-            self._loops = {loop.last: loop for loop in loops_of(instructions, operators, self._number)}
-            for number, instruction in enumerate(instructions):
-                self._check_instruction(instruction, number, len(instructions), operators, placed)
-            for loop in self._loops.values():
-                self._check_loop(loop)
-
-    # --- values ---
-
-    def _value(self, number: int, table: Table) -> _Value:
-        where = f"value {number}"
-        kind, body = table.integer(0, "<B"), table.table(1)
-        if kind in (0, Kind.NULL):
-            return _Value(Kind.NULL)
-        _need(kind in Kind._value2member_map_, f"{where} has the unknown kind {kind}")
-        if body is None:
-            raise _BadPlanError(f"{where} is empty")
-        kind = Kind(kind)
-        if kind is Kind.TENSOR:
-            return _Value(kind, self._tensor(body, where))
-        if kind in (Kind.INT, Kind.BOOL, Kind.DOUBLE):
-            return _Value(kind, body.integer(0, {Kind.INT: "<q", Kind.BOOL: "<B", Kind.DOUBLE: "<d"}[kind]))
-        _need(body.offset(0), f"{where}, a {kind}, has no content")
-        items = body.vector(0)
-        width = {Kind.INT_LIST: "<q", Kind.TENSOR_LIST: "<i", Kind.OPTIONAL_TENSOR_LIST: "<i"}.get(kind)
-        if width is not None:
-            return _Value(kind, items.integers(width))
-        if kind is Kind.STRING:
-            return _Value(kind, body.string(0))
-        _need(items.fits(8 if kind is Kind.DOUBLE_LIST else 1), f"{where}, a {kind}, leaves the file")
-        return _Value(kind, items.length)
-
-    def _tensor(self, table: Table, where: str) -> _Tensor:
-        scalar_type = table.integer(0, "<b")
-        _need(scalar_type in ELEMENT_TYPES, f"{where} is a tensor of the unknown type {scalar_type}")
-        dtype = ELEMENT_TYPES[scalar_type]
-        _need(table.integer(1) == 0, f"{where} is a tensor that begins inside its memory")
-        _need(table.offset(2) and table.offset(3), f"{where} is a tensor without sizes or order of axes")
-        shape, order = table.vector(2).integers(), table.vector(3).integers("<B")
-        _need(len(shape) <= _MOST_AXES, f"{where} is a tensor of {len(shape)} axes")
-        _need(all(n >= 0 for n in shape), f"{where} is a tensor of the shape {list(shape)}")
-        _need(sorted(order) == list(range(len(shape))), f"{where} is a tensor with the order of axes {list(order)}")
-        _need(table.integer(8, "<b") in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
-        size = math.prod(shape) * _BYTES[dtype]
-        # Products of some sizes overflow although one of them is 0.
-        _need(math.prod(n for n in shape if n) * _BYTES[dtype] <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
-        extra, place, index = table.table(9), table.table(6), table.integer(5, "<I")
-        if extra is not None:
-            _need(extra.integer(2, "<b") != _EXTERNAL, f"{where} is a tensor whose data is in another file")
-        if index:
-            self._check_data(index, size, _BYTES[dtype], extra, place is not None, where)
-        if place is not None:
-            self._check_place(place, size, _BYTES[dtype], where)
-        return _Tensor(dtype, shape, bool(index) and place is None, bool(index) or place is not None)
-
-    def _check_data(
-        self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
-    ) -> None:
-        """The data of a constant, or the initial data of a variable, are in the file."""
-        inline = self._program.vector(2)
-        subsegment: Table | None = None
-        if is_variable:
-            variables = self._program.vector(6)
-            number = extra.integer(0, "<Q") if extra is not None else 0
-            _need(number < variables.length, f"{where} has initial data that are not there")
-            subsegment = variables.table(number)
-        elif not inline.length:
-            subsegment = self._program.table(5)
-            _need(subsegment is not None, f"{where} is a constant that is not there")
-        if subsegment is None:
-            _need(index < inline.length, f"{where} is constant {index} of {inline.length}")
-            data = inline.table(index).vector(0)
-            _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
-            return
-        offsets = subsegment.vector(1).integers("<Q")
-        segment = subsegment.integer(0, "<I")
-        _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
-        _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
-        start, length = self._segments[segment]
-        _need(offsets[index] + size <= length, f"{where} has {size} bytes, but its constant {length - offsets[index]}")
-        aligned = (self._base + start + offsets[index]) % element == 0
-        _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
-
-    def _check_place(self, place: Table, size: int, element: int, where: str) -> None:
-        memory = place.integer(0, "<I")
-        offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
-        _need(0 < memory < len(self._buffers), f"{where} is in memory {memory}, which the plan does not have")
-        end, most = offset + size, self._buffers[memory]
-        _need(end <= most, f"{where} ends at byte {end} of {most} in memory {memory}")
-        _need(offset % element == 0, f"{where} is at byte {offset} of its memory, which is no multiple of {element}")
-        self._used[memory] = max(self._used[memory], end)
-
-    def _check_lists(self) -> None:
-        """Lists hold what their kind says, and no lists."""
-        for number, value in enumerate(self._values):
-            allowed: tuple[Kind, ...]
-            if value.kind is Kind.INT_LIST:
-                allowed = (Kind.INT,)
-            elif value.kind is Kind.TENSOR_LIST:
-                allowed = (Kind.TENSOR,)
-            elif value.kind is Kind.OPTIONAL_TENSOR_LIST:
-                allowed = (Kind.TENSOR, Kind.NULL)
-            else:
-                continue
-            for index in value.content:
-                if index == -1 and value.kind is Kind.OPTIONAL_TENSOR_LIST:
-                    continue
-                found = self._at(index, f"an item of value {number}").kind
-                _need(found in allowed, f"value {number}, a {value.kind}, holds a {found}")
-
-    def _check_memory(self) -> None:
-        """The memory that the runtime sets aside before anything runs: as much as the tensors take."""
-        for number, (size, used) in enumerate(zip(self._buffers, self._used, strict=True)):
-            _need(
-                0 <= size <= (used + _SLACK if number else _SLACK),
-                f"memory {number} has {size} bytes, but its tensors take {used}",
-            )
-        _need(sum(self._buffers) <= _MOST_MEMORY, f"it asks for {sum(self._buffers)} bytes of memory")
-
-    # --- instructions ---
-
-    def _at(self, index: int, where: str) -> _Value:
-        _need(0 <= index < len(self._values), f"{where} is value {index} of {len(self._values)}")
-        return self._values[index]
-
-    def _operator(self, table: Table) -> str:
-        _need(table.offset(0), "an operator has no name")
-        return ".".join(filter(None, (table.string(0), table.string(1))))
-
-    def _check_delegates(self) -> None:
-        inline = self._program.vector(3)
-        for number, delegate in enumerate(self._plan.vector(7).tables()):
-            where = f"delegate {number}"
-            reference = delegate.table(1)
-            _need(delegate.offset(0), f"{where} has no name")
-            if reference is None:
-                raise _BadPlanError(f"{where} has no payload")
-            _need(delegate.offset(2), f"{where} has no list of compile specs")
-            for spec in delegate.vector(2).tables():
-                _need(spec.offset(0) and spec.offset(1), f"{where} has a compile spec without key or value")
-                _need(spec.vector(1).fits(1), f"{where} has a compile spec that leaves the file")
-            location, index = reference.integer(0, "<b"), reference.integer(1, "<I")
-            _need(location in (0, 1), f"{where} has its payload in the unknown place {location}")
-            count = inline.length if location == 0 else len(self._segments)
-            _need(index < count, f"{where} has payload {index} of {count}")
-            if location == 0:
-                _need(inline.table(index).offset(0), f"{where} has an empty payload")
-
-    def _check_instruction(
-        self, instruction: Table, number: int, count: int, operators: list[str], placed: set[int]
-    ) -> None:
-        where = f"instruction {number}"
-        kind, body = instruction.integer(0, "<B"), instruction.table(1)
-        if body is None or kind not in (_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE):
-            raise _BadPlanError(f"{where} is none")
-        if kind == _KERNEL:
-            index, arguments = body.integer(0), body.vector(1).integers()
-            _need(0 <= index < len(operators), f"{where} calls operator {index} of {len(operators)}")
-            self._check_call(operators[index], arguments, placed, f"{where}, {operators[index]},")
-        elif kind == _DELEGATE:
-            index, arguments = body.integer(0), body.vector(1).integers()
-            delegates = self._plan.vector(7).length
-            _need(0 <= index < delegates, f"{where} calls delegate {index} of {delegates}")
-            for position, argument in enumerate(arguments):
-                self._at(argument, f"argument {position} of {where}")
-                self._check_placed(argument, placed, f"argument {position} of {where}")
-        elif kind == _MOVE:
-            moved, into = (self._at(body.integer(field), where) for field in (0, 1))
-            _need(moved.kind is into.kind, f"{where} moves a {moved.kind} into a {into.kind}")
-            placed.add(body.integer(1))
-        elif kind == _JUMP:
-            condition = self._at(body.integer(0), where).kind
-            _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} decides by a {condition}")
-            destination = body.integer(1)
-            loop = self._loops.get(number)
-            back = loop is not None and loop.first == destination
-            _need(
-                back or number < destination <= count,
-                f"{where} jumps to instruction {destination}, which is neither forward nor the beginning of a loop "
-                "that ends",
-            )
-        else:
-            _need(self._at(body.integer(0), where).kind is Kind.TENSOR, f"{where} frees what is no tensor")
-
-    def _number(self, index: int) -> object:
-        """Content of a value that is an integer."""
-        value = self._values[index] if 0 <= index < len(self._values) else None
-        return value.content if value is not None and value.kind is Kind.INT else None
-
-    def _check_loop(self, loop: Loop) -> None:
-        """A loop runs as often as its sequence has rows, of which it has one or more."""
-        value, axis = self._at(loop.tensor, "the sequence of a loop"), self._number(loop.axis)
-        _need(value.kind is Kind.TENSOR, f"the loop at instruction {loop.first} is over a {value.kind}")
-        shape = value.content.shape
-        rows = shape[axis] if isinstance(axis, int) and 0 <= axis < len(shape) else 0
-        _need(rows > 0, f"the loop at instruction {loop.first} is over a sequence of no rows")
-
-    def _check_placed(self, index: int, placed: set[int], where: str) -> None:
-        value = self._values[index]
-        if value.kind is Kind.TENSOR:
-            has_memory = index in placed or not value.content.elements
-            _need(has_memory, f"{where} is a tensor without memory")
-        elif value.kind in (Kind.TENSOR_LIST, Kind.OPTIONAL_TENSOR_LIST):
-            for item in value.content:
-                if item >= 0:
-                    self._check_placed(item, placed, where)
-
-    def _check_call(self, operator: str, arguments: tuple[int, ...], placed: set[int], where: str) -> None:
-        values = [self._at(index, f"argument {i} of {where}") for i, index in enumerate(arguments)]
-        signature = signature_of(operator)
-        written: set[int] = set()
-        if signature is not None:
-            _check_signature(signature, values, where)
-            written = {i for i, parameter in enumerate(signature.parameters) if parameter.written}
-        for position, (index, value) in enumerate(zip(arguments, values, strict=True)):
-            if position in written:
-                tensors = [value] if value.kind is Kind.TENSOR else [self._values[i] for i in value.content or ()]
-                overwrites = any(t.content.constant for t in tensors)
-                _need(not overwrites, f"{where} writes into a constant")
-            if operator == VIEW and position >= 2:
-                placed.add(index)
-            self._check_placed(index, placed, f"argument {position} of {where}")
-        check = _CHECKS.get(operator)
-        if check is not None and signature is not None:
-            named = {p.name: v for p, v in zip(signature.parameters, values, strict=False)}
-            check(named, where)
+    def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
+        """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
+        # Program: segments 4, mutable_data_segments 6; SubsegmentOffsets: segment_index 0, offsets 1.
+        groups = self._program.vector(6)
+        number = extra.integer(0, "<Q") if extra is not None else 0
+        if number >= groups.length:
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+        group = groups.table(number)
+        offsets, segments = group.vector(1).integers("<Q"), self._program.vector(4)
+        if index >= len(offsets) or group.integer(0, "<I") >= segments.length:
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
+        start = self._base + segments.table(group.integer(0, "<I")).integer(0, "<Q") + offsets[index]
+        if start + size > len(self._data):
+            raise flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
+        return self._data[start : start + size]
 
 
-def _need(holds: object, what: str) -> None:
-    if not holds:
-        raise _BadPlanError(what)
+def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
+    # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, chains 5, operators 6, delegates 7, memory sizes 8.
+    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+    delegates = tuple(
+        Delegate(d.string(0), payload, tuple((s.string(0), _bytes(s.vector(1))) for s in d.vector(2).tables()))
+        for d, payload in zip(plan.vector(7).tables(), payloads, strict=True)
+    )
+    chains = tuple(
+        tuple(_call(instruction, operators) for instruction in chain.vector(2).tables())
+        for chain in plan.vector(5).tables()
+    )
+    found = Plan(
+        name=plan.string(0),
+        values=tuple(_value(v, variables) for v in plan.vector(2).tables()),
+        inputs=plan.vector(3).integers(),
+        outputs=plan.vector(4).integers(),
+        delegates=delegates,
+        chains=chains,
+        memories=plan.vector(8).integers("<q")[1:],
+    )
+    named = [*found.inputs, *found.outputs, *(i for call in found.calls for i in call.arguments)]
+    named += [i for value in found.values for i in value.items if i != -1]
+    if any(not 0 <= i < len(found.values) for i in named):
+        raise flatbuffer.CorruptFlatbufferError(f"a call names a value outside of the {len(found.values)} there are")
+    return found
 
 
-def _check_signature(signature: Signature, values: list[_Value], where: str) -> None:
-    count, most = len(signature.parameters), len(signature.parameters) + signature.repeated
-    _need(count <= len(values) <= most, f"{where} has {len(values)} arguments instead of {count}")
-    for parameter, value in zip(signature.parameters, values, strict=False):
-        if value.kind not in parameter.kinds:
-            expected = " or ".join(sorted(map(str, parameter.kinds)))
-            raise _BadPlanError(f"{where} has a {value.kind} as `{parameter.name}`, which must be {expected}")
+def _bytes(vector: flatbuffer.Vector) -> bytes:
+    return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
-# --- quantization parameters, which ExecuTorch's kernels check by ending the process ---
+def _call(instruction: flatbuffer.Table, operators: list[str]) -> Call:
+    kind, body = CALLS[min(instruction.integer(0, "<B"), len(CALLS) - 1)], instruction.table(1)
+    if body is None or kind not in ("KernelCall", "DelegateCall"):
+        return Call(kind)
+    number, arguments = body.integer(0), body.vector(1).integers()
+    if kind == "DelegateCall":
+        return Call(kind, delegate=number, arguments=arguments)
+    if not 0 <= number < len(operators):
+        raise flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
+    return Call(kind, operator=operators[number], arguments=arguments)
 
 
-def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None]:
-    """
-    Args:
-        quantized: the argument that is a tensor of integers.
-    """
-
-    def check(named: dict[str, _Value], where: str) -> None:
-        tensor, floats = named[quantized].content, named["out" if quantized == "input" else "input"].content
-        _check_grid(named, tensor.dtype, where)
-        _check_shapes(named, where)
-        _need(floats.dtype == "float32", f"{where} has {floats.dtype} where float32 is expected")
-        scale, zero = named["scale"].content, named["zero_point"].content
-        _need(math.isfinite(scale) and scale > 0, f"{where} has the scale {scale}")
-        _need(_INT32[0] <= zero <= _INT32[1], f"{where} has the zero point {zero}")
-
-    return check
-
-
-def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], None]:
-    def check(named: dict[str, _Value], where: str) -> None:
-        tensor = named[quantized].content
-        _check_grid(named, tensor.dtype, where)
-        _check_shapes(named, where)
-        rank, axis = len(tensor.shape), named["axis"].content
-        _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
-        channels = tensor.shape[axis]
-        for name, dtypes in (("scales", ("float32", "float64")), ("zero_points", ("int64",))):
-            value = named[name]
-            if value.kind is Kind.NULL:
-                continue
-            fits = value.content.dtype in dtypes and value.content.elements == channels
-            _need(fits, f"{where} has {value.content.elements} {value.content.dtype} `{name}` for {channels} channels")
-
-    return check
+def _value(value: flatbuffer.Table, variables: _Variables) -> Value:
+    number = value.integer(0, "<B")
+    kind, body = KINDS[number] if number < len(KINDS) else "None", value.table(1)
+    if body is None:
+        return Value(kind)
+    if kind == "Tensor":
+        return _tensor(body, variables)
+    if kind == "Int":
+        return Value(kind, number=body.integer(0, "<q"))
+    if kind == "Bool":
+        return Value(kind, number=body.integer(0, "<B"))
+    if kind == "Double":
+        bits = body.integer(0, "<q")
+        return Value(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
+    items = body.vector(0).integers() if kind in ("TensorList", "OptionalTensorList") else ()
+    return Value(kind, length=body.vector(0).length, items=items)
 
 
-def _check_shapes(named: dict[str, _Value], where: str) -> None:
-    given, made = named["input"].content.shape, named["out"].content.shape
-    _need(given == made, f"{where} makes {list(made)} of {list(given)}")
-
-
-def _check_grid(named: dict[str, _Value], dtype: str, where: str) -> None:
-    low, high = _RANGES.get(dtype, _INT32)
-    least, most = named["quant_min"].content, named["quant_max"].content
-    _need(low <= least <= most <= high, f"{where} has the range {least} to {most} of {dtype}")
-    told = ELEMENT_TYPES.get(named["dtype"].content, "of an unknown type")
-    _need(told == dtype, f"{where} has integers that are {dtype}, but said to be {told}")
-    _need(dtype in ("uint8", "int8", "int16", "int32"), f"{where} has integers that are {dtype}")
-
-
-_CHECKS = {
-    "quantized_decomposed::quantize_per_tensor.out": _check_per_tensor("out"),
-    "quantized_decomposed::dequantize_per_tensor.out": _check_per_tensor("input"),
-    "quantized_decomposed::quantize_per_channel.out": _check_per_channel("out"),
-    "quantized_decomposed::dequantize_per_channel.out": _check_per_channel("input"),
-}
+def _tensor(body: flatbuffer.Table, variables: _Variables) -> Value:
+    # Tensor: scalar_type 0, sizes 2, dim_order 3, data_buffer_idx 5, allocation_info 6, shape_dynamism 8,
+    # extra_tensor_info 9; AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2.
+    shape, dim_order = body.vector(2).integers(), body.vector(3).integers("<B")
+    if sorted(dim_order) != list(range(len(shape))):
+        raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+    place, extra = body.table(6), body.table(9)
+    tensor = TensorValue(body.integer(0, "<b"), shape, dim_order, body.integer(8, "<b") != 0)
+    index, initial = body.integer(5, "<I"), None
+    if place is not None and index:
+        initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
+    return Value(
+        "Tensor",
+        tensor=tensor,
+        external=extra is not None and extra.integer(2, "<b") == 1 and place is None,
+        planned=place.integer(0, "<I") if place is not None else 0,
+        offset=place.integer(1, "<I") | place.integer(2, "<I") << 32 if place is not None else 0,
+        initial=initial,
+    )

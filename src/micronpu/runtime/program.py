@@ -20,7 +20,7 @@ from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
 from micronpu.runtime.operators import needs_torch
-from micronpu.runtime.plan import check_plan
+from micronpu.runtime.plan_check import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 from micronpu.runtime.run_options import RunOptions

@@ -406,6 +406,8 @@ def test_whole_way_in_processes_of_their_own(program, rows, tmp_path):
     text = process("run", tmp_path / "a.pte", "-i", "x.npy", "-o", tmp_path)
     assert text.startswith("output 0: float32[1, 4]\n[[")
     assert np.array_equal(np.load(tmp_path / "output_0.npy"), program.run(torch.from_numpy(rows[:1])).numpy())
+    torch.export.save(torch.export.export(program.quantized, (torch.from_numpy(rows[:1]),)), tmp_path / "int8.pt2")
+    assert "Partition 0" in process("check", tmp_path / "int8.pt2")  # nothing else registers its operators here
 
 
 def test_the_spies_would_see_a_difference(program, nets):

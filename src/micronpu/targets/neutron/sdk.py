@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import micronpu
 from micronpu.base.errors import ConverterError
 from micronpu.container.payload import NeutronArtifacts
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
@@ -31,6 +30,8 @@ PACKAGE = "eiq_neutron_sdk"
 CONVERTERS = ("auto", "reference", "sdk")
 """Names that `select_converter` knows."""
 
+_HOME = Path(__file__).parents[3]
+"""Where the package stands, for a process that imports it."""
 _INSTALL = (
     f'install {PACKAGE} from the vendor (Linux on x86-64 only), or converter="reference" for a program for the host'
 )
@@ -180,7 +181,7 @@ class SdkConverter:
 
 def _run_worker(folder: Path, timeout: float) -> int | None:
     """Exit code of a worker, negative where a signal ended it, None where it took too long."""
-    home = str(Path(micronpu.__file__).parent.parent)
+    home = str(_HOME)
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     with (folder / "log.txt").open("wb") as log:

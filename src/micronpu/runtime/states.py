@@ -9,8 +9,8 @@ from math import prod
 from typing import Protocol
 
 from micronpu.base.errors import PayloadError
-from micronpu.deploy.plan import ELEMENT_BYTES, Plan, Value
-from micronpu.deploy.strip import PREFIX
+from micronpu.container.digest import PREFIX
+from micronpu.runtime.plan import ELEMENT_BYTES, Plan, Value
 
 STATES_KEY = f"{PREFIX}states"
 """Named data in which a program names its states and their grids; it stays on the laptop."""

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.container.digest import PREFIX
 from micronpu.container.payload import parse
-from micronpu.deploy.plan import ELEMENT_BYTES, Plan
-from micronpu.deploy.strip import PREFIX
+from micronpu.runtime.plan import ELEMENT_BYTES, Plan
 from micronpu.runtime.pte import TensorValue
 
 BORDERS_KEY = f"{PREFIX}borders"

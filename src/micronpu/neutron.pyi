@@ -1,0 +1,18 @@
+"""The names of `micronpu.neutron` and where each is defined: the one list, read by type checkers and by `base.lazy`."""
+
+from micronpu.quantize.calibrate import calibrate_and_quantize as calibrate_and_quantize
+from micronpu.quantize.config import QuantizationConfig as QuantizationConfig
+from micronpu.targets.neutron.backend import NeutronBackend as NeutronBackend
+from micronpu.targets.neutron.backend import NeutronEdgePassManager as NeutronEdgePassManager
+from micronpu.targets.neutron.backend import NeutronPartitioner as NeutronPartitioner
+from micronpu.targets.neutron.edge import RemoveAdditionalQDQClustersPass as RemoveAdditionalQDQClustersPass
+from micronpu.targets.neutron.edge import RemoveIOQuantOpsPass as RemoveIOQuantOpsPass
+from micronpu.targets.neutron.edge import core_aten_ops_exception_list as core_aten_ops_exception_list
+from micronpu.targets.neutron.kernels import merge_kernel_selections as merge_kernel_selections
+from micronpu.targets.neutron.options import CustomDelegationOptions as CustomDelegationOptions
+from micronpu.targets.neutron.options import NeutronCompileOptions as NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronCompileSpecBuilder as NeutronCompileSpecBuilder
+from micronpu.targets.neutron.options import generate_neutron_compile_spec as generate_neutron_compile_spec
+from micronpu.targets.neutron.quantizer import NeutronQuantizer as NeutronQuantizer
+from micronpu.targets.neutron.target_spec import NeutronHWVersion as NeutronHWVersion
+from micronpu.targets.neutron.target_spec import NeutronTargetSpec as NeutronTargetSpec
