@@ -152,16 +152,14 @@ def compile_model(
         clock=clock,
         held_out=held_out,
         sparsity=Sparsity(sparser, device, most) if sparser is not None or most is not None else None,
+        float_too=verify,
     )
     borders, states, reduced = quantized.borders, quantized.states, quantized.reduced
-    expected: list[Expected] = []
-
-    def partitioned(macs: int) -> None:
-        if verify:
-            with clock.early("verify"):
-                expected.append(Expected.of(quantized.module, quantized.trial, macs, borders))
-
-    host = host_part(quantized.module, device, clock, borders, partitioned)
+    expected: Expected | None = None
+    if verify:
+        with clock.early("verify"):
+            expected = Expected.of(quantized.module, quantized.trial, borders)
+    host = host_part(quantized.module, device, clock, borders)
     whole = held(quantized.module)
     hold(host.module, states_of(quantized.module))
     with clock.step("lower"), quiet():
@@ -194,9 +192,9 @@ def compile_model(
     if host.core_graphs:
         operators = [call.operator for call in read_plan(buffer)[0].calls]
         program_made._kernels = kernel_handles(host.module, operators)
-    if verify:
+    if expected is not None:
         with clock.step("verify"):
-            agreement, accuracy = verified(program_made, expected[0], host.reads)
+            agreement, accuracy = verified(program_made, expected, host.reads)
         program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
     if etrecord is not None:
         program_made.save_etrecord(etrecord, *quantized.examples)
@@ -234,13 +232,11 @@ def host_part(
     device: Device,
     clock: Clock | None = None,
     borders: IntegerBorders | None = None,
-    partitioned: Callable[[int], None] | None = None,
 ) -> HostPart:
     """Partitions a quantized module and compiles the partitions.
 
     Args:
         borders: what the program's integers mean, which travels with its first partition.
-        partitioned: called once it is partitioned, with the multiply-accumulates of all operators.
     """
     clock = clock or Clock(None)
     separate_clamps(quantized, device.excludes)
@@ -249,8 +245,6 @@ def host_part(
     with clock.step("partition"):
         decisions = device.decisions(view)
         partitioning = decisions.partitioning()
-    if partitioned is not None:
-        partitioned(partitioning.report.macs)
     with clock.step("compile") as progress, quiet():
         partitioning = device.settle(decisions, partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]

@@ -110,8 +110,13 @@ def quantized_module(
     train: Train | None = None,
     held_out: int | None = None,
     sparsity: Sparsity | None = None,
+    float_too: bool = False,
 ) -> Quantized:
-    """Checks all input, exports and quantizes."""
+    """Checks all input, exports and quantizes.
+
+    Args:
+        float_too: also run the float model on the rows that the program is tried on.
+    """
     with clock.step("export"):
         given = exported(model, example_inputs)
     rows: tuple[tuple[torch.Tensor, ...], ...] = (given.examples,)
@@ -122,7 +127,7 @@ def quantized_module(
         return Quantized(integer_states(given.module), given.examples, rows, Trial(rows))
     trial, sequences = Trial(rows), []
     if train is None or sparsity is not None:
-        data = CalibrationData.of(given, calibration, held_out)
+        data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
     reduced: Reduced | None = None
     if sparsity is not None:

@@ -25,13 +25,13 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import PREFIX, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
+from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.running import one_thread
-from micronpu.quantize.trial import INPUTS, Trial, tensors_of
+from micronpu.quantize.trial import Trial, tensors_of
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 
-_LARGE = 30_000_000  # multiply-accumulates, a tenth of a second in LiteRT's reference kernels
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
 _ALONE, _ALONE_INT16 = 4, 128  # steps of one operator with equal operands; int16 tables have lines of 128 numbers
 _UNKNOWN = 0.1  # of the largest value: what quantization may cost where the float model is not known
@@ -54,21 +54,19 @@ class Expected:
     results: tuple[Tensors, ...]
 
     @classmethod
-    def of(cls, quantized: GraphModule, trial: Trial, macs: int, borders: IntegerBorders | None) -> Expected:
+    def of(cls, quantized: GraphModule, trial: Trial, borders: IntegerBorders | None) -> Expected:
         """By the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
 
         Args:
             quantized: its states are inputs and outputs.
-            macs: how many multiply-accumulates it takes.
         """
-        most = len(trial.rows) if trial.held_out else INPUTS
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
-        rows = trial.rows[: 1 if slow else max(1, min(most, _LARGE // max(macs, 1)))]
+        rows = trial.rows[: 1 if slow else None]
         if borders is not None:
             rows = tuple(map(borders.quantize, rows))
-        module = held(quantized)
+        eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
-            return cls(trial, rows, tuple(_floats(borders, tensors_of(module(*row))) for row in rows))
+            return cls(trial, rows, tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows))
 
 
 def verified(

@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported
+from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.running import Row, one_thread, run_sequence
 
 INPUTS = 2
 """How many inputs are run where they calibrated, too."""
+_LARGE = 30_000_000
+"""Multiply-accumulates of all inputs, from which one is run: a tenth of a second in LiteRT's reference kernels."""
 HELD_OUT = 8
 """How many rows are kept back from calibration, at most: one in eight, where there are sixteen or more."""
 
@@ -27,11 +31,11 @@ class Trial:
     """What a program is tried on.
 
     Attributes:
-        rows: inputs of the float model, each a tuple.
+        rows: inputs of the float model, each a tuple: as many as the program is run on.
         numbers: of these rows in the calibration data; () for the example inputs.
         of: how many rows the calibration data has.
         held_out: whether the rows were kept back from calibration.
-        exact: what the float model gives for each, as far as that is known.
+        exact: what the float model gives for each, where that is known.
     """
 
     rows: tuple[Row, ...]
@@ -61,6 +65,11 @@ def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
             hint="a smaller number, or more rows",
         )
     return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
+
+
+def rows_run(module: GraphModule, most: int) -> int:
+    """How many rows a program of a float module is run on, of at most so many: a large network says it with one."""
+    return max(1, min(most, _LARGE // max(multiply_accumulates(module), 1)))
 
 
 def float_results(exported: Exported, rows: Sequence[Row]) -> list[Row]:
@@ -93,8 +102,13 @@ class CalibrationData:
     trial: Trial
 
     @classmethod
-    def of(cls, exported: Exported, calibration: Any, held_out: int | None) -> CalibrationData:
+    def of(
+        cls, exported: Exported, calibration: Any, held_out: int | None, *, float_too: bool = True
+    ) -> CalibrationData:
         """From the arguments of `micronpu.compile`.
+
+        Args:
+            float_too: run the float model on the rows of the trial, while there is one: quantizing it uses it up.
 
         Raises:
             ModelError: an input does not fit the model.
@@ -106,11 +120,11 @@ class CalibrationData:
         ends = list(itertools.accumulate(map(len, everything)))
         chosen = list(kept) or list(range(min(len(everything), INPUTS)))
         places = [i for n in (chosen[:1] if states else chosen) for i in range(ends[n] - len(everything[n]), ends[n])]
-        if states:
-            places = places[: HELD_OUT if kept else INPUTS]
+        most = (HELD_OUT if kept else INPUTS) if states else len(places)
+        places = places[: rows_run(exported.module, most)]
         rows = [row for sequence in everything for row in sequence]
         tried = tuple(rows[i] for i in places)
-        trial = Trial(tried, tuple(places), len(rows), bool(kept), float_results(exported, tried))
+        trial = Trial(tried, tuple(places), len(rows), bool(kept), float_results(exported, tried) if float_too else ())
         return cls(
             [sequence for i, sequence in enumerate(everything) if i not in kept],
             tuple(everything[0] if states else rows),

@@ -1,0 +1,39 @@
+"""How much a float model computes, before anything is decided about it."""
+
+from __future__ import annotations
+
+import math
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import overload_name, value_of
+
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+"""Of a product of matrices, the position of the first of them."""
+
+
+def multiply_accumulates(module: GraphModule) -> int:
+    """Those of convolutions and products of matrices, next to which all others are few."""
+    return sum(_of(module, node) for node in module.graph.nodes if node.op == "call_function")
+
+
+def _of(module: GraphModule, node: Node) -> int:
+    name = overload_name(node).partition(".")[0]
+    if name in _PRODUCTS:
+        return math.prod(_shape(module, node)) * _shape(module, node.args[_PRODUCTS[name]])[-1]
+    if name in _CONVOLUTIONS or name in _TRANSPOSED or name == "convolution":
+        transposed = name in _TRANSPOSED or (name == "convolution" and bool(node.args[6]))
+        window = math.prod(_shape(module, node.args[1])[1:])
+        return math.prod(_shape(module, node.args[0] if transposed else node)) * window
+    return 0
+
+
+def _shape(module: GraphModule, node: Any) -> tuple[int, ...]:
+    value = attrgetter(node.target)(module) if node.op == "get_attr" else value_of(node)
+    assert isinstance(value, torch.Tensor)
+    return tuple(value.shape)

@@ -1,0 +1,94 @@
+"""A quantized module in eager mode, with half the memory and two thirds of the time, and the same bits.
+
+torch quantizes a tensor by way of four others of its size, and takes the zero points of channels as 64-bit integers,
+which makes a tensor of those of the weights.  Here one tensor is changed in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+_decomposed = torch.ops.quantized_decomposed
+_QUANTIZE = _decomposed.quantize_per_tensor.default
+_DEQUANTIZE = _decomposed.dequantize_per_tensor.default
+_DEQUANTIZE_CHANNELS = _decomposed.dequantize_per_channel.default
+_NARROW = (torch.int8, torch.uint8, torch.int16)
+"""Integers whose differences are exact in float32."""
+
+
+class Eager(Interpreter):
+    """Runs a module as calling it does; weights are dequantized when they are read, and not before.
+
+    Args:
+        module: of `micronpu.quantize` or `convert_pt2e`.
+    """
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self._weights = {
+            n
+            for n in module.graph.nodes
+            if n.target in (_DEQUANTIZE, _DEQUANTIZE_CHANNELS) and all(i.op == "get_attr" for i in n.all_input_nodes)
+        }
+
+    def run_node(self, n: Node) -> Any:
+        if n in self._weights:
+            return None
+        for operand in n.all_input_nodes:
+            if operand in self._weights and self.env[operand] is None:
+                self.env[operand] = self._weight(operand)
+        return super().run_node(n)
+
+    def _weight(self, n: Node) -> Any:
+        args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: self.fetch_attr(str(i.target)))
+        return self.call_function(n.target, args, kwargs)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if not kwargs:
+            if target is _QUANTIZE:
+                made = _quantized(*args)
+            elif target is _DEQUANTIZE:
+                made = _dequantized(*args)
+            elif target is _DEQUANTIZE_CHANNELS:
+                made = _dequantized_channels(*args)
+            else:
+                made = None
+            if made is not None:
+                return made
+        return super().call_function(target, args, kwargs)
+
+
+def _quantized(
+    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
+) -> torch.Tensor | None:
+    if x.dtype is not torch.float32:
+        return None
+    y = x * (1.0 / scale)
+    return y.round_().add_(zero_point).clamp_(least, most).to(dtype)
+
+
+def _dequantized(
+    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
+) -> torch.Tensor | None:
+    if x.dtype is not dtype or x.dtype is torch.float32:
+        return None
+    return x.to(torch.float32).sub_(zero_point).mul_(scale)
+
+
+def _dequantized_channels(
+    x: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    axis: int,
+    least: int,
+    most: int,
+    dtype: torch.dtype,
+) -> torch.Tensor | None:
+    if x.dtype is not dtype or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
+        return None
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    return x.to(torch.float32).sub_(zero_points.view(shape)).mul_(scales.view(shape))

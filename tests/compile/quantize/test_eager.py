@@ -1,0 +1,96 @@
+"""A quantized module runs in eager mode as calling it does, bit for bit, and nothing runs that nobody looks at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import Interpreter
+
+import micronpu
+from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.frontend.exported import exported
+from micronpu.frontend.work import multiply_accumulates
+from micronpu.quantize import eager, trial
+from micronpu.quantize.calibrate import calibrate_and_quantize
+from micronpu.quantize.config import Activations
+from micronpu.quantize.eager import Eager
+
+
+class Every(nn.Module):
+    """Layers whose channels are on either axis, a branch, and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.up = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.fc = nn.Linear(4 * 12 * 12, 6)
+        self.register_buffer("seen", torch.zeros(1, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        self.seen.copy_(0.5 * self.seen + self.fc(self.up(y + y.sigmoid()).flatten(1)))
+        return self.seen + 1.0
+
+
+DATA = [10.0**i * torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+
+
+def quantized(activations: Activations = "int8") -> torch.fx.GraphModule:
+    quantizer = EthosUQuantizer(EthosUCompileSpec("ethos-u55-128"), activations=activations)
+    return calibrate_and_quantize(torch.export.export(Every().eval(), (DATA[0],)), [DATA], quantizer)
+
+
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+def test_the_bits_are_those_of_a_call(activations, monkeypatch):
+    own: list[Any] = []
+    for f in (eager._quantized, eager._dequantized, eager._dequantized_channels):
+        monkeypatch.setattr(eager, f.__name__, lambda *args, f=f: (own.append(f), f(*args))[1])
+    module, other = quantized(activations), quantized(activations)
+    called = [module(x) for x in DATA]
+    run = [Eager(other).run(x) for x in DATA]
+    assert all(torch.equal(a, b) for a, b in zip(called, run, strict=True))
+    assert {f.__name__ for f in own} == {"_quantized", "_dequantized", "_dequantized_channels"}
+
+
+def test_weights_are_dequantized_where_they_are_read(monkeypatch):
+    module = quantized()
+    order: list[str] = []
+    call = Interpreter.call_function
+    monkeypatch.setattr(
+        Interpreter, "call_function", lambda *a: (order.append(getattr(a[1], "__name__", "")), call(*a))[1]
+    )
+    monkeypatch.setattr(eager, "_dequantized_channels", lambda *a: order.append("weights"))
+    Eager(module).run(DATA[0])
+    weights = [i for i, name in enumerate(order) if name == "weights"]
+    # Where `_dequantized_channels` has nothing to say torch is asked, and the layer is the next.
+    assert [order[i + 2].partition(".")[0] for i in weights] == ["conv2d", "conv_transpose2d", "linear"]
+
+
+class Large(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Conv2d(3, 256, 3, padding=1), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(self.first(x)).mean((2, 3))
+        return y
+
+
+def test_the_float_model_runs_only_for_the_rows_of_the_program(monkeypatch):
+    """Both models run on one row where the network is large, and the float model on none without verification."""
+    x = [torch.randn(1, 3, 64, 64) for _ in range(3)]
+    macs = 64 * 64 * 256 * (3 * 9 + 64)
+    assert multiply_accumulates(exported(Large().eval(), x[0]).module) == macs
+    assert macs > trial._LARGE
+    runs: list[int] = []
+    own = trial.run_sequence
+    monkeypatch.setattr(
+        trial, "run_sequence", lambda module, states, rows: (runs.append(len(rows)), own(module, states, rows))[1]
+    )
+    program = micronpu.compile(Large().eval(), x[0], "imxrt700-neutron", calibration=x)
+    assert (runs, program.report.agreement.inputs, program.report.accuracy.rows) == ([1], 1, (0,))
+    micronpu.compile(Large().eval(), x[0], "imxrt700-neutron", calibration=x, verify=False)
+    assert runs == [1]
