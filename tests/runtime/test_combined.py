@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,7 +99,12 @@ REFUSALS = [
     pytest.param(
         lambda x: F.max_pool2d(x, 2), torch.sigmoid, options("max_pool2d.default", "sigmoid.default"), id="pool"
     ),
-    pytest.param(lambda x: torch.cat([x, x * 0.5], 1)[:, 5:15], torch.relu, options("cat.default"), id="cat"),
+    pytest.param(
+        lambda x: F.avg_pool2d(F.interpolate(torch.cat([x, x * 0.5], 1)[:, 5:15], scale_factor=2, mode="bilinear"), 2),
+        lambda y: F.prelu(y, torch.linspace(-0.3, 0.9, y.shape[-1 if y.ndim == 2 else 1])),
+        options("cat.default", "upsample_bilinear2d.vec", "prelu.default"),
+        id="cat, resize, prelu",
+    ),
     pytest.param(lambda x: F.pad(x, (1, 0, 0, 2)), torch.relu, options("pad.default"), id="pad"),
     pytest.param(
         lambda x: (
@@ -142,7 +148,8 @@ def test_a_change_of_grid_is_one_table() -> None:
 
 def test_what_the_core_cannot_do_stays_float_with_both_reasons() -> None:
     resize = Between(lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"))
-    program = compiled(resize, options("upsample_bilinear2d.vec"))
+    wanted = options("upsample_bilinear2d.vec")
+    program = compiled(resize, replace(wanted, disabled_passes=(*wanted.disabled_passes, "bilinear_by_phases")))
     (verdict,) = program.report.in_float
     assert [r.rule for r in verdict.reasons] == ["is_wanted", "core_has_kernel"]
     assert "The core has an int8 kernel for the operator." in str(program.report)

@@ -165,6 +165,18 @@ class ResizeBilinear(_Resize):
         return bilinear(emit, self.size, [step for step, _ in grids], [offset for _, offset in grids])
 
 
+def axis_weights(factor: int) -> npt.NDArray[np.int64]:
+    """The weights [factor, 3] of the elements before, at and behind, in steps of ``1 / (2 * factor)``.
+
+    Of the bilinear filter along an axis with half-pixel centers: each element becomes as many as the factor says.
+    """
+    weights = np.zeros((factor, 3), np.int64)
+    for phase in range(factor):
+        upper = 2 * phase + 1 - factor  # how far the result lies behind the element
+        weights[phase] = [max(-upper, 0), 2 * factor - abs(upper), max(upper, 0)]
+    return weights
+
+
 def _import(
     node: AtenNode, make: type[_Resize], *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Tensor:

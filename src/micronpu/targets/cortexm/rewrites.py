@@ -9,20 +9,27 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.arithmetic import float32_quotient, requantize
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op
-from micronpu.ir.types import QParams
+from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
-from micronpu.ops.activation import Relu
+from micronpu.ops.activation import Prelu, Relu
 from micronpu.ops.adaptive import by_parts, clipped_windows
+from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
+from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
+from micronpu.ops.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
@@ -199,6 +206,119 @@ class CropBehindConvolution(Rewrite):
         return chain.result(chain.add(Slice((0, op.crop.top, op.crop.left, 0), y.shape), full), y)
 
 
+_AT_ONCE, _BY_AXES = (1, 2, 4), (8,)
+"""Factors by which the products of weights along both axes, and those along one axis, are int8 numbers."""
+
+
+class BilinearByPhases(Rewrite):
+    """A bilinear resize to 2, 4 or 8 times the size as a depthwise convolution for each place that an element has.
+
+    x -> resize_bilinear{2H, 2W} -> y
+    x, its borders repeated -> depthwise_conv2d{2x2}, for the upper left of 2x2 places in an element ─┬ concat -> y
+                            -> depthwise_conv2d{2x2}, for the upper right, and so on ─────────────────┘
+
+    Not exact: ties are rounded away from the zero point; by 8 there is a rounding for each axis.
+    """
+
+    name = "bilinear_by_phases"
+    max_steps = 1
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, ResizeBilinear) or not op.half_pixel_centers:
+            return None
+        factor = op.size[0] // x.shape[1]
+        if factor not in (*_AT_ONCE, *_BY_AXES) or op.size != (factor * x.shape[1], factor * x.shape[2]):
+            return None
+        chain = Chain(self.name, node)
+        if factor in _AT_ONCE:
+            return chain.result(_enlarged(chain, x, factor, factor), y)
+        return chain.result(_enlarged(chain, _enlarged(chain, x, factor, 1), 1, factor), y)
+
+
+def _enlarged(chain: Chain, x: Tensor, down: int, across: int) -> Tensor:
+    """x with so many times the rows and columns; all results at one place in their element are one convolution."""
+    if down == across == 1:
+        return x
+    grid, channels = x.type.qparams, x.shape[3]
+    assert grid is not None
+    # The weights are doubled: the double rounding of their sums is then one rounding.
+    steps = 2 * math.prod(2 * factor for factor in (down, across) if factor > 1)
+    weights = TensorType((1, 1, 1, channels), DType.INT8, QParams.per_tensor(1 / steps, 0))
+    zeros = TensorType((channels,), DType.INT32, QParams.per_tensor(x.type.scale / steps, 0))
+    bias = chain.constant(np.zeros(channels), zeros)
+    heights = _places(chain, x, 1, down)
+    widths = {above: _places(chain, above, 2, across) for above, _ in heights}
+    rows = []
+    for above, vertical in heights:
+        parts = []
+        for image, horizontal in widths[above]:
+            kernel = 2 * np.outer(vertical, horizontal)[None, :, :, None]
+            weight = chain.constant(kernel.repeat(channels, 3), weights.with_shape((1, *kernel.shape[1:3], channels)))
+            parts.append(chain.add(DepthwiseConv2d(), image, weight, bias, qparams=grid))
+        rows.append(_by_turns(chain, parts, 2))
+    return _by_turns(chain, rows, 1)
+
+
+def _places(chain: Chain, x: Tensor, axis: int, factor: int) -> list[tuple[Tensor, npt.NDArray[np.int64]]]:
+    """For each place in an element along an axis: the windows of two neighbours there, and their weights."""
+    if factor == 1:
+        return [(x, np.ones(1, np.int64))]
+    size = x.shape[axis]
+    first, last = chain.cut(x, axis, 0, 1), chain.cut(x, axis, size - 1, 1)
+    before, behind = chain.add(Concat(axis), first, x), chain.add(Concat(axis), x, last)
+    taps = axis_weights(factor)
+    return [(before, w[:2]) if w[0] else (behind, w[1:]) for w in taps]
+
+
+def _by_turns(chain: Chain, parts: list[Tensor], axis: int) -> Tensor:
+    """An element of each along an axis, then the next of each, and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = parts[0].shape
+    outer, size, inner = block(shape, axis)
+    joined = chain.add(Concat(1), *(chain.reshape(part, outer * size, 1, inner) for part in parts))
+    return chain.reshape(joined, *shape[:axis], size * len(parts), *shape[axis + 1 :])
+
+
+class PreluByParts(Rewrite):
+    """A rectifier with a slope per channel as the sum of what is positive and of a depthwise convolution of the rest.
+
+    x -> prelu(slope [C]) -> y        x -> table ──────────────────────────────────────────────┬ add -> y
+                                        -> table -> reshape -> depthwise_conv2d{1x1} -> reshape ┘
+
+    Not exact: the product of the scales is rounded to another multiplier.
+    """
+
+    name = "prelu_by_parts"
+    max_steps = 1
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if not isinstance(node.op, Prelu) or node.output.type.dtype is not DType.INT8:
+            return None
+        (x, slope), y = node.inputs, node.output
+        if slope.data is None or slope.type.zero_point or slope.type.size != x.type.channels:
+            return None
+        chain, channels = Chain(self.name, node), x.type.channels
+        numbers = np.arange(-128, 128)
+        assert y.type.qparams is not None and slope.type.qparams is not None
+        ratio = float32_quotient(y.type.scale, x.type.scale)
+        positive = requantize(np.maximum(numbers - x.type.zero_point, 0), ratio) + y.type.zero_point
+        above = chain.add(_table_of(positive), x, qparams=y.type.qparams)
+        negative = chain.add(_table_of(np.minimum(numbers, x.type.zero_point)), x, qparams=x.type.qparams)
+        rows = chain.reshape(negative, 1, 1, x.type.size // channels, channels)
+        weight = Tensor(slope.name, slope.type.with_shape((1, 1, 1, channels)), slope.data.reshape(1, 1, 1, channels))
+        zeros = TensorType((channels,), DType.INT32, QParams.per_tensor(x.type.scale * slope.type.scale, 0))
+        bias = chain.constant(np.zeros(channels), zeros)
+        below = chain.add(DepthwiseConv2d(), rows, weight, bias, qparams=y.type.qparams)
+        # One of the two is zero everywhere, so that their sum is exact.
+        return chain.result(chain.add(Add(), above, chain.reshape(below, *x.shape), qparams=y.type.qparams), y)
+
+
+def _table_of(results: npt.NDArray[Any]) -> LookupTable:
+    return LookupTable(tuple(int(v) for v in results.clip(*DType.INT8.limits)))
+
+
 REWRITES: tuple[Rewrite, ...] = (
     RowsAsPixels(),
     MeanAsColumn(),
@@ -208,4 +328,6 @@ REWRITES: tuple[Rewrite, ...] = (
     AverageByParts(),
     CropBehindConvolution(),
     ReflectBySlices(),
+    BilinearByPhases(),
+    PreluByParts(),
 )

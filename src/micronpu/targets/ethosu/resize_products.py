@@ -5,26 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.op import operator
-from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.resize import ResizeBilinear, axis_weights
 
 if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 FACTORS = (2, 4)
 """Factors for which every product of two weights is an int8 number, with a bit to spare."""
-
-
-def axis_weights(factor: int) -> npt.NDArray[np.int64]:
-    """[factor, 3]: the weights of the elements before, at and behind, in steps of ``1 / (2 * factor)``."""
-    weights = np.zeros((factor, 3), np.int64)
-    for phase in range(factor):
-        upper = 2 * phase + 1 - factor  # how far the result lies behind the element
-        weights[phase] = [max(-upper, 0), 2 * factor - abs(upper), max(upper, 0)]
-    return weights
 
 
 @operator("resize_bilinear_products")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.cases import Case, c8, case, i8, i16, q, w8
+from tests.cases import Case, case, i8, i16, q, w8
 
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
+from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.softmax import Softmax
 from micronpu.targets.cortexm.rules import LIMITS, check_node
 
@@ -17,7 +17,7 @@ ROWS = [
     (
         "core_has_kernel",
         case(Conv2d(), x=i8(1, 3, 3, 8), weight=w8(4, 3, 3, 8), out=q(0.1)),
-        case(Prelu(), x=i8(1, 3, 3, 8), slope=c8(8), out=q(0.1)),
+        case(ResizeBilinear((7, 5), half_pixel_centers=True), x=i8(1, 3, 3, 8)),
     ),
     ("core_softmax_sum_fits", case(Softmax(), x=i8(2, 511)), case(Softmax(), x=i8(2, 512))),
 ]
