@@ -168,7 +168,8 @@ class SideBySide:
             own[node] = _compute(self.converted, node, {**_constants(node, own), node.args[0]: wanted})
             result = _rounded(self.converted, node, before, own)
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
-            rounding = result - before
+            # An operand that was rounded to 0 may be divided by: what is endless has the float result's place.
+            rounding = result - torch.where(before.isfinite(), before, wanted)
             added.append((layer, alone - wanted + rounding))
             _add(layer, wanted, _as_float(node, total[node]), result, alone - wanted, rounding)
             layer.count_clipped(before)

@@ -376,12 +376,17 @@ def power(write: Writer, x: Float, exponent: float) -> Float:
 
 
 def inverse(write: Writer, x: Float) -> Float:
-    """1 / x: a table where there is one; exp(-log(x)) for x >= 0, and x * exp(-log(x * x)) for any."""
+    """1 / x: a table where there is one; r = exp(-log(x)) for x >= 0, and x * r * r with r = exp(-log(abs(x))) for any.
+
+    x * r is one or minus one, so that the result is as fine as r, on a grid like its own. exp(-log(x * x)) would have
+    the magnitude of 1 / x twice over, and one grid for both ends of that.
+    """
     if write.capabilities.computes("reciprocal.default"):
         return write("reciprocal.default", x)
     if never_negative(write, x):
         return power(write, x, -1.0)
-    return write("mul.Tensor", x, power(write, write("mul.Tensor", x, x), -1.0))
+    magnitude = power(write, write("abs.default", x), -1.0)
+    return write("mul.Tensor", write("mul.Tensor", x, magnitude), magnitude)
 
 
 @composes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")

@@ -164,7 +164,7 @@ _table("reciprocal", np.reciprocal)
 
 @composes(*places("reciprocal"))
 def _reciprocal(write: Writer) -> Float:
-    """1 / x -> exp(-log(x)), where x is never negative; x * exp(-log(x * x)) elsewhere."""
+    """1 / x -> r = exp(-log(x)), where x is never negative; x * r * r with r = exp(-log(abs(x))) elsewhere."""
     return inverse(write, write.given["self"])
 
 
@@ -207,7 +207,7 @@ def _power_composed(write: Writer) -> Float:
     if exponent == -0.5:
         return write("rsqrt.default", x)
     if exponent == -2:
-        return power(write, write("mul.Tensor", x, x), -1.0)
+        return power(write, write("abs.default", x), -2.0)
     return power(write, x, exponent) if exponent == 0.5 or never_negative(write, x) else None
 
 

@@ -16,10 +16,10 @@ Array = npt.NDArray[Any]
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal-to-noise ratio of two powers; inf without noise, -inf without signal."""
+    """Signal-to-noise ratio of two powers; inf without noise, -inf without signal or with endless noise (1 / 0)."""
     if noise <= 0.0:
         return math.inf
-    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
+    return 10.0 * math.log10(signal / noise) if signal > 0.0 and noise < math.inf else -math.inf
 
 
 def decibel_text(value: float) -> str:

@@ -166,6 +166,20 @@ def test_without_a_gradient_there_is_no_share():
     assert all(layer.share is None for layer in got.layers)
 
 
+class Divides(nn.Module):
+    """Small divisors are rounded to 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (x.abs() + 1e-3)
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
+def test_a_division_by_what_is_rounded_to_zero_is_blamed(target):
+    data = torch.cat([X, torch.zeros(1, 6)])
+    got = micronpu.blame(Divides().eval(), data, target=target)
+    assert all(layer.share is not None and math.isfinite(layer.grid) for layer in got.layers if layer.operator != "abs")
+
+
 REFUSED = {
     "no data": ({"data": None}, "There is no data to compare"),
     "empty data": ({"data": []}, "The data of blame is empty."),

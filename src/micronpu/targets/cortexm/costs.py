@@ -88,7 +88,7 @@ def work(node: Node) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     if not macs:
         return 0, 0, 0, y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
-    rows = y.size // y.shape[-1]
+    rows = y.size // (y.shape[-1] if y.shape else 1)  # a product of two numbers has no axes
     return (0, macs, y.size, 0) if rows == 1 else (macs, 0, y.size, 0)
 
 

@@ -12,10 +12,12 @@ from tests.cases import case, i8, q, w8
 from micronpu.chips.core import find_core
 from micronpu.ir.graph import Node
 from micronpu.ops.convolution import Conv2d
+from micronpu.ops.elementwise import Mul
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
 from micronpu.targets.cortexm.costs import (
     BANDS,
+    INT8_CYCLES_PER_CALL,
     RATES,
     core_costs,
     core_cycles,
@@ -46,6 +48,11 @@ def test_int8_is_cheaper_than_float_with_its_conversions() -> None:
 def test_a_reshape_is_free() -> None:
     (node,) = case(Reshape((2, 5)), x=i8(1, 10)).graph().nodes
     assert core_cycles(node, M33) == 0
+
+
+def test_numbers_without_axes_have_a_price() -> None:
+    (node,) = case(Mul(), x=i8(), z=i8(), out=q(0.1)).graph().nodes
+    assert INT8_CYCLES_PER_CALL < core_cycles(node, M55) < INT8_CYCLES_PER_CALL + 50
 
 
 def test_the_time_is_the_sum_of_the_kernels_at_the_clock_of_the_chip() -> None:
