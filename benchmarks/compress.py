@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from typing import Any
 
 import torch
 from benchmarks import networks, results
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.quantize.corrections import Corrections
 from micronpu.sparsity.compress import round_weights, with_bits
@@ -40,7 +40,8 @@ def measure(name: str) -> dict[str, Any]:
     model, device = network.model, device_for(TARGET).unverified()
     layers, _ = find_layers(model)
     judged = list(batches(model, [(x,) for x in given.inputs.split(1)]))
-    with quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         wanted = outputs_of(model, judged)[0]
         before = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
         moments = Moments(model, layers, len(rows)).collect(batches(model, rows))

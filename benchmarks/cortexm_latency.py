@@ -23,14 +23,10 @@ from benchmarks.plain_networks import mobilenet_v1
 from examples.keyword_spotting.model import DSCNN
 from torch import nn
 
-from micronpu.chips.core import InstructionSet, find_core
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.compile import host_part
 from micronpu.compiler.quantized import HowToQuantize, quantized_module
-from micronpu.ir.graph import Node
-from micronpu.ops.movement import Reshape
-from micronpu.ops.softmax import Softmax
-from micronpu.targets.cortexm.costs import INT8_CYCLES_PER_CALL, RATES, SOFTMAX_CYCLES_PER_ELEMENT, core_cycles, work
+from micronpu.targets.cortexm.costs import RATES, core_cycles, fixed_cycles, work
 from micronpu.targets.registry import device_for
 
 COUNTED = "instructions of a program of this package in firmware under QEMU, ExecuTorch 1.5 and its CMSIS-NN"
@@ -89,7 +85,7 @@ ANCHORS = (
 )
 
 
-def nodes_of(network: str, core: str) -> list[Node]:
+def nodes_of(network: str, core: str) -> list[Any]:
     """The kernels of a network on a core; weights are random, since time depends on shapes."""
     build, shape = NETWORKS[network]
     torch.manual_seed(0)
@@ -118,17 +114,11 @@ class Counted:
     fixed: float
 
     @classmethod
-    def of(cls, anchor: Anchor, nodes: Sequence[Node]) -> Counted:
-        core = find_core(anchor.core)
-        counts, fixed = np.zeros(3), 0.0
-        for node in nodes:
-            if isinstance(node.op, Reshape):
-                continue
-            products, single, results, moved = work(node)
-            counts += (products, single, results)
-            each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else RATES[core.instructions].moved
-            fixed += INT8_CYCLES_PER_CALL + moved * each
-        return cls(anchor.core, anchor.cycles, *map(float, counts), fixed)
+    def of(cls, anchor: Anchor, nodes: Sequence[Any]) -> Counted:
+        core = device_for(anchor.core).core
+        products, single, results, _ = np.sum([work(node) for node in nodes], axis=0, dtype=float)
+        fixed = sum(fixed_cycles(node, core) for node in nodes)
+        return cls(anchor.core, anchor.cycles, products, single, results, fixed)
 
 
 @dataclass(frozen=True)
@@ -179,11 +169,13 @@ def main() -> None:
     print(f"left out: mean {np.mean(left_out):.1%}, worst {max(left_out):.1%}")
     table += [_entry(a, known) for a in ANCHORS if not a.fitted]
     bands = {}
-    for instructions in (InstructionSet.DSP, InstructionSet.MVE):
+    for instructions in dict.fromkeys(device_for(a.core).core.instructions for a in ANCHORS):
         ratios = [
             1 / (1 + t["error"])
             for t in table
-            if find_core(t["core"]).instructions is instructions and "leave_one_out" not in t and not t["left_out"]
+            if device_for(t["core"]).core.instructions is instructions
+            and "leave_one_out" not in t
+            and not t["left_out"]
         ]
         bands[instructions.value] = [round(min(ratios), 3), round(max(ratios), 3)]
     for t in table:
@@ -202,8 +194,8 @@ def main() -> None:
     )
 
 
-def _entry(anchor: Anchor, known: dict[tuple[str, str], list[Node]]) -> dict[str, Any]:
-    predicted = sum(core_cycles(n, find_core(anchor.core)) for n in known[anchor.network, anchor.core])
+def _entry(anchor: Anchor, known: dict[tuple[str, str], list[Any]]) -> dict[str, Any]:
+    predicted = sum(core_cycles(n, device_for(anchor.core).core) for n in known[anchor.network, anchor.core])
     return {
         "network": anchor.network,
         "core": anchor.core,

@@ -35,7 +35,6 @@ from benchmarks.small_networks import NETWORKS as SMALL
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.base.errors import MicroNpuError
 from micronpu.quantize.config import Activations
 
 TARGET = "imxrt700-neutron"
@@ -264,7 +263,7 @@ def coverage(
 
     Raises:
         LibraryMissingError: the network's library is not installed.
-        MicroNpuError: the network does not compile.
+        micronpu.MicroNpuError: the network does not compile.
     """
     model, shapes = build(name)
     batches = [tuple(torch.randn(shape) for shape in shapes) for _ in range(samples)]
@@ -348,7 +347,7 @@ def decisions(
                         found["equal"], found["largest"] = ran.equal, ran.largest
                 else:
                     report = micronpu.check(model, inputs, target).report
-            except MicroNpuError as error:
+            except micronpu.MicroNpuError as error:
                 row["targets"][target] = found | {"error": str(error)}
                 text += f"  {target}: error {error}"
                 continue
@@ -465,7 +464,7 @@ def main() -> None:
         except LibraryMissingError as error:
             print(f"{name} is skipped: {error}", flush=True)
             continue
-        except MicroNpuError as error:
+        except micronpu.MicroNpuError as error:
             print(f"{name} does not compile: {error}", flush=True)
             rows.append({"network": name, "error": str(error)})
             continue

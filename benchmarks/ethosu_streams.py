@@ -22,7 +22,6 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.base.errors import MicroNpuError
 from micronpu.ethosu import EthosUCompileSpec
 from micronpu.runtime import HostProgram, RunOptions
 from micronpu.targets.ethosu.accelerators import accelerators
@@ -106,7 +105,7 @@ def main() -> None:
                 try:
                     with CONSOLE.status(f"{name} on {target}, {activations}"):
                         row = measure(name, subject, target, activations)
-                except MicroNpuError as error:
+                except micronpu.MicroNpuError as error:
                     CONSOLE.print(f"{name} {target} {activations}: {error}")
                     continue
                 rows.append(row)

@@ -94,13 +94,19 @@ def work(node: Node) -> tuple[int, int, int, int]:
 
 def core_cycles(node: Node, core: Core) -> int:
     """Estimated cycles of a core that computes an operator in int8; a reshape is free."""
-    if isinstance(node.op, Reshape):
-        return 0
     rates = RATES[core.instructions]
-    products, single, results, moved = work(node)
-    each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else rates.moved
-    cycles = products * rates.product + single * rates.single + results * rates.result + moved * each
-    return INT8_CYCLES_PER_CALL + round(cycles)
+    products, single, results, _ = work(node)
+    fitted = products * rates.product + single * rates.single + results * rates.result
+    return round(fixed_cycles(node, core) + fitted)
+
+
+def fixed_cycles(node: Node, core: Core) -> float:
+    """Of these, the start of the kernel and the elements of one without products, which are not fitted."""
+    counts = work(node)
+    if not any(counts):
+        return 0.0
+    each = SOFTMAX_CYCLES_PER_ELEMENT if isinstance(node.op, Softmax) else RATES[core.instructions].moved
+    return INT8_CYCLES_PER_CALL + counts[-1] * each
 
 
 def leftover_cycles(node: Node, core: Core) -> int:
