@@ -33,7 +33,7 @@ PAIRS = [(family, rewrite) for family, rewrites in FAMILIES.items() for rewrite 
 def rows() -> list[Case]:
     """Of int8, and the int16 operators that a rewrite is for."""
     every = [(row, {t.type.dtype for t in row.graph().inputs}) for row in all_cases()]
-    wide = {"batch_matmul"}
+    wide = {"batch_matmul", "resize_bilinear"}
     return [r for r, t in every if t == {DType.INT8} or (t == {DType.INT16} and r.op.name in wide)]
 
 

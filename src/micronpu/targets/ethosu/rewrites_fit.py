@@ -1,15 +1,20 @@
-"""Rewrites of an operator that Vela refuses for an Ethos-U.  All are exact."""
+"""Rewrites of an operator that Vela refuses for an Ethos-U."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from micronpu.ir.graph import Node
-from micronpu.ir.types import DType
+import numpy as np
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import Transpose
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.ops.resize import ResizeBilinear
+from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite
 from micronpu.targets.ethosu.byte_products import LONGEST_SUM, BytesBatchMatmul
@@ -32,6 +37,51 @@ class MultiplyBilinear(Rewrite):
         if not products.factor(x.shape[1], x.shape[2]):
             return None
         return Chain(self.name, node).finish(products, x, y)
+
+
+class BilinearByMatrices(Rewrite):
+    """A bilinear resize to 2, 4 or 8 times the size as a product with the weights of the filter along each axis.
+
+    x [H, W] -> resize_bilinear{2H, 2W} -> y
+    x -> transpose -> fully_connected(w [2W, W]) -> transpose -> fully_connected(w [2H, H]) -> transpose -> y
+
+    Not exact: there is a rounding for each axis.
+    """
+
+    name = "bilinear_by_matrices"
+    max_steps = 1
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if type(op) is not ResizeBilinear or not op.half_pixel_centers:
+            return None
+        factor = op.size[0] // x.shape[1]
+        if factor not in _FACTORS or op.size != (factor * x.shape[1], factor * x.shape[2]):
+            return None
+        chain = Chain(self.name, node)
+        columns = _along(chain, chain.add(Transpose((0, 3, 1, 2)), x), factor)
+        rows = _along(chain, chain.add(Transpose((0, 1, 3, 2)), columns), factor)
+        return chain.finish(Transpose((0, 3, 2, 1)), rows, y)
+
+
+_FACTORS = (2, 4, 8)
+
+
+def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
+    """x with so many times the elements along the last axis."""
+    size, steps = x.shape[-1], 2 * factor
+    weights = np.zeros((size, factor, size), np.int64)
+    for element in range(size):
+        for offset in (-1, 0, 1):
+            neighbour = min(max(element + offset, 0), size - 1)
+            weights[element, :, neighbour] += axis_weights(factor)[:, offset + 1]
+    shape = (size * factor, size)
+    matrix = chain.constant(weights, TensorType(shape, DType.INT8, QParams.per_tensor(1 / steps, 0)))
+    grid = QParams.per_tensor(x.type.scale / steps, 0)
+    bias = chain.constant(np.zeros(shape[0]), TensorType(shape[:1], BIAS_TYPE[x.type.dtype], grid))
+    rows = chain.reshape(x, x.type.size // size, size)
+    wide = chain.add(FullyConnected(), rows, matrix, bias, qparams=x.type.qparams)
+    return chain.reshape(wide, *x.shape[:-1], shape[0])
 
 
 class PickFromDepthwise(Rewrite):
@@ -80,6 +130,7 @@ class MultiplyBytes(Rewrite):
 
 TO_FIT: tuple[Rewrite, ...] = (
     MultiplyBilinear(),
+    BilinearByMatrices(),
     MultiplyBytes(),
     PickFromDepthwise(),
 )

@@ -30,6 +30,7 @@ from micronpu.targets.ethosu.rules import judge_of
 
 U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
 OPERATORS = {
+    "bilinear_by_matrices": ResizeBilinear,
     "multiply_bilinear": ResizeBilinear,
     "multiply_bytes": BatchMatmul,
     "pick_from_depthwise": DepthwiseConv2d,
@@ -46,8 +47,8 @@ def test_a_rewrite_computes_the_same(name: str):
     (rewrite,) = (r for r in TO_FIT if r.name == name)
     changed = 0
     for row in all_cases():
-        wanted = "int16" if name == "multiply_bytes" else "int8"
-        if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value != wanted:
+        unwanted = {"multiply_bytes": "int8", "bilinear_by_matrices": ""}.get(name, "int16")
+        if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value == unwanted:
             continue
         before, graph = row.graph(), row.graph()
         nodes = rewrite.apply(graph.nodes[0])
@@ -58,8 +59,12 @@ def test_a_rewrite_computes_the_same(name: str):
         verify(graph, Stage.IMPORTED)
         for sample in row.samples:
             (expected,), (got,) = interpret(before, sample), interpret(graph, sample)
-            np.testing.assert_array_equal(got, expected, err_msg=str(row))
+            assert apart(expected, got) <= (rewrite.max_steps or 0), str(row)
     assert changed >= 3
+
+
+def apart(expected: np.ndarray, got: np.ndarray) -> int:
+    return int(np.abs(expected.astype(np.int64) - got).max())
 
 
 def bilinear(factor: int, half: bool = True) -> Case:
@@ -84,6 +89,7 @@ def product(operand: Callable[..., TensorType]) -> Case:
 
 # What U55 takes as it is, and what lies just beyond.
 LIMITS = {
+    "bilinear_by_matrices": (nearest(2), bilinear(8)),
     "multiply_bilinear": (nearest(2), bilinear(4)),
     "multiply_bytes": (product(i8), product(i16)),
     "pick_from_depthwise": (depthwise(3), depthwise(4)),
@@ -104,22 +110,26 @@ def test_both_sides_of_the_limit(name: str):
     assert not any(judge(node) for node in fitting.nodes)
     reference = beyond.graph()
     compiled = compile_graph(beyond.graph(), U55)
+    (rewrite,) = (r for r in TO_FIT if r.name == name)
     for sample in beyond.samples:
         (expected,), (got,) = interpret(reference, sample), interpret(compiled.graph, sample)
-        np.testing.assert_array_equal(got, expected)
+        assert apart(expected, got) <= (rewrite.max_steps or 0)
 
 
-@pytest.mark.parametrize("factor", [2, 4])
-def test_a_bilinear_resize_stands_beside_a_table(factor: int):
+@pytest.mark.parametrize(("factor", "dtype"), [(2, "int8"), (4, "int8"), (8, "int8"), (2, "int16"), (8, "int16")])
+def test_a_bilinear_resize_stands_beside_a_table(factor: int, dtype: str):
     """U55 takes the one as LiteRT only, if at all, and the other as TOSA only."""
+    operand, opposite = (i8, range(127, -129, -1)) if dtype == "int8" else (i16, [*range(32767, -32768, -128), -32767])
     builder = GraphBuilder()
-    x = builder.input(i8(1, 5, 4, 3, zero=4))
+    x = builder.input(operand(1, 5, 4, 3))
     y = builder.emit(ResizeBilinear((5 * factor, 4 * factor), False, True), x)
-    graph = builder.finish(builder.emit(LookupTable(tuple(range(127, -129, -1))), y, qparams=q(0.1)))
+    graph = builder.finish(builder.emit(LookupTable(tuple(opposite)), y, qparams=q(0.1)))
     reference = graph.clone()
     compiled = compile_graph(graph, U55)
-    sample = np.random.default_rng(0).integers(-128, 128, (1, 5, 4, 3)).astype(np.int8)
-    np.testing.assert_array_equal(interpret(compiled.graph, [sample])[0], interpret(reference, [sample])[0])
+    low, high = x.type.dtype.limits
+    sample = np.random.default_rng(0).integers(low, high + 1, (1, 5, 4, 3)).astype(dtype)
+    exact = factor < 8 and dtype == "int8"
+    assert apart(interpret(reference, [sample])[0], interpret(compiled.graph, [sample])[0]) <= (0 if exact else 1)
 
 
 def test_other_resizes_are_left_alone():

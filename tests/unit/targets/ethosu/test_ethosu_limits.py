@@ -48,6 +48,11 @@ LIMITS: list[tuple[Rewrite, Case, Case]] = [
         case(ResizeBilinear((12, 18), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
     ),
     (
+        fit.BilinearByMatrices(),
+        case(ResizeBilinear((32, 48), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
+        case(ResizeBilinear((32, 24), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
+    ),
+    (
         fit.PickFromDepthwise(),
         case(DepthwiseConv2d((1, 2)), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
         case(DepthwiseConv2d((1, 1)), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
