@@ -1,8 +1,8 @@
 // Host kernels of the `cortex_m::*` operators, for programs that ExecuTorch's Cortex-M passes have rewritten.
 //
 // Each function has its schema's name and arguments (executorch.backends.cortex_m.ops.operators). It throws a Refusal
-// for arguments that the device's kernel refuses, or for which it would compute something else than the operator means.
-// The host needs no scratch memory, but refuses less than the device's kernels write to where that is known.
+// for arguments that the board's kernel refuses, or for which it would compute something else than the operator means.
+// The host needs no scratch memory, but refuses less than the board's kernels write to where that is known.
 #pragma once
 
 #include "cortexm_common.h"

@@ -108,7 +108,7 @@ void Pools<layout>::largest(
     refuse("the dilation is not 1, but CMSIS-NN's pools have none.");
   }
   if (ceil_mode) {
-    refuse("ceil_mode is set, but the device's kernel rounds down.", "explicit padding");
+    refuse("ceil_mode is set, but the board's kernel rounds down.", "explicit padding");
   }
   if (input_zero_point != output_zero_point) {
     refuse(

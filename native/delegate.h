@@ -4,7 +4,7 @@
 //
 // What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
 // interpreter and the simulator of Ethos-U, see src/micronpu/runtime/plugin.py). This side reads the payload, checks and
-// lays out tensors the way the device's runtime does, and reports profiling events.
+// lays out tensors the way the board's runtime does, and reports profiling events.
 #pragma once
 
 #include <executorch/runtime/core/error.h>

@@ -1,4 +1,4 @@
-// Reader of the Ethos-U payload, as strict as the device's: see src/micronpu/ethosu/payload.py, which writes it.
+// Reader of the Ethos-U payload, as strict as the board's: see src/micronpu/targets/ethosu/payload.py, which writes it.
 #pragma once
 
 #include "payload.h"

@@ -107,7 +107,7 @@ PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, 
   if (magic == kSiliconMagic) {
     return incompatible(
         "The payload holds Neutron microcode for a real chip, which the host cannot execute. "
-        "Try: compile with the reference converter to run on the host, or run this program on the device.",
+        "Try: compile with the reference converter to run on the host, or run this program on the board.",
         error);
   }
   if (magic != kReferenceMagic) {

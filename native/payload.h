@@ -1,6 +1,6 @@
 // Reader of the NeutronBackend payload: the published header and our open reference container.
 //
-// The layout is described in src/micronpu/neutron/payload.py and converter.py, which write it. Nothing here depends on
+// The layout is described in src/micronpu/container/payload.py and converter.py, which write it. Nothing here depends on
 // ExecuTorch. Every offset is checked: a payload comes from a file.
 #pragma once
 

@@ -49,7 +49,7 @@ bool is_channels_last(const Tensor& tensor) {
 }
 
 // What Neutron's delegate compares: the list of axes that the program names, also where sizes of 1 make other orders the
-// same bytes. What the device refuses must not run here.
+// same bytes. What the board refuses must not run here.
 bool names_contiguous(const Tensor& tensor) {
   const auto order = tensor.dim_order();
   for (size_t i = 0; i < order.size(); ++i) {
@@ -179,7 +179,7 @@ Error prepare(
     return bad_tensor(
         backend, what, index,
         std::string("has elements of the type ") + executorch::runtime::toString(tensor.scalar_type()) +
-            ", which the device's delegate does not take.",
+            ", which the board's delegate does not take.",
         "a quantized model");
   }
   layout = is_stream ? Layout::as_is : layout_of(tensor, slot, is_neutron);

@@ -127,7 +127,7 @@ def test_measured_pools() -> None:
 
 @pytest.mark.parametrize("kind", programs.KINDS)
 def test_stripped_program(kind: str) -> None:
-    """Nothing of ours is left, and what the device reads is as it was."""
+    """Nothing of ours is left, and what the board reads is as it was."""
     data = programs.program(kind).buffer
     device = strip(data)
     before, after = read_pte(data), read_pte(device)

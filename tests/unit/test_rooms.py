@@ -112,3 +112,36 @@ def test_nothing_is_there_for_tests_alone() -> None:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.decorator_list:
                 used = words[node.name] > 1 or node.name in BY_OTHERS
                 assert used, f"{path}:{node.lineno}: `{node.name}` is used nowhere in the package"
+
+
+ROOT = SOURCE.parents[1]
+TEXTS = [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "native").rglob("*.[ch]*")]
+
+
+def is_there(dotted: str) -> bool:
+    """Whether there is a module or room of that name, or one that has the rest of it."""
+    place = SOURCE
+    for part in dotted.split(".")[1:]:
+        if (place / part).is_dir():
+            place /= part
+        elif place.is_dir():
+            module = place / f"{part}.py"
+            place, name = (module, "") if module.exists() else (place / "__init__.py", part)
+            if name:
+                return re.search(rf"\b{name}\b", place.read_text(encoding="utf-8")) is not None
+        else:
+            return re.search(rf"\b{part}\b", place.read_text(encoding="utf-8")) is not None
+    return True
+
+
+def test_what_texts_refer_to_is_there() -> None:
+    """Names such as `micronpu.ir.op.Op`, and paths, in doc-strings, comments and pages."""
+    assert is_there("micronpu.ir.op.Op") and not is_there("micronpu.quantize.integer_borders")
+    wrong = []
+    for path in TEXTS:
+        text = path.read_text(encoding="utf-8")
+        dotted = re.findall(r"`(micronpu(?:\.[A-Za-z]\w*)+)", text)
+        paths = re.findall(r"\bsrc/micronpu/[\w/]+\.\w+", text)
+        wrong += [f"{path}: {name}" for name in dotted if not name.endswith((".toml", "_")) and not is_there(name)]
+        wrong += [f"{path}: {name}" for name in paths if not (ROOT / name).exists()]
+    assert not wrong, wrong

@@ -70,13 +70,14 @@ def _streams(path: Path) -> list[Disassembly]:
     """
     from micronpu.runtime.disassembly import disassemble as take_apart
     from micronpu.runtime.pte import read_pte
+    from micronpu.targets.ethosu.family import EthosU
     from micronpu.targets.ethosu.trace import trace_of
 
     summary = read_pte(read_file(path), name=str(path))
     streams = [
         take_apart(blob, trace_of(blob, summary.named_data))
         for backend, blob in summary.payloads
-        if backend == "EthosUBackend"
+        if backend == EthosU.backend
     ]
     if not streams:
         raise OptionError(f"{path} has no command stream of an Ethos-U.", hint="`micronpu inspect` shows what it has")

@@ -254,7 +254,7 @@ def compile_command(
     check_budgets(results)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
-        out.print(Text(f"Wrote {destination.parent / name}, which the device needs as well."), soft_wrap=True)
+        out.print(Text(f"Wrote {destination.parent / name}, which the board needs as well."), soft_wrap=True)
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)

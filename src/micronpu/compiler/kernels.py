@@ -16,7 +16,7 @@ from micronpu.partition.lower import missing_kernels
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
 
-_HINT = "other operators for it, or allow_missing_kernels=True where you register a kernel, here and on the device"
+_HINT = "other operators for it, or allow_missing_kernels=True where you register a kernel, here and on the board"
 
 
 def check_kernels(program: ExecutorchProgramManager, module: GraphModule, allow: bool) -> tuple[str, ...]:

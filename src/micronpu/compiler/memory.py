@@ -35,13 +35,13 @@ def memory_of(
         consists_of: bytes of the program's file by what they are, of `PROGRAM`; what is not named is `REST`.
         parts: what the NPU computes.
     """
-    device = strip(program)
-    plan, _ = read_plan(device)
+    stripped = strip(program)
+    plan, _ = read_plan(stripped)
     pools = pools_of(plan)
     board = board_of(plan, target)
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
     items = [Item(what, size) for what, size in sums.items() if size]
-    items.append(Item(REST, max(len(device) - sum(item.bytes for item in items), 0)))
+    items.append(Item(REST, max(len(stripped) - sum(item.bytes for item in items), 0)))
     arenas = [arena_of(plan, i, board.sram) for i, size in enumerate(plan.memories, 1) if size]
     known = [part.npu_sram for part in parts if part.npu_sram is not None]
     inside = [graph_arena(f"inside partition {i}", p.graph) for i, p in enumerate(parts) if p.npu_sram is None]

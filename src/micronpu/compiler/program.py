@@ -40,7 +40,7 @@ class CompiledProgram:
         buffer: the bytes of the ``.pte``.
         report: what runs where and why.
         partitions: the delegated parts with their graphs.
-        data_files: what else a device needs, by file name: blocks that the options place outside of the program.
+        data_files: what else a board needs, by file name: blocks that the options place outside of the program.
         quantized: the quantized model, to be compared with; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
         borders: what inputs and outputs mean where they are integers, with ``quantize`` and ``dequantize``; None where

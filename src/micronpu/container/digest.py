@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 PREFIX = "micronpu_"
-"""Keys of named data that no device reads begin with it."""
+"""Keys of named data that no board reads begin with it."""
 KEY = f"{PREFIX}digest"
 MAGIC = b"micronpu sha-256"
 SIZE = hashlib.sha256().digest_size

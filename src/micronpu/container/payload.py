@@ -10,12 +10,12 @@
     microcode, weights, kernels, each padded with zeros to 16
     versions            only behind silicon programs; see below
 
-This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the device. Of the microcode only its public
+This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the board. Of the microcode only its public
 words are looked at: [0] magic, [6] its size, [7] size of the weights. The open reference container of
 `micronpu.container.reference` keeps its sizes in the same words, so that one walk finds the sections of both kinds.
 
-A converter and the firmware of the device must match, and neither says so when they do not.  So the versions of the
-tools travel behind the last section, where the device does not look: a JSON object padded with zeros to 16, and the
+A converter and the firmware of the board must match, and neither says so when they do not.  So the versions of the
+tools travel behind the last section, where the board does not look: a JSON object padded with zeros to 16, and the
 16 bytes `MNPV`, size of the JSON, its CRC-32 (zlib's), zero.  Standard library only.
 """
 
@@ -40,7 +40,7 @@ VERSIONS = (0, 1)
 SILICON_MAGIC = 0x64434D6E
 """First microcode word of a program for a real Neutron."""
 REFERENCE_MAGIC = 0x52504E4D
-"""First word of our reference container, the bytes `MNPR`; a device answers `InvalidProgram`."""
+"""First word of our reference container, the bytes `MNPR`; a board answers `InvalidProgram`."""
 
 _VERSIONS_MAGIC = b"MNPV"
 MOST_TENSORS = 255
@@ -299,7 +299,7 @@ def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str
 
 
 def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> None:
-    """The device finds the weights and kernels through words 6 and 7: they must be true."""
+    """The board finds the weights and kernels through words 6 and 7: they must be true."""
     if len(microcode) < 32:
         raise PayloadError(
             f"The converter's microcode has {len(microcode)} bytes, but its head alone takes 32.",

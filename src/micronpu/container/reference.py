@@ -1,6 +1,6 @@
-"""The open container: a program for the host's simulators, where a device would have microcode.
+"""The open container: a program for the host's simulators, where a board would have microcode.
 
-A device refuses it, because its magic number is not Neutron's.  Its record, 64 bytes, little-endian 32-bit words:
+A board refuses it, because its magic number is not Neutron's.  Its record, 64 bytes, little-endian 32-bit words:
 
     0   magic 0x52504E4D ("MNPR")          5   number of operators
     1   format version, 1                  6   size of this record, 64
@@ -88,7 +88,7 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
     if kind_of(microcode) == "silicon":
         raise PayloadError(
             "The payload holds Neutron microcode for a real chip, which the host cannot execute.",
-            hint="compile with the reference converter to run on the host, or run this program on the device",
+            hint="compile with the reference converter to run on the host, or run this program on the board",
         )
     if len(microcode) < RECORD_SIZE:
         raise PayloadError(

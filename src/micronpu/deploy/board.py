@@ -133,7 +133,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
     return Board(
         name=chosen.name if chosen is not None else "",
         chip=chip,
-        core=chip.core if chip is not None else _core(accelerator, chosen),
+        core=_core(chosen) if chosen is not None else "",
         accelerator=accelerator,
         on_device=on_device,
         **modes,
@@ -161,11 +161,9 @@ def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
         return find_target(chip.targets[0].name) if chip is not None else None
 
 
-def _core(accelerator: str, target: Target | None) -> str:
-    """The core that the target itself is, or that Arm's reference design has beside an Ethos-U."""
-    if target is not None and is_cortex_m(target.silicon):
-        return target.silicon
-    return {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}.get(accelerator.rpartition("-")[0], "")
+def _core(target: Target) -> str:
+    """The core of a target's chip, or else the one that its family knows of."""
+    return target.chip.core if target.chip is not None else FAMILIES[target.family].core_beside(target.silicon)
 
 
 def _check(plan: Plan, target: Target, accelerator: str) -> None:
@@ -189,7 +187,7 @@ def _check(plan: Plan, target: Target, accelerator: str) -> None:
         raise OptionError(
             f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
         )
-    core = target.chip.core if target.chip is not None else _core(accelerator, target)
+    core = _core(target)
     of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
     if of_core and core and not is_cortex_m(core):
         raise OptionError(

@@ -120,7 +120,7 @@ def header(facts: Facts) -> str:
         ("METHOD", f'"{facts.plan.name}"'),
         ("TARGET", f'"{facts.board.name}"'),
         *((f"VERSION_{tool.upper().replace('-', '_')}", f'"{v}"') for tool, v in facts.versions.items()),
-        "1 where a device runs the program, 0 where only a laptop does: its NPU part is a reference container.",
+        "1 where a board runs the program, 0 where only a laptop does: its NPU part is a reference container.",
         ("ON_DEVICE", str(int(facts.board.on_device))),
         "Pools, in bytes: planned memories one by one, method allocator, temporary allocator with the NPU's scratch.",
         ("PLANNED_MEMORIES", str(len(pools.planned))),

@@ -44,7 +44,7 @@ class Deployment:
     Attributes:
         folder: where.
         files: names in it, in order.
-        program_bytes: of the program for the device.
+        program_bytes: of the program for the board.
         notes: what the user should know, a sentence each.
     """
 
@@ -118,13 +118,13 @@ def deploy(
         )
     called, notes = _called(plan)
     made, problem = _vectors(vectors, vectors_name, rows, rows_name, inputs, outputs, run or _host(program))
-    device = strip(program, name=source)
+    stripped = strip(program, name=source)
     facts = Facts(
         name=name,
         header=f"{name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
         section=section,
-        program=device,
-        sha256=hashlib.sha256(device).hexdigest(),
+        program=stripped,
+        sha256=hashlib.sha256(stripped).hexdigest(),
         versions=_versions(),
         plan=plan,
         pools=pools_of(plan),
@@ -141,11 +141,11 @@ def deploy(
     if not board.on_device:
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
     notes += [*facts.pools.open, *([problem] if problem else [])]
-    for region in board.regions(len(device), facts.pools):
+    for region in board.regions(len(stripped), facts.pools):
         if region.over:
             notes.append(f"The memory {region.name} of {board.name} is too small: {region.verdict}.")
     return Deployment(
-        path, tuple(files), len(device), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
+        path, tuple(files), len(stripped), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
     )
 
 

@@ -137,7 +137,7 @@ def sections(facts: Facts) -> str:
     return filled(
         "sections.ld",
         facts,
-        MODE=board.memory_mode or "not of an Ethos-U",
+        MODE=board.memory_mode or "none",
         EXPLAIN="\n".join(explain),
         SECTIONS="\n".join(rows),
     )
@@ -147,8 +147,8 @@ def runner_commands(facts: Facts) -> list[str]:
     """Command lines of upstream's runner for Arm's virtual platforms, in a checkout of ExecuTorch with its tools."""
     board, pools = facts.board, facts.pools
     npu = board.accelerator
-    if not npu or npu.startswith("ethos-u65"):
-        return []  # there is no virtual platform with an Ethos-U65
+    if not any(firmware.has_platform(npu) for firmware in facts.firmware):
+        return []
     flags = (
         f"-DET_ARM_BAREMETAL_METHOD_ALLOCATOR_POOL_SIZE={pools.method + sum(pools.planned) + _RUNNER_EXTRA} "
         f"-DET_ARM_BAREMETAL_SCRATCH_TEMP_ALLOCATOR_POOL_SIZE={pools.temporary}"

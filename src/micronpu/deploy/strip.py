@@ -2,7 +2,7 @@
 
 They travel as named data with keys of ours, as does the digest of the whole file.  Their entries and segments are cut
 out; what remains moves together, and the numbers that point to segments follow.  Nothing else of the file is touched,
-so that the device computes from the very bytes that the host has checked.
+so that the board computes from the very bytes that the host has checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALIGNMENT = 128
 
 
 def strip(data: bytes, *, name: str = "The program") -> bytes:
-    """The program for the device.
+    """The program for the board.
 
     Args:
         data: a `.pte`.

@@ -47,7 +47,7 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor whose strides say so, too; other orders, as channels last, stay.
 
     Of [1, 8, 1, 1] and [1, 1, 6, 6] the bytes are the same in both orders, but ExecuTorch reads the order of the axes
-    off the strides, and a delegate on the device refuses an order that is not the one that its payload names.
+    off the strides, and a delegate on the board refuses an order that is not the one that its payload names.
     """
     if 0 in tensor.stride() and tensor.numel():
         return tensor.contiguous()

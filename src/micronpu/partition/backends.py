@@ -1,6 +1,6 @@
 """Several back ends of one delegate name in one process.
 
-ExecuTorch looks a back end up by the name of its class, which is the name by which the device's runtime looks up the
+ExecuTorch looks a back end up by the name of its class, which is the name by which the board's runtime looks up the
 delegate, and takes the class that was defined last.  Other packages define classes of the same names; its own Cortex-M
 back end imports one of them.  So each of ours looks at the compile specs: what is not ours it hands on to the other
 class of its name, and a partitioner makes sure that ours is the one that is asked.

@@ -31,7 +31,7 @@ from micronpu.partition.partition import Partitioning
 from micronpu.partition.weights import SeenWeights
 from micronpu.report.delegation import DelegationReport
 
-_ALIGNMENT = 16  # bytes; what a device reads in place
+_ALIGNMENT = 16  # bytes; what a board reads in place
 
 
 def preprocess(edge_program: ExportedProgram, device: Device) -> PreprocessResult:

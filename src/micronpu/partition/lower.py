@@ -71,7 +71,7 @@ def lower(
 
 
 def backend_config() -> ExecutorchBackendConfig:
-    """How programs are finished: payloads inside, where device runtimes can read them in place, and tensors placed."""
+    """How programs are finished: payloads inside, where the board can read them in place, and tensors placed."""
     planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,

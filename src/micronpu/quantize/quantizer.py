@@ -149,8 +149,8 @@ class StaticQuantizer:
         """Makes the program's own inputs and outputs integers, on grids of this configuration; None undoes it.
 
         The finished program takes and gives int8 or int16 tensors, and no quantize or dequantize is left on the host.
-        `micronpu.compile` does what is needed for that; with torchao alone, call `micronpu.quantize.integer_borders` on
-        what `convert_pt2e` returns.
+        `micronpu.compile` does what is needed for that; with torchao alone, call
+        `micronpu.frontend.integers.integer_borders` on what `convert_pt2e` returns.
         """
         self.settings.io = self._checked(config)
         return self

@@ -21,6 +21,7 @@ from micronpu.runtime.ethosu_sim import Operation
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, OperatorTrace
 from micronpu.runtime.pte import PteSummary
 from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.trace import StreamTrace, graph_key, trace_of
 
 Array = np.ndarray[Any, Any]
@@ -155,7 +156,7 @@ def checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Referen
     """
     found: dict[bytes, StreamCheck] = {}
     for delegate, payload in summary.payloads:
-        if delegate != "EthosUBackend":
+        if delegate != EthosU.backend:
             continue
         trace = trace_of(payload, summary.named_data)
         if trace is None or not (payload in references or graph_key(payload) in summary.named_data):

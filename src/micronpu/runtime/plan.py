@@ -1,4 +1,4 @@
-"""The execution plan of a `.pte` as the runtime on the device walks it: values, calls, memories.
+"""The execution plan of a `.pte` as the runtime on the board walks it: values, calls, memories.
 
 `micronpu.runtime.pte` checks the file and summarises its border; this reads what the firmware's sizes and constants are
 computed from.  Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5.  No torch, no ExecuTorch.

@@ -24,6 +24,7 @@ from micronpu.runtime.plan_check import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 from micronpu.runtime.run_options import RunOptions
+from micronpu.targets.registry import FAMILIES
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ ends in a segmentation fault.
 _UNNAMED = "The program"
 VALUES = ".values"
 """What the name of a file with recorded values ends with, beside that of its ETDump."""
-_DELEGATES = frozenset(("NeutronBackend", "EthosUBackend"))
+_DELEGATES = frozenset(family.backend for family in FAMILIES.values() if family.backend)
 """What the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
 

@@ -95,6 +95,14 @@ class Family(ABC):
         """Targets that need no chip: a sentence about each by the name of the silicon, which is the target's, too."""
         return {}
 
+    def core_beside(self, silicon: str) -> str:
+        """Name of the core of a target without a chip: the silicon itself, or what its maker's reference design has.
+
+        Returns:
+            "" where nobody can tell.
+        """
+        return ""
+
     def missing(self) -> tuple[str, str]:
         """What the family's compiler needs and this machine does not have, and how to get it; "" and "" for nothing."""
         return "", ""

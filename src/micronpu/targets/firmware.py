@@ -50,8 +50,12 @@ class Firmware:
         """
         return ""
 
+    def has_platform(self, accelerator: str) -> bool:
+        """Whether Arm's virtual platforms, for which ExecuTorch has a runner, simulate an accelerator."""
+        return False
+
     def is_for_silicon(self, payload: bytes) -> bool:
-        """Whether a device takes a payload.
+        """Whether a board takes a payload.
 
         Raises:
             PayloadError: it cannot be read.

@@ -191,7 +191,7 @@ def calls(buffer: bytes) -> list[tuple[list[list[int]], list[TensorSlot]]]:
 
 @pytest.mark.parametrize("model", [Pictures, Twice, HostFirst])
 def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.Module]) -> None:
-    """The runtime on the device copies bytes and reorders nothing, so that both must agree on the order."""
+    """The runtime on the board copies bytes and reorders nothing, so that both must agree on the order."""
     torch.manual_seed(0)
     x = [last(torch.randn(1, 3, 10, 9)) for _ in range(4)]
     network = model().eval().to(memory_format=LAST)

@@ -135,7 +135,7 @@ def test_what_is_refused(chip):
     with pytest.raises(OptionError, match="cannot be used: There is no toy 'toy-3'"):
         find_target(str(chip))
     chip.write_text(CHIP.replace('family = "toy"', 'family = "tyo"'))
-    with pytest.raises(OptionError, match=r"is 'tyo'.*Try: one of .neutron., .ethos-u., .toy."):
+    with pytest.raises(OptionError, match=r"is 'tyo'.*Try: one of .neutron., .*.toy."):
         find_target(str(chip))
     with pytest.raises(OptionError, match="The target ethos-u55-128 takes EthosUCompileSpec"):
         options_for(find_target("ethos-u55-128"), ToyOptions())

@@ -6,7 +6,9 @@ import pytest
 
 from micronpu.container.payload import PayloadLayout, TensorSlot, pack
 from micronpu.container.reference import reference_artifacts
-from micronpu.targets.registry import FAMILIES, firmware_of
+from micronpu.targets.ethosu.firmware import EthosUFirmware
+from micronpu.targets.neutron.firmware import NeutronFirmware
+from micronpu.targets.registry import FAMILIES, find_target, firmware_of
 
 DELEGATING = [family for family in FAMILIES.values() if family.backend]
 
@@ -23,6 +25,19 @@ def test_every_delegate_says_how_it_is_linked(family) -> None:
 def test_a_delegate_of_no_family() -> None:
     assert firmware_of("XnnpackBackend") is None
     assert firmware_of("") is None  # a core alone delegates nothing
+
+
+def test_the_core_and_the_virtual_platform_that_a_family_knows_of() -> None:
+    known = {
+        "ethos-u55-128": "cortex-m55",
+        "ethos-u85-256": "cortex-m85",
+        "ethos-u65-256": "",
+        "cortex-m33": "cortex-m33",
+    }
+    for name, core in known.items():
+        assert FAMILIES[find_target(name).family].core_beside(name) == core
+    assert [n for n in known if EthosUFirmware().has_platform(n)] == ["ethos-u55-128", "ethos-u85-256"]
+    assert not NeutronFirmware().has_platform("imxrt700")
 
 
 def test_a_reference_container_is_for_no_silicon() -> None:

@@ -9,6 +9,8 @@ from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.container.payload import Payload, parse
 from micronpu.container.reference import read_container
+from micronpu.targets.ethosu.family import EthosU
+from micronpu.targets.neutron.family import Neutron
 from micronpu.targets.neutron.litert_view import element_name, read_model
 
 Source = tuple[str, int]
@@ -77,9 +79,9 @@ def delegate_nodes(
     """
     inside = _Inside(prefix, namespace, tuple(arguments), subgraph, partition)
     try:
-        if backend == "EthosUBackend":
+        if backend == EthosU.backend:
             return inside.of_stream(blob, named_data)
-        if backend == "NeutronBackend":
+        if backend == Neutron.backend:
             payload = parse(blob)
             if payload.kind == "reference":
                 return inside.of_container(payload)
@@ -162,7 +164,7 @@ class _Inside:
                 )
             )
         if not nodes:
-            return self.closed("EthosUBackend", stream.stopped or "the command stream has no operation")
+            return self.closed(EthosU.backend, stream.stopped or "the command stream has no operation")
         if stream.stopped:
             nodes[-1] = self.node(
                 len(nodes) - 1, nodes[-1].label, nodes[-1].reads, (("simulator", stream.stopped),), nodes[-1].outputs

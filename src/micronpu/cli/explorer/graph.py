@@ -14,6 +14,7 @@ from micronpu.report.verdict import Verdict
 from micronpu.runtime.plan import Call, Plan, Value, read_plan
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.trace import StreamTrace, graph_key, trace_of
+from micronpu.targets.neutron.family import Neutron
 
 MODEL = "operators"
 """Identifier of the graph of a report."""
@@ -70,7 +71,7 @@ def _carried(blob: bytes, partition: int) -> tuple[GraphNode, ...]:
         return (GraphNode("damaged", "damaged", attributes=(("why", str(error)),)),)
     inputs = [GraphNode(f"input {i}", f"input {i}") for i in range(layout.num_arguments)]
     arguments = [(n.id, 0) for n in inputs]
-    nodes, made = delegate_nodes("", "", "NeutronBackend", blob, {}, arguments, partition=partition)
+    nodes, made = delegate_nodes("", "", Neutron.backend, blob, {}, arguments, partition=partition)
     ends = [GraphNode(f"output {i}", f"output {i}", reads=own) for i, own in enumerate(made)]
     return (*inputs, *nodes, *ends)
 

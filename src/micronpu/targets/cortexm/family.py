@@ -40,6 +40,9 @@ class CortexM(Family):
     def bare(self) -> Mapping[str, str]:
         return dict.fromkeys(CORES, "CMSIS-NN in int8 on the core, whatever the chip")
 
+    def core_beside(self, silicon: str) -> str:
+        return silicon
+
     def missing(self) -> tuple[str, str]:
         there = util.find_spec("executorch") and util.find_spec("executorch.backends.cortex_m")
         return (

@@ -4,7 +4,7 @@ One function per schema of `executorch.backends.cortex_m`, with the schema's arg
 in place of tensors. Arrays have the tensor's logical shape: [N, C, H, W], and [N, H, W, C] for the `_nhwc` forms.
 Scratch tensors are accepted and ignored; they have no influence on the numbers.
 
-The arithmetic is that of CMSIS-NN's kernels as a device runs them, with two roundings per requantization
+The arithmetic is that of CMSIS-NN's kernels as a board runs them, with two roundings per requantization
 (`CMSIS_NN_USE_SINGLE_ROUNDING` not set). ExecuTorch's own eager implementations of four operators compute in floating
 point and differ: by at most one step for `quantized_avg_pool2d`, `softmax` and `quantized_div`, and for
 `quantized_batch_matmul` and `quantized_transpose_conv2d` once an accumulator exceeds 2**24.
@@ -148,7 +148,7 @@ def quantized_div(
 ) -> Array:
     """Quotient of int8 or int16 numbers: float32 division, `round(quotient * effective_scale)` with ties away from 0.
 
-    A divisor that equals its zero point gives the quotient 0. CMSIS-NN has no division: the device's kernel (ExecuTorch
+    A divisor that equals its zero point gives the quotient 0. CMSIS-NN has no division: the board's kernel (ExecuTorch
     `backends/cortex_m/ops/op_quantized_div.cpp`) computes in float32 too. The eager one rounds ties to even.
     """
     numerator = (_wide(a) - a_zero_point).astype(np.float32)

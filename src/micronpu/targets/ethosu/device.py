@@ -26,6 +26,7 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
+from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
@@ -45,7 +46,7 @@ class EthosUDevice(Device):
         core: computes in int8 what the Ethos-U does not take.
     """
 
-    backend = "EthosUBackend"
+    backend = EthosU.backend
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class EthosUDevice(Device):
             return ()
         arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.plan.format] for p in own))
         notes = [
-            "On this machine the simulator runs the very command stream that the device would run, which Vela made of "
+            "On this machine the simulator runs the very command stream that the board would run, which Vela made of "
             f"a graph with the arithmetic of {arithmetic}."
         ]
         notes += [

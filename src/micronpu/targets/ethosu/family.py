@@ -47,6 +47,10 @@ class EthosUNpu:
         return cls(accelerator, own.optional_text("system_config"), own.optional_text("memory_mode"))
 
 
+_REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
+"""Of Arm's Corstone-300 and Corstone-320."""
+
+
 class EthosU(Family):
     """Arm Ethos-U."""
 
@@ -68,6 +72,9 @@ class EthosU(Family):
 
     def bare(self) -> Mapping[str, str]:
         return dict.fromkeys(accelerators(), "an Ethos-U whatever the chip")
+
+    def core_beside(self, silicon: str) -> str:
+        return _REFERENCE_CORES.get(silicon.rpartition("-")[0], "")
 
     def missing(self) -> tuple[str, str]:
         return ("", "") if vela_package() is not None else ("Vela, its compiler", "pip install ethos-u-vela==5.2.0")

@@ -33,6 +33,9 @@ class EthosUFirmware(Firmware):
     def temporary(self, payload: bytes) -> tuple[int, str]:
         return parse(payload).scratch_size, ""
 
+    def has_platform(self, accelerator: str) -> bool:
+        return accelerator.startswith(("ethos-u55", "ethos-u85"))
+
     def accelerator(self, payload: bytes, options: Mapping[str, str]) -> str:
         if options.get("target"):
             return options["target"]

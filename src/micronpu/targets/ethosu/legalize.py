@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from micronpu.ir.graph import Graph, Node, Tensor
@@ -10,6 +11,7 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.padding import ReflectPad
+from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
@@ -25,6 +27,8 @@ def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
     """Simplifies a graph and rewrites what Vela takes but had better not see, in place; returns it."""
     run_passes(graph, disabled=spec.disabled_graph_passes)
     flatten_pads(graph)
+    if spec.accelerator.family != "u85":
+        copy_slices(graph)
     if rewritten(graph, lambda node: choose_sound(node, spec)):
         graph.rename()
     return graph
@@ -48,6 +52,13 @@ def _is_sound(node: Node) -> bool:
     return not isinstance(node.op, Conv2d) or max(node.op.stride) <= LARGEST_STRIDE
 
 
+def _behind_reshapes(tensor: Tensor, producers: Mapping[Tensor, Node]) -> Tensor:
+    """What a tensor is a reshape of, or itself."""
+    while tensor in producers and isinstance(producers[tensor].op, Reshape):
+        tensor = producers[tensor].inputs[0]
+    return tensor
+
+
 def flatten_pads(graph: Graph) -> None:
     """A pad of a product of matrices has as few axes as it can, in place.
 
@@ -59,15 +70,41 @@ def flatten_pads(graph: Graph) -> None:
     producers = graph.producers()
     nodes: list[Node] = []
     for node in graph.nodes:
-        source = node.inputs[0]
-        while source in producers and isinstance(producers[source].op, Reshape):
-            source = producers[source].inputs[0]
+        source = _behind_reshapes(node.inputs[0], producers)
         product = source in producers and isinstance(producers[source].op, BatchMatmul)
         nodes += _flat(node, source) if isinstance(node.op, Pad) and product else [node]
     if len(nodes) > len(graph.nodes):
         graph.nodes = nodes
         graph.remove_dead()
         graph.rename()
+
+
+def copy_slices(graph: Graph) -> None:
+    """The first factor of a product of matrices is no part of a larger one, in place.
+
+    x [4, 8] -> slice(0:1) -> [1, 8] @ z        x -> slice(0:1) -> max_pool2d{1x1} -> [1, 8] @ z
+
+    U55 and U65 compute such products element by element, and Vela's stream reads the factor where the slice begins, but
+    in the shape of what it was cut out of: wrong rows, and results that are written over what lies behind.
+    """
+    producers = graph.producers()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        source = _behind_reshapes(node.inputs[0], producers)
+        if isinstance(node.op, BatchMatmul) and source in producers and _cuts_matrices(producers[source]):
+            chain, x = Chain("copy_slices", node), node.inputs[0]
+            copied = chain.add(MaxPool2d((1, 1), (1, 1)), chain.reshape(x, 1, *x.shape))
+            node.inputs[0] = chain.reshape(copied, *x.shape)
+            nodes += chain.nodes
+        nodes.append(node)
+    if len(nodes) > len(graph.nodes):
+        graph.nodes = nodes
+        graph.rename()
+
+
+def _cuts_matrices(node: Node) -> bool:
+    """Whether a node cuts the last two axes; what cuts batches alone is read as it should be."""
+    return isinstance(node.op, Slice) and node.inputs[0].shape[-2:] != node.output.shape[-2:]
 
 
 def _flat(node: Node, source: Tensor) -> list[Node]:

@@ -97,7 +97,7 @@ class EthosUCompileSpec(Switches, Options):
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own, "Arm/vela.ini", unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both; TOSA takes `micronpu[host]`.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
-            host runs the command stream either way; the bytes that the device reads are the same.
+            host runs the command stream either way; the bytes that the board reads are the same.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.

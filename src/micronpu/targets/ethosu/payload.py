@@ -1,4 +1,4 @@
-"""The payload of an Ethos-U delegate, block by block, as the delegate on the device reads it.
+"""The payload of an Ethos-U delegate, block by block, as the delegate on the board reads it.
 
     16 bytes   name of the block, padded with zeros
     4 bytes    size of its data, little endian
@@ -115,7 +115,7 @@ def _blocks(payload: bytes) -> Iterator[tuple[str, memoryview, bool]]:
 
 
 def parse(payload: bytes) -> EthosUPayload:
-    """Reads a payload as strictly as the device does.
+    """Reads a payload as strictly as the board does.
 
     Raises:
         PayloadError: a block is unknown, missing, twice there or in the wrong place, or a size does not fit.
@@ -139,7 +139,7 @@ def parse(payload: bytes) -> EthosUPayload:
         if name in elsewhere and len(found[name]) != KEY_SIZE:
             raise PayloadError(
                 f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name])} "
-                f"bytes, not {KEY_SIZE}, and the device refuses it.",
+                f"bytes, not {KEY_SIZE}, and the board refuses it.",
                 hint=_COMPILE_AGAIN,
             )
     commands = bytes(found["cmd_data"])

@@ -38,7 +38,7 @@ class NeutronPartitioner(DevicePartitioner):
 
     Args:
         compile_spec: from `generate_neutron_compile_spec`; the defaults for i.MX RT700 unless given.
-        neutron_target_spec: the device and rule set; those of the compile spec unless given.
+        neutron_target_spec: the chip and rule set; those of the compile spec unless given.
         custom_delegation_options: how bold to delegate; defensive unless given.
         post_quantization_state_dict: accepted for scripts that pass it, and not looked at: decisions depend on
             operators and shapes, never on values.

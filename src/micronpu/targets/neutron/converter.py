@@ -2,7 +2,7 @@
 
 A converter turns the LiteRT model of one partition into the three sections of a `NeutronBackend` payload. The vendor's
 converter (`sdk`) makes programs for silicon. `ReferenceConverter` needs no vendor's tool: it wraps the LiteRT model in
-an open container that the host plug-in runs; a device refuses it, because its magic number is not Neutron's.
+an open container that the host plug-in runs; a board refuses it, because its magic number is not Neutron's.
 
 Standard library only.
 """
@@ -35,7 +35,7 @@ class ConverterOptions:
         dump_kernel_selection_code: also give the C code that names the kernels in use.
         profiling: ask for a program that takes the time of its kernels; its payload has version 1.
         timeout: seconds after which a converter that runs in a process of its own is ended.
-        sdk_version: version of the vendor's SDK whose firmware the device has, or "" where any will do; a converter of
+        sdk_version: version of the vendor's SDK whose firmware the board has, or "" where any will do; a converter of
             another version is refused.
 
     Raises:

@@ -23,6 +23,7 @@ from micronpu.targets.neutron.compile import (
     write_partition,
 )
 from micronpu.targets.neutron.costs import no_latency, npu_latency
+from micronpu.targets.neutron.family import Neutron
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.rules.common import CAPABILITIES
@@ -30,7 +31,7 @@ from micronpu.targets.neutron.sdk import select_converter
 
 REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
-    "and a device refuses it."
+    "and a board refuses it."
 )
 
 
@@ -45,7 +46,7 @@ class NeutronDevice(Device):
         check: the user's own; an operator for which it returns False stays on the host.
     """
 
-    backend = "NeutronBackend"
+    backend = Neutron.backend
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class NeutronDevice(Device):
                 notes.append(
                     "The NPU program is for silicon, made by "
                     + ", ".join(f"{name} {version}" for name, version in part.artifacts.versions.items())
-                    + "; the firmware of the device must be of the same version."
+                    + "; the firmware of the board must be of the same version."
                 )
             notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
         cycles = [p.artifacts.cycles for p in own if p.artifacts.cycles is not None]

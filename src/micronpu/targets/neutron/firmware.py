@@ -21,7 +21,7 @@ class NeutronFirmware(Firmware):
         " * A Neutron of class C does not read flash: convert with fetch_constants_to_sram, or place it in SRAM.",
     )
     laptop_only = (
-        "Its Neutron part is a reference container, made without NXP's converter: a device refuses it. Sizes of memory "
+        "Its Neutron part is a reference container, made without NXP's converter: a board refuses it. Sizes of memory "
         "are those of the host part, and everything else here shows what the folder of a program for silicon looks "
         "like. Compile with `--converter sdk` where NXP's eIQ Neutron SDK is installed."
     )

@@ -159,7 +159,7 @@ def _sized(microcode: bytes, weights: bytes) -> tuple[bytes, bytes]:
     sizes = struct.unpack_from("<2I", microcode, 24)
     sections = []
     for name, section, size in zip(_SECTIONS, (microcode, weights), sizes, strict=False):
-        # A buffer may end in padding, never in something that the device would not read.
+        # A buffer may end in padding, never in something that the board would not read.
         if size > len(section) or any(section[size:]):
             raise ConverterError(
                 f"The microcode announces {size} bytes of {name}, but it came with {len(section)}.", hint=_REPORT
@@ -183,7 +183,7 @@ def _check_counts(microcode: bytes, version: int, inputs: int, outputs: int) -> 
 
 
 def _check_extra(model: ModelView, operator: OperatorView, outputs: int) -> None:
-    """Scratch, profile and debug are the device's own: nobody else may know them."""
+    """Scratch, profile and debug are the board's own: nobody else may know them."""
     for index, name in zip(operator.outputs[outputs:], ("scratch", "profile", "debug"), strict=False):
         if index in model.inputs or index in model.outputs or model.tensors[index].data:
             raise ConverterError(

@@ -71,7 +71,7 @@ class NeutronCompileOptions(Switches, Options):
             is installed and serves the chip.
         converter_flavor: rule set of the converter version; see `NeutronTargetSpec`.
         converter_timeout: seconds after which the vendor's converter is ended.
-        sdk_version: version that the vendor's SDK must have, because the firmware of the device has it; "" for any.
+        sdk_version: version that the vendor's SDK must have, because the firmware of the board has it; "" for any.
         disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
             passes` lists them.
 

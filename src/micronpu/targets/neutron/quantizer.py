@@ -16,7 +16,7 @@ class NeutronQuantizer(StaticQuantizer):
     """Static int8 for Neutron; see `StaticQuantizer` for what that means and how parts of a model are configured.
 
     Args:
-        neutron_target_spec: the device; i.MX RT700 unless given.
+        neutron_target_spec: the chip; i.MX RT700 unless given.
         is_qat: for quantization-aware training.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.

@@ -260,7 +260,7 @@ def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> Co
         case "version":
             return ConverterError(
                 f"The Neutron converter {PACKAGE} has version {detail or 'unknown'}, but the compilation asks for "
-                f"{wanted}; converter and firmware of the device must match.",
+                f"{wanted}; converter and firmware of the board must match.",
                 hint=f"install {PACKAGE} {wanted}, or change sdk_version together with the firmware",
             )
         case "two versions":

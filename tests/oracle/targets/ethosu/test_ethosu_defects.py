@@ -74,6 +74,12 @@ def concatenation_of_convolutions(b: GraphBuilder) -> Tensor:
     return b.emit(Concat(3), convolved(b, op, x, (3, 3)), convolved(b, op, x, (3, 3)))
 
 
+def product_of_a_slice(b: GraphBuilder) -> Tensor:
+    """As in a dot product of rows; micronpu copies the slice."""
+    row = part(b, image(b, 1, 4, 8), (0, 1, 0), (1, 1, 8))
+    return b.emit(BatchMatmul(), row, image(b, 1, 8, 3), qparams=OUT)
+
+
 def padded_product(b: GraphBuilder) -> Tensor:
     """As in relative positions; micronpu pads the rows of all matrices at once."""
     product = b.emit(BatchMatmul(), image(b, 2, 12, 8), image(b, 2, 8, 23), qparams=OUT)
@@ -85,6 +91,7 @@ Build = Callable[[GraphBuilder], Tensor]
 RIGHT: dict[Build, dict[tuple[str, str], bool]] = {
     concatenation_of_convolutions: {(U55, "litert"): True},
     padded_product: {(U55, "litert"): True, (U65, "tosa"): True},
+    product_of_a_slice: {(U55, "litert"): True, (U65, "litert"): True, (U55, "tosa"): True, (U85, "tosa"): True},
     transposed_convolution_of_a_slice: {(U55, "litert"): False, (U65, "litert"): False, (U55, "tosa"): True},
     padded_convolution_of_a_slice_of_a_batch: {(U55, "litert"): False, (U55, "tosa"): False, (U85, "tosa"): False},
     sum_of_ranks_5_and_4: {(U55, "litert"): False, (U85, "litert"): False, (U55, "tosa"): True},
