@@ -124,13 +124,16 @@ def is_there(dotted: str) -> bool:
     for part in dotted.split(".")[1:]:
         if (place / part).is_dir():
             place /= part
-        elif place.is_dir():
-            module = place / f"{part}.py"
-            place, name = (module, "") if module.exists() else (place / "__init__.py", part)
-            if name:
-                return re.search(rf"\b{name}\b", place.read_text(encoding="utf-8")) is not None
+        elif place.is_dir() and (place / f"{part}.py").exists():
+            place /= f"{part}.py"
         else:
-            return re.search(rf"\b{part}\b", place.read_text(encoding="utf-8")) is not None
+            homes = (
+                [place / "__init__.py", place / "__init__.pyi"]
+                if place.is_dir()
+                else [place, place.with_suffix(".pyi")]
+            )
+            text = "".join(home.read_text(encoding="utf-8") for home in homes if home.exists())
+            return re.search(rf"\b{part}\b", text) is not None
     return True
 
 
