@@ -27,9 +27,9 @@ from micronpu.frontend.program import (
     is_quantize,
     qualified_name,
 )
+from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import FloatRun, called
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.transforms import constant_nodes
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2

@@ -18,7 +18,7 @@ from micronpu.runtime.states import states_of
 from micronpu.targets.registry import FAMILIES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,6 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    def __rich__(self) -> RenderableType:
-        from micronpu.cli.terminal_inspection import inspection_view
-
-        return inspection_view(self)
 
 
 def inspect_pte(data: bytes, name: str = "The program") -> Inspection:

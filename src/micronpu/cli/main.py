@@ -424,7 +424,9 @@ def inspect(
     if json:
         console.print_json(found.to_dict())
     else:
-        console.output().print(found)
+        from micronpu.cli.terminal_inspection import inspection_view
+
+        console.output().print(inspection_view(found))
 
 
 app.command(name="eval", cls=Command)(evaluate)

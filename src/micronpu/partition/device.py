@@ -13,7 +13,8 @@ from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.way import Capabilities
 from micronpu.ops.table import LookupTable
-from micronpu.partition.partition import Decisions, Partition, Partitioning
+from micronpu.partition.decisions import Decisions
+from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice, rewritten
 from micronpu.report.delegation import Cost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch.fx import Node as FxNode
 
@@ -11,9 +10,7 @@ from micronpu.frontend.program import is_dequantize, static_shape
 from micronpu.ir.graph import Node
 from micronpu.ir.op import Permutation
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-
-if TYPE_CHECKING:
-    from micronpu.partition.partition import Partition
+from micronpu.partition.partition import Partition
 
 
 def agree_on_images(partitions: Sequence[Partition]) -> None:

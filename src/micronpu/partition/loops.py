@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.states import states_of
 from micronpu.partition.outline import DelegateCall
-from micronpu.quantize.transforms import attribute
+from micronpu.quantize.attributes import attribute
 
 
 def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) -> None:

@@ -17,6 +17,13 @@ from micronpu.report.verdict import Reason
 Decide = Callable[[Node], "Choice | list[Reason]"]
 
 
+IMPORTED = "is_imported"
+IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
+BORDER = "border_fits"
+COMPUTES = "computes"
+COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
+
+
 def reason_at(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
     """A reason that points at a node of the program."""
     return Reason(rule, sentence, detail, node.name, origin_of(node).source, hint)

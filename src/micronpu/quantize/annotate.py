@@ -15,6 +15,7 @@ from micronpu.frontend.states import states_of
 from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
+from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.config import SHARES, QuantizationConfig
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
@@ -27,7 +28,6 @@ from micronpu.quantize.specs import (
     Spec,
 )
 from micronpu.quantize.states import annotate_new_values, annotate_states
-from micronpu.quantize.transforms import constant_nodes
 
 
 def annotate(

@@ -20,13 +20,14 @@ from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
-from micronpu.quantize.corrections import Corrections, correct
+from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import one_thread, run_sequence, seen_calls
 from micronpu.quantize.states import check_stateless
+from micronpu.quantize.weights import correct
 
 Progress = Callable[[int], None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.fx import Node
 
@@ -12,9 +12,7 @@ from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.hidden import batch_norm_behind, hidden_batch_norm
 from micronpu.quantize.switches import switchable
-
-if TYPE_CHECKING:
-    from micronpu.quantize.compose import GraphWriter
+from micronpu.quantize.writer import GraphWriter
 
 CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not n.endswith("_.default"))
 _CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")

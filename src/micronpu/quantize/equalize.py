@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.quantize.transforms import attribute
+from micronpu.quantize.attributes import attribute, set_attribute
 
 _LAYERS = ("conv1d", "conv2d", "linear")
 _HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
@@ -144,15 +143,3 @@ def _scale(model: GraphModule, node: Any, factor: torch.Tensor, axis: int) -> No
         return
     shape = [-1 if i == axis else 1 for i in range(value.dim())]
     set_attribute(model, node, value.detach() * factor.reshape(shape).to(value.dtype))
-
-
-def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
-    """Puts a new tensor in the place of a constant, a parameter where it was one."""
-    *path, name = str(node.target).split(".")
-    owner: Any = model
-    for part in path:
-        owner = getattr(owner, part)
-    if isinstance(getattr(owner, name), nn.Parameter):
-        setattr(owner, name, nn.Parameter(value, getattr(owner, name).requires_grad))
-    else:
-        setattr(owner, name, value)

@@ -20,9 +20,9 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
+from micronpu.quantize.attributes import attribute
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.specs import GRID
-from micronpu.quantize.transforms import attribute
 
 FLOOR = 16.0
 """How far below the lowest score that counts those lie that a mask hides."""

@@ -24,6 +24,7 @@ from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.base.errors import InternalError
+from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.observers import (
     LeastErrorObserver,
     LeastErrorWeights,
@@ -42,7 +43,6 @@ from micronpu.quantize.specs import (
     Spec,
     noted,
 )
-from micronpu.quantize.transforms import constant_nodes
 
 _OBSERVERS: dict[str, Callable[..., ObserverBase]] = {
     "histogram": RangeObserver,

@@ -15,6 +15,7 @@ from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
+from micronpu.quantize.attributes import IN_TRAINING
 from micronpu.quantize.config import (
     Activations,
     QuantizationConfig,
@@ -32,7 +33,7 @@ from micronpu.quantize.hidden import reveal
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
-from micronpu.quantize.transforms import IN_TRAINING, prepare_for_annotation
+from micronpu.quantize.transforms import prepare_for_annotation
 
 _ASKED = ("transform_for_annotation", "annotate", "validate", "prepare_obs_or_fq_callback", "rewritten", "annotated")
 

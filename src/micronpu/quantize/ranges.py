@@ -26,11 +26,11 @@ from torch.utils._pytree import tree_leaves
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.importer import known_import
+from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import RangeSearch, is_fixed, is_observer
 from micronpu.quantize.states import only_kept, state_ends
-from micronpu.quantize.transforms import constant_nodes
 
 _ROWS = 100
 """Calibration rows that are looked at, at most."""

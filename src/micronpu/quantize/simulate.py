@@ -23,10 +23,10 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.quantize.attributes import attribute
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import hidden_batch_norm
 from micronpu.quantize.pt2e import ObserverBase
-from micronpu.quantize.transforms import attribute
 
 aten = torch.ops.aten
 

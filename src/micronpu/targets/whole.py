@@ -24,8 +24,9 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import lift
 from micronpu.ir.graph import Graph
 from micronpu.ops.recurrent import MAX_STEPS
+from micronpu.partition.decisions import Decisions
 from micronpu.partition.device import CompiledPartition
-from micronpu.partition.partition import Decisions, Partition
+from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice

@@ -22,7 +22,8 @@ from micronpu.ops.functions import GELU_SLOPE
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.signs import never_negative
 from micronpu.ops.table import LookupTable
-from micronpu.quantize.compose import GraphWriter, compose
+from micronpu.quantize.compose import compose
+from micronpu.quantize.writer import GraphWriter
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 

@@ -18,8 +18,9 @@ from micronpu.frontend import units
 from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.partition import partition
+from micronpu.partition.decisions import Decisions
 from micronpu.partition.device import CompiledPartition, Device, RefusedError
-from micronpu.partition.partition import Decisions, Partition
+from micronpu.partition.partition import Partition
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rules import check_node

@@ -30,7 +30,8 @@ from micronpu.ops.movement import Reshape
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.softmax import Softmax
-from micronpu.partition.partition import COMPUTES, IMPORTED, Partitioning
+from micronpu.partition.partition import Partitioning
+from micronpu.partition.policy import COMPUTES, IMPORTED
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rules import RULES, check_node

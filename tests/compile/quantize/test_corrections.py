@@ -15,12 +15,12 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.quantize.attributes import attribute
 from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.rounding import adaptive_rounding
 from micronpu.quantize.states import only_kept, state_ends
-from micronpu.quantize.transforms import attribute
 
 
 class Net(nn.Module):

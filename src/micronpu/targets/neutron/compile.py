@@ -12,7 +12,7 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.partition.device import CompiledPartition, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
-from micronpu.partition.partition import COMPUTES, COMPUTES_SENTENCE
+from micronpu.partition.policy import COMPUTES, COMPUTES_SENTENCE
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of

@@ -1,0 +1,306 @@
+"""Verdict and partition for every operator of a quantized program, decided once.
+
+The unit of the decision is an operator with the quantization round it: the dequantizes that feed it, a clamp that it
+takes into itself, and the quantizes of its result.  Each unit is imported once.  What is imported is what the NPU's
+rules look at, what is rewritten where they refuse it, and what the graph of its partition is made of, so that the
+report says what the payload holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch.fx import Node as FxNode
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.program import (
+    ProgramView,
+    is_compute,
+    is_dequantize,
+)
+from micronpu.frontend.units import Unit, feeds_only_constants, find_units
+from micronpu.ops.movement import Reshape, Transpose
+from micronpu.partition.grouping import group
+from micronpu.partition.images import agree_on_images
+from micronpu.partition.order import ProgramOrder, outlined_order
+from micronpu.partition.partition import Decision, Partition, Partitioning
+from micronpu.partition.policy import (
+    BORDER,
+    COMPUTES,
+    COMPUTES_SENTENCE,
+    IMPORTED,
+    IMPORTED_SENTENCE,
+    Policy,
+    reason_at,
+)
+from micronpu.partition.verdicts import float_verdict, reads_of, verdict_on
+from micronpu.passes.choose import Choice
+from micronpu.passes.cleanup import returned_operand
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.verdict import Reason, Verdict
+
+
+class Decisions:
+    """Every decision about one program, each taken once.
+
+    Args:
+        view: the quantized program.
+        npu: what the NPU takes; None where there is none.
+        beside: what the core takes of what the NPU leaves; None where nothing does in int8.
+    """
+
+    def __init__(self, view: ProgramView, npu: Policy | None, beside: Policy | None = None, name: str = "") -> None:
+        self.view = view
+        self._npu, self._beside = npu, beside
+        self._name = name or (npu.name if npu is not None else "")
+        self._units, self._unit_of = find_units(view)
+        self._refused: dict[str, Reason] = {}
+        self._shared: set[FxNode] = set()
+        self._known: dict[Policy, dict[Unit, Decision]] = {}
+
+    def refuse(self, reasons: Mapping[str, Reason]) -> bool:
+        """Keeps operators off the NPU that its compiler could not take when it was tried; the others stay decided.
+
+        Args:
+            reasons: by name of the node.
+
+        Returns:
+            Whether any of it is new.
+        """
+        new = reasons.keys() - self._refused.keys()
+        self._refused |= reasons
+        return bool(new)
+
+    def keep_whole(self, shared: Collection[FxNode]) -> bool:
+        """Keeps readers of dequantizes off the NPU that something else reads as well; returns whether any is new."""
+        new = set(shared) - self._shared
+        self._shared |= new
+        return bool(new)
+
+    def partitioning(self) -> Partitioning:
+        """The partitions that follow from what is known by now, and the report."""
+        npu = self._npu
+        delegated = [] if npu is None else self._partitions(npu, self.view.graph.nodes, self._units)
+        number = {d.unit: i for i, p in enumerate(delegated) for d in p.decisions}
+        core: list[Partition] = []
+        if self._beside is not None:
+            left = [u for u in self._units if u not in number]
+            core = self._partitions(self._beside, outlined_order(self.view.graph, delegated), left, delegated)
+            agree_on_images((*delegated, *core))
+        on_core = {d.unit: names for p in core for names in (p.finished_by(),) for d in p.decisions}
+        verdicts = self._verdicts(number, on_core)
+        notes = npu.notes if npu is not None else ()
+        notes += tuple(
+            f"Partition {i} only moves values: it saves the host {_host_operators(p)} in float."
+            for i, p in enumerate(delegated)
+            if npu is not None and npu.allow_moves and all(d.moves_only for d in p.decisions)
+        )
+        return Partitioning(
+            tuple(delegated), DelegationReport(self._name, verdicts, notes, has_npu=npu is not None), tuple(core)
+        )
+
+    # -- one unit
+
+    def _decision(self, policy: Policy, unit: Unit) -> Decision:
+        known = self._known.setdefault(policy, {})
+        if unit not in known:
+            known[unit] = _decide(policy, unit)
+        decision = known[unit]
+        if policy is self._npu and not decision.reasons:
+            # A fused clamp can be refused as well as the operator that takes it.
+            nodes = (*unit.body, *unit.quantizes)
+            decision.reasons += [r for n in nodes if (r := _torn(n, self._shared) or self._refused.get(n.name))]
+        return decision
+
+    # -- all of them
+
+    def _partitions(
+        self, policy: Policy, nodes: Iterable[FxNode], units: Sequence[Unit], calls: Sequence[Partition] = ()
+    ) -> list[Partition]:
+        """Groups what is taken.
+
+        Args:
+            nodes: of the program, in execution order.
+            calls: partitions that stand for their nodes, whose outputs alone are among ``nodes``.
+        """
+        chosen = list(nodes)
+        decided = [self._decision(policy, u) for u in units]
+        taken = [d for d in decided if not d.reasons]
+        vertices = _vertices(chosen, taken, calls)
+        groups = group([v.sources for v in vertices], [v.decision is not None for v in vertices])
+        order = ProgramOrder(chosen)
+        made: list[Partition] = []
+        # What is left to be made is at the end.
+        waiting = [[d for v in members if (d := vertices[v].decision) is not None] for members in reversed(groups)]
+        is_cut = True
+        while waiting:
+            joined = waiting.pop()
+            empty = not policy.allow_empty and not any(d.operations for d in joined)
+            if empty or not (policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)):
+                continue
+            if not is_cut and not calls:
+                order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
+            is_cut = True
+            partition = _partition(joined, order, policy)
+            if len(joined) > 1 and _most(partition.inputs, partition.outputs) > (policy.most_tensors or math.inf):
+                # No value comes back to a partition, so that what runs later in it waits for nothing behind it.
+                middle = len(joined) // 2
+                waiting += [joined[middle:], joined[:middle]]
+                continue
+            made.append(partition)
+            is_cut = False
+        return made
+
+    def _verdicts(
+        self, number: Mapping[Unit, int], on_core: Mapping[Unit, Mapping[str, tuple[str, ...]]]
+    ) -> tuple[Verdict, ...]:
+        verdicts: dict[FxNode, Verdict] = {}
+        for node in self.view.compute_nodes():
+            unit = self._unit_of.get(node)
+            if unit is None:
+                if not feeds_only_constants(self.view, node):
+                    verdicts[node] = float_verdict(node)
+            elif unit.head is node or is_compute(node):
+                verdicts[node] = self._verdict(node, unit, number.get(unit), on_core.get(unit))
+        reads = reads_of(self.view, verdicts)
+        return tuple(replace(verdict, reads=reads[node]) for node, verdict in verdicts.items())
+
+    def _verdict(
+        self, node: FxNode, unit: Unit, number: int | None, on_core: Mapping[str, tuple[str, ...]] | None
+    ) -> Verdict:
+        first = next(d for p in (self._npu, self._beside) if p is not None for d in (self._decision(p, unit),))
+        made = verdict_on(node, number, macs=first.macs if unit.head is node else 0)
+        if number is not None:
+            return replace(made, rewrites=first.rewrites if unit.head is node else ())
+        reasons = dict.fromkeys(() if self._npu is None else self._reasons(self._npu, unit))
+        if on_core is not None and self._beside is not None:
+            rewrites = on_core.get(node.name, ()) if unit.head is node else ()
+            return replace(made, reasons=tuple(reasons), core=self._beside.name, rewrites=rewrites)
+        if self._beside is not None:
+            reasons |= dict.fromkeys(self._reasons(self._beside, unit))
+        return replace(made, reasons=tuple(reasons))
+
+    def _reasons(self, policy: Policy, unit: Unit) -> list[Reason]:
+        """Why a policy leaves a unit; one that it would take has company that only moves values."""
+        found = self._decision(policy, unit).reasons
+        return found or [
+            reason_at(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
+        ]
+
+
+def _decide(policy: Policy, unit: Unit) -> Decision:
+    """Asks the policy about everything that a unit is made of."""
+    decision = Decision(unit)
+    decision.reasons += [r for n in (*unit.body, *unit.quantizes) if (r := policy.exclude(n)) is not None]
+    if decision.reasons:
+        return decision
+    imported = unit.imported
+    if isinstance(imported, UnsupportedError):
+        why = reason_at(unit.anchor, IMPORTED, IMPORTED_SENTENCE, imported.what, imported.hint)
+        decision.reasons.append(why)
+        return decision
+    most = _most(unit.reads, unit.quantizes)
+    if policy.most_tensors is not None and most > policy.most_tensors:
+        sentence = f"A call of the NPU has at most {policy.most_tensors} inputs and as many outputs."
+        decision.reasons.append(
+            reason_at(unit.anchor, BORDER, sentence, f"{most} of them", "parts of it, joined later")
+        )
+        return decision
+    working = [n for n in imported.nodes if returned_operand(n) is None]
+    decision.operations = sum(not isinstance(n.op, policy.free) for n in working)
+    decision.computes = not all(isinstance(n.op, (Transpose, Reshape)) for n in working)
+    decision.moves = not all(isinstance(n.op, Reshape) for n in working)
+    if not decision.computes and len(working) < len(imported.nodes):
+        decision.operations, decision.moves = 0, False  # changes of layout for an operator that does nothing
+    for node in imported.nodes:
+        decision.macs += node.op.macs(node.output.type, *node.input_types)
+        answer = policy.decide(node)
+        if isinstance(answer, Choice):
+            decision.choices[node] = answer
+        else:
+            decision.reasons += [r for r in answer if r not in decision.reasons]
+    return decision
+
+
+def _worth_it(policy: Policy, decision: Decision) -> bool:
+    """Whether a decision is reason enough for a call."""
+    return not decision.moves_only or (policy.allow_moves and decision.moves and decision.unit.head is not None)
+
+
+def _host_operators(partition: Partition) -> str:
+    count = sum(d.unit.head is not None for d in partition.decisions)
+    return f"{count} operator{'s' * (count > 1)}"
+
+
+def _most(reads: Collection[FxNode], gives: Collection[FxNode]) -> int:
+    return max(len(reads), len(gives))
+
+
+def _torn(node: FxNode, shared: Collection[FxNode]) -> Reason | None:
+    torn = next((n for n in node.all_input_nodes if n in shared), None)
+    if torn is None:
+        return None
+    return reason_at(
+        node,
+        "dequantize_is_its_own",
+        "The operands of an operator are dequantized for it alone.",
+        f"`{torn.name}` is also read by operators outside the partition",
+        "transform_passes=[..., micronpu.partition.entry.split_dequantizes], which gives every reader its own",
+    )
+
+
+@dataclass
+class _Vertex:
+    decision: Decision | None
+    sources: list[int]
+
+
+def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequence[Partition]) -> list[_Vertex]:
+    """What is taken, and the nodes of the host, in execution order with what each waits for.
+
+    A unit stands where its first quantize stands: its operands are computed by then and nobody reads it earlier.
+    What is not taken stands node by node, since the host may read and write floats in the middle of a unit.
+    Dequantizes are transparent: whoever reads one waits for the integers behind it, since every reader may have a
+    dequantize of its own.
+    """
+    home = {n: d for d in taken for n in (*d.unit.body, *d.unit.quantizes)}
+    called = {output: p.inputs for p in calls for output in p.outputs}
+    place: dict[Decision, int] = {}
+    index: dict[FxNode, int] = {}
+    vertices: list[_Vertex] = []
+    for node in nodes:
+        decision = home.get(node)
+        if decision is not None and (decision in place or node not in decision.unit.quantizes):
+            if decision in place:
+                index[node] = place[decision]
+            continue
+        if decision is None and is_dequantize(node):
+            source = node.args[0]
+            if isinstance(source, FxNode) and source in index:
+                index[node] = index[source]
+            continue
+        sources = decision.unit.reads if decision is not None else called.get(node, node.all_input_nodes)
+        vertices.append(_Vertex(decision, list(dict.fromkeys(index[s] for s in sources if s in index))))
+        index[node] = len(vertices) - 1
+        if decision is not None:
+            place[decision] = index[node]
+    return vertices
+
+
+def _partition(decisions: Sequence[Decision], order: ProgramOrder, policy: Policy) -> Partition:
+    units = [d.unit for d in decisions]
+    members = {n for u in units for n in u.nodes}
+    nodes = sorted(members, key=order.positions(members).__getitem__)
+    produced = {q for u in units for q in u.quantizes}
+    external = {s for u in units for s in u.reads} - produced
+    inputs = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s in external)
+    inside = {d for u in units for d in u.dequantizes}
+    outputs = [q for q in nodes if q in produced and _read_outside(q, members, inside)]
+    return Partition(tuple(nodes), tuple(inputs), tuple(outputs), tuple(decisions), policy)
+
+
+def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:
+    """Whether anything but the partition reads the integers, directly or through a dequantize that both use."""
+    return any(user not in inside or any(reader not in members for reader in user.users) for user in quantize.users)

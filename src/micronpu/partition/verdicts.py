@@ -1,0 +1,71 @@
+"""What the report says of an operator: where it runs, whose results it reads, and why one stays in float."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch.fx import Node as FxNode
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.importer import import_of
+from micronpu.frontend.program import (
+    ProgramView,
+    origin_of,
+    overload_name,
+    static_shape,
+    value_of,
+)
+from micronpu.ir.way import WAYS, Composition
+from micronpu.partition.policy import IMPORTED, IMPORTED_SENTENCE, reason_at
+from micronpu.report.verdict import Reason, Verdict
+
+
+def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
+    """Names of the nodes with a verdict, and of inputs, whose results a node reads, through those without one."""
+    shown = {*verdicts, *view.inputs}
+    through: dict[FxNode, dict[str, None]] = {}
+    found: dict[FxNode, tuple[str, ...]] = {}
+    for node in view.graph.nodes:
+        sources = dict.fromkeys(
+            name for n in node.all_input_nodes for name in ((n.name,) if n in shown else through.get(n, ()))
+        )
+        through[node] = sources
+        if node in shown:
+            found[node] = tuple(sources)
+    return found
+
+
+def float_verdict(node: FxNode) -> Verdict:
+    """The verdict on an operator whose result nobody quantizes."""
+    try:
+        entry = import_of(node)
+        detail = "its result is not quantized"
+        hint = "quantize the model with the quantizer of the target; `program.report` names what stayed in float"
+        if entry.is_table:
+            detail += f"; `{entry.overload}` is a table of a function of one element, which not every chip looks up"
+            hint = _hint_without_table(entry.overload)
+        dtype = getattr(value_of(node), "dtype", torch.float32)
+        if dtype is not torch.float32:
+            detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
+            hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
+            decision = next((w for w in WAYS.get(entry.overload, ()) if isinstance(w, Composition) and w.decides), None)
+            if decision is not None:
+                hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
+    except UnsupportedError as error:
+        detail, hint = error.what, error.hint
+    reason = reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
+    return verdict_on(node, None, (reason,))
+
+
+def _hint_without_table(overload: str) -> str:
+    """What to try where a chip has no tables, and the composition of the overload, if it has one, did not fit."""
+    composed = next((w for w in WAYS[overload] if isinstance(w, Composition)), None)
+    if composed is not None:
+        return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
+    return "a target with tables, see docs/support-table.md, or leave it to the core as it is"
+
+
+def verdict_on(node: FxNode, partition: int | None, reasons: tuple[Reason, ...] = (), macs: int = 0) -> Verdict:
+    name = overload_name(node) or str(node.target)
+    return Verdict(name, origin_of(node), partition, reasons, macs, static_shape(node) or ())

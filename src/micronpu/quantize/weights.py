@@ -1,0 +1,186 @@
+"""Corrections of weights and biases, between calibration and conversion.
+
+They need what each layer is fed with: the float network's own values on some of the calibration
+rows.  That of ranges is `micronpu.quantize.ranges`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.quantize.attributes import attribute, set_attribute
+from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.observers import is_observer
+from micronpu.quantize.rounding import adaptive_rounding
+
+Row = tuple[torch.Tensor, ...]
+ROWS = 32
+"""Calibration rows that the corrections look at, at most."""
+_POSITIONS = 256
+"""Positions of a convolution that are looked at in each row, at most."""
+_WIDEST = 4096
+"""Weights of an output channel, above which a layer keeps the nearest rounding: its moments would fill the memory."""
+_LAYERS = ("conv1d", "conv2d", "linear")
+
+
+def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
+    """Applies the corrections of weights that need data to a calibrated module, in place."""
+    if not (corrections.bias_correction or corrections.adaptive_rounding):
+        return
+    layers = list(_layers(prepared))
+    step = max(1, len(batches) // ROWS)
+    with torch.no_grad():
+        statistics = {
+            layer: _Statistics(layer, _weight(prepared, layer).shape, corrections.adaptive_rounding)
+            for layer, _ in layers
+        }
+        for row in batches[::step][:ROWS]:
+            run = FloatRun(prepared)
+            run.run(*row)
+            for layer, _ in layers:
+                statistics[layer].add(run.values[_source(prepared, layer.args[0]).name])
+
+        for layer, observer in layers:
+            weight = _weight(prepared, layer)
+            scale = _scale(observer, weight)
+            most = int(observer.quant_max)
+            rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
+            if corrections.adaptive_rounding and statistics[layer].moments is not None:
+                rounded = statistics[layer].rounded(weight, scale, most)
+                set_attribute(prepared, _source(prepared, layer.args[1]), rounded)
+            if corrections.bias_correction:
+                _correct_bias(prepared, layer, statistics[layer].mean_of(rounded - weight))
+
+
+def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
+    """Layers with weights of their own that are quantized, and the observers of these."""
+    for node in prepared.graph.nodes:
+        if overload_name(node).split(".")[0] not in _LAYERS:
+            continue
+        watched = node.args[1]
+        if not isinstance(watched, Node) or watched.op != "call_module":
+            continue
+        observer = prepared.get_submodule(str(watched.target))
+        source = watched.args[0]
+        alone = isinstance(source, Node) and source.op == "get_attr" and len(source.users) == len(watched.users) == 1
+        if is_observer(observer) and alone and attribute(prepared, source) is not None:
+            yield node, observer
+
+
+def _source(prepared: GraphModule, node: Any) -> Node:
+    """The value behind observers."""
+    while node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target))):
+        node = node.args[0]
+    return node  # type: ignore[no-any-return]
+
+
+def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
+    weight = attribute(prepared, _source(prepared, layer.args[1]))
+    assert weight is not None
+    return weight.detach()
+
+
+def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
+    """The step of each weight."""
+    scale: torch.Tensor = observer.calculate_qparams()[0].to(weight.dtype)
+    if scale.numel() == 1:
+        return scale.reshape([1] * weight.dim())
+    axis = int(observer.ch_axis)
+    return scale.reshape([-1 if i == axis else 1 for i in range(weight.dim())])
+
+
+class _Statistics:
+    """What a layer is fed with: mean and second moments of the values that meet the weights of an output channel.
+
+    Attributes:
+        moments: [groups, K, K] sums of products, K weights of an output channel; None where they are not wanted.
+    """
+
+    def __init__(self, layer: Node, shape: Sequence[int], with_moments: bool) -> None:
+        self._taps = [int(s) for s in shape[2:]]
+        self._given = arguments(layer)
+        self._name = overload_name(layer).split(".")[0]
+        self._with_moments = with_moments
+        self._total: torch.Tensor | None = None
+        self._rows = 0
+        self.moments: torch.Tensor | None = None
+
+    def add(self, x: torch.Tensor) -> None:
+        """Adds the operand of one row."""
+        patches = self._patches(x.detach())  # [groups, positions, K]
+        self._total = patches.sum(1) + (self._total if self._total is not None else 0)
+        self._rows += patches.shape[1]
+        if not self._with_moments or patches.shape[2] > _WIDEST:
+            return
+        every = max(1, patches.shape[1] // _POSITIONS)
+        some = patches[:, every // 2 :: every]
+        products = some.transpose(1, 2) @ some * (patches.shape[1] / some.shape[1])
+        self.moments = products if self.moments is None else self.moments + products
+
+    def _patches(self, x: torch.Tensor) -> torch.Tensor:
+        """The values that each output position multiplies with weights."""
+        if self._name == "linear":
+            return x.reshape(1, -1, x.shape[-1])
+        given, groups = self._given, int(self._given["groups"])
+        lines = self._name == "conv1d"
+        shape = self._taps
+        stride, dilation = (_sizes(given[k], len(shape)) for k in ("stride", "dilation"))
+        if isinstance(given["padding"], str):
+            reach = [d * (k - 1) for d, k in zip(dilation, shape, strict=True)]
+            sides = [(r // 2, r - r // 2) if given["padding"] == "same" else (0, 0) for r in reach]
+        else:
+            sides = [(p, p) for p in _sizes(given["padding"], len(shape))]
+        if lines:
+            x, shape = x.unsqueeze(2), [1, *shape]
+            stride, dilation, sides = [1, *stride], [1, *dilation], [(0, 0), *sides]
+        x = torch.nn.functional.pad(x, [side for pair in reversed(sides) for side in pair])
+        found = torch.nn.functional.unfold(
+            x, tuple(shape), dilation=tuple(dilation), stride=tuple(stride)
+        )  # [N, C * taps, positions]
+        count = found.shape[1] // groups
+        return found.reshape(len(x), groups, count, -1).permute(1, 0, 3, 2).reshape(groups, -1, count)
+
+    def mean_of(self, weights: torch.Tensor) -> torch.Tensor:
+        """Mean result of each output channel with other weights [O, ...] and no bias."""
+        assert self._total is not None
+        groups = len(self._total)
+        rows = weights.reshape(groups, -1, self._total.shape[1])
+        return (rows @ (self._total / self._rows)[:, :, None]).reshape(-1)
+
+    def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
+        """Weights on their grid, so that the squared error of the result is small."""
+        assert self.moments is not None
+        groups = len(self.moments)
+        steps = scale.expand_as(weight).reshape(groups, -1, self.moments.shape[1])
+        rows = weight.reshape(groups, -1, self.moments.shape[1])
+        found = [
+            adaptive_rounding(row, step[:, :1], moments / self._rows, most, self._rows)
+            for row, step, moments in zip(rows, steps, self.moments, strict=True)
+        ]
+        return torch.stack(found).reshape(weight.shape)
+
+
+def _sizes(value: Any, count: int) -> list[int]:
+    values = [int(v) for v in (value if isinstance(value, list | tuple) else [value])]
+    return values * count if len(values) == 1 else values
+
+
+def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> None:
+    """Takes a mean error [O] out of the bias, which the layer is given where it has none."""
+    bias = arguments(layer).get("bias")
+    value = attribute(prepared, bias) if bias is not None else torch.zeros_like(error)
+    if value is None:
+        return  # computed from something else
+    new = add_constant(prepared, layer, value.detach() - error, "corrected_bias")
+    args = list(layer.args) + [None] * (3 - len(layer.args))
+    args[2] = new
+    layer.args = tuple(args)
+    layer.kwargs = {k: v for k, v in layer.kwargs.items() if k != "bias"}
+    prepared.recompile()

@@ -1,0 +1,249 @@
+"""What compositions write with: the place of one node in a float program."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.importer import NodeArguments, known_import
+from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.ir.types import DType
+from micronpu.ir.way import Call, Capabilities, Step
+from micronpu.ops.movement import TRANSPOSES
+from micronpu.quantize.attributes import attribute, is_constant, is_trained
+from micronpu.quantize.config import STAMP
+from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
+from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO
+
+aten = torch.ops.aten
+
+
+class GraphWriter(NodeArguments):
+    """`micronpu.ir.way.Writer` for a node of a float program: what it writes has the node's place in the model.
+
+    Args:
+        node: the operator that shall be replaced.
+        shared: what was written `beside` others, by what was asked for, in the same walk.
+    """
+
+    def __init__(
+        self,
+        model: GraphModule,
+        node: Node,
+        capabilities: Capabilities,
+        shared: dict[tuple[Any, ...], Node] | None = None,
+    ) -> None:
+        super().__init__(node)
+        self.model = model
+        self.made: list[Node] = []
+        self._place = node
+        self._shared = {} if shared is None else shared
+        self._capabilities = capabilities
+        near = (first_of(n.meta.get("val")) for n in (node, *node.all_input_nodes))
+        modes = (getattr(value, "fake_mode", None) for value in near)
+        self._mode: Any = next((m for m in modes if m is not None), None) or contextlib.nullcontext()
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.arguments
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
+        return self._write(*_called(overload, given), named, self._place, self.node)
+
+    def _write(self, target: Any, args: tuple[Any, ...], named: dict[str, Any], before: Node, like: Node) -> Node:
+        with self.model.graph.inserting_before(before):
+            new = self.model.graph.call_function(target, args, named)
+        with self._mode:
+            value = target(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **named)
+        new.meta = dict(like.meta) | {"val": value}
+        self.made.append(new)
+        return new
+
+    def constant(self, value: float | npt.NDArray[Any], before: Any = None) -> Node:
+        shape = () if getattr(first_of(self.node.meta.get("val")), "shape", None) == () else (1,)  # adds no axis
+        data = value if isinstance(value, np.ndarray) else np.full(shape, value, np.float32)
+        return add_constant(self.model, before or self.node, _tensor(data), "constant")
+
+    def kept(self) -> Node:
+        self._place = self.node.next
+        return self.node
+
+    def beside(self, x: Any, overload: str, *given: Any) -> Node:
+        key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
+        if key not in self._shared:
+            target, args = _called(overload, given)
+            place = x
+            while place is x or place.op == "placeholder":  # inputs come first
+                place = place.next
+            self._shared[key] = self._write(target, args, {}, place if x in args else x, x)
+        return self._shared[key]
+
+    def once(self, x: Any, make: Callable[[], Node | None]) -> Node | None:
+        if (x,) not in self._shared:
+            made = make()
+            if made is None:
+                return None
+            self._shared[(x,)] = made
+        return self._shared[(x,)]
+
+    def change(self, x: Any, **given: Any) -> Any:
+        values = arguments(x)
+        for name, value in given.items():
+            new = value
+            if isinstance(value, np.ndarray):
+                new = add_constant(self.model, x, _tensor(value), f"folded_{name}")
+            values[name] = new
+        last = max(list(values).index(name) for name in given)
+        first = list(values)[: max(last + 1, len(x.args))]
+        x.args = tuple(values[name] for name in first)
+        x.kwargs = {name: value for name, value in x.kwargs.items() if name not in first}
+        return x
+
+    def decided(self, number: Any) -> Node:
+        made = self("to.dtype", number, self.dtype())
+        made.meta[_DECIDED] = made.name  # the name, since meta is handed on to what is written for a node
+        return made
+
+    def kept_or_zero(self, number: Any, x: Any) -> Node:
+        made = self("mul.Tensor", number, x)
+        made.meta[IS_KEPT_OR_ZERO] = made.name
+        return made
+
+    def on_grid(self, x: Any, quantization: Any) -> Any:
+        x.meta[GRID] = (x.name, quantization)
+        return x
+
+    def number(self, x: Any) -> Node | None:
+        if not isinstance(x, Node) or x.meta.get(_DECIDED) != x.name:
+            return None
+        (number,) = x.all_input_nodes
+        return number
+
+    def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
+        if not self.model.meta.get(ALLOWED) or self.node.meta.get(STAMP) == (None,):
+            return None
+        with self._mode:
+            row, values = x.meta["val"][0], [s.meta["val"] for s in states]
+        body, inputs = step_body(row, values, self._mode)
+        output = body.graph.output_node()
+        output.meta = {k: v for k, v in self.node.meta.items() if k not in ("val", "tensor_meta")}
+        write = GraphWriter(body, output, self._capabilities)
+        write._mode = self._mode
+        new = step(write, inputs[0], inputs[1:])
+        output.args = ((new[0], *new),)
+        body.recompile()
+        number = sum(1 for _ in loops_of(self.model))
+        self.model.add_submodule(f"loop_{number}", Loop(body))
+        with self.model.graph.inserting_before(self.node):
+            call = self.model.graph.call_module(f"loop_{number}", (x, *states))
+            made = [self.model.graph.call_function(operator.getitem, (call, i)) for i in range(len(states) + 1)]
+        with self._mode:
+            whole = torch.empty((x.meta["val"].shape[0], *values[0].shape))
+        for node, value in zip([call, *made], [(whole, *values), whole, *values], strict=True):
+            node.meta = dict(self.node.meta) | {"val": value}
+        return made
+
+    def shape(self, x: Any = None) -> tuple[int, ...]:
+        return tuple(first_of((self.node if x is None else x).meta["val"]).shape)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        value = self.node.meta["val"]
+        return [tuple(v.shape) for v in (value if isinstance(value, (tuple, list)) else (value,))]
+
+    def dtype(self, x: Any = None) -> DType | None:
+        value = first_of((self.node if x is None else x).meta.get("val"))
+        name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        return DType(name) if name in {d.value for d in DType} else None
+
+    def known(self, x: Any) -> npt.NDArray[Any] | None:
+        if isinstance(x, (int, float)):
+            return np.array([x], np.float64)
+        value = None if is_trained(self.model, x) else self._computed(x)
+        return None if value is None else value.detach().cpu().double().numpy()
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        """The value of a constant or of a transpose of one."""
+        if isinstance(x, Node) and overload_name(x) in TRANSPOSES:
+            value = self._computed(x.args[0])
+            return None if value is None else x.target(value, *x.args[1:])  # type: ignore[operator]
+        return attribute(self.model, x)
+
+    def stored(self, x: Any) -> npt.NDArray[Any] | None:
+        value = attribute(self.model, x)
+        if value is None:
+            return None
+        plain = value.detach().cpu()
+        return (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy()
+
+    def is_constant(self, x: Any) -> bool:
+        return is_constant(x)
+
+    def is_parameter(self, x: Any) -> bool:
+        return isinstance(attribute(self.model, x), torch.nn.Parameter)
+
+    def is_trained(self, x: Any) -> bool:
+        return is_trained(self.model, x)
+
+    def call(self, x: Any) -> Call | None:
+        if not isinstance(x, Node) or not overload_name(x):
+            return None
+        return Call(overload_name(x), arguments(x), len(x.users))
+
+    def readers(self) -> list[Any]:
+        return list(self.node.users)
+
+    def ends(self) -> frozenset[str]:
+        found: set[str] = set()
+        seen: set[Node] = set()
+        waiting = list(self.node.users)
+        while waiting:
+            user = waiting.pop()
+            name = overload_name(user)
+            entry = known_import(user)
+            if user in seen:
+                continue
+            seen.add(user)
+            adds = name == "add.Tensor" or (name == "baddbmm.default" and user.args[0] in (self.node, *seen))
+            if adds or (entry is not None and entry.moves_only):
+                waiting += user.users
+            else:
+                found.add(name)
+        return frozenset(found)
+
+    def read(self) -> frozenset[int] | None:
+        users = list(self.node.users)
+        if not all(is_getitem(user) for user in users):
+            return None
+        return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
+
+
+_DECIDED = "micronpu_decided"
+"""Key of a node's meta: its own name, where it is a decision made of a number that is one."""
+
+
+def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Operator and arguments of a call."""
+    packet, _, name = overload.partition(".")
+    args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
+    return getattr(getattr(aten, packet), name), args
+
+
+def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(data).reshape(data.shape))
+
+
+def first_of(value: Any) -> Any:
+    """A value, or the first of several."""
+    return value[0] if isinstance(value, (tuple, list)) and value else value
