@@ -79,9 +79,6 @@ PLANS: dict[str, tuple[str, ...]] = {
 """A file of the package and the tests that have to notice what is done to it, those that are quick first."""
 
 NO_DIFFERENCE: dict[str, dict[str, str]] = {
-    "passes/legalize.py": {
-        "without `if isinstance(op, AvgPool2d)`": "an average pool without padding has none to count",
-    },
     "passes/layout.py": {
         "without `if isinstance(node.op, Transpose)`": "a transpose says of itself that none passes through it",
         "`len(seen) < _FURTHEST` is `len(seen) <= _FURTHEST`": "a bound on time",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from micronpu.cli.files import Model
     from micronpu.report.budgets import BudgetResult, Budgets
 
-_PANEL = "Budgets"
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 
@@ -34,43 +34,25 @@ def bytes_of(flag: str, text: str | None) -> int | None:
     return int(size)
 
 
+_budget = functools.partial(console.option, panel="Budgets")
+
+
 @dataclass(frozen=True)
 class Limits:
     """What the options of a command say about budgets, an option for each field."""
 
-    max_ms: Annotated[
-        float | None,
-        console.option("MS", "Most milliseconds of a call, as the report estimates them.", "--max-ms", panel=_PANEL),
-    ] = None
-    max_sram: Annotated[
-        str | None, console.option("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.", "--max-sram", panel=_PANEL)
-    ] = None
-    max_flash: Annotated[
-        str | None, console.option("BYTES", "Most bytes of the program's file.", "--max-flash", panel=_PANEL)
-    ] = None
-    min_sqnr: Annotated[
-        float | None,
-        console.option("DB", "Least signal-to-noise ratio against the float model.", "--min-sqnr", panel=_PANEL),
-    ] = None
+    max_ms: Annotated[float | None, _budget("MS", "Most milliseconds of a call, as the report estimates them.")] = None
+    max_sram: Annotated[str | None, _budget("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.")] = None
+    max_flash: Annotated[str | None, _budget("BYTES", "Most bytes of the program's file.")] = None
+    min_sqnr: Annotated[float | None, _budget("DB", "Least signal-to-noise ratio against the float model.")] = None
     min_accuracy: Annotated[
-        float | None,
-        console.option(
-            "NUMBER", "Least value of --metric on --eval-data with --labels.", "--min-accuracy", panel=_PANEL
-        ),
+        float | None, _budget("NUMBER", "Least value of --metric on --eval-data with --labels.")
     ] = None
     eval_data: Annotated[
-        str | None,
-        console.option(
-            "DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.", "--eval-data", panel=_PANEL
-        ),
+        str | None, _budget("DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.")
     ] = None
-    labels: Annotated[
-        str | None, console.option("FILE", "Their labels: FILE.npy or FILE.npz:name.", "--labels", panel=_PANEL)
-    ] = None
-    metric: Annotated[
-        str | None,
-        console.option("NAME", "top1 (the default), auc, f1, mae, or file.py:function.", "--metric", panel=_PANEL),
-    ] = None
+    labels: Annotated[str | None, _budget("FILE", "Their labels: FILE.npy or FILE.npz:name.")] = None
+    metric: Annotated[str | None, _budget("NAME", "top1 (the default), auc, f1, mae, or file.py:function.")] = None
 
     def budgets(self) -> Budgets:
         """All but that of the accuracy, for which the program has to run.
@@ -78,14 +60,13 @@ class Limits:
         Raises:
             OptionError: an option does not fit, or one is given that says nothing without another.
         """
-        from micronpu.report.budgets import Budgets
+        from micronpu.report.budgets import Budgets, check_limit
 
-        found = Budgets(
-            max_ms=self.max_ms,
-            max_sram=bytes_of("--max-sram", self.max_sram),
-            max_flash=bytes_of("--max-flash", self.max_flash),
-            min_sqnr=self.min_sqnr,
-        )
+        sram, flash = bytes_of("--max-sram", self.max_sram), bytes_of("--max-flash", self.max_flash)
+        given = {"max_ms": self.max_ms, "max_sram": sram, "max_flash": flash, "min_sqnr": self.min_sqnr}
+        for name, value in given.items():
+            check_limit(name, value, console.flag_of(name), f"{console.flag_of(name)} 100")
+        found = Budgets(max_ms=self.max_ms, max_sram=sram, max_flash=flash, min_sqnr=self.min_sqnr)
         if len({self.min_accuracy is None, self.labels is None, self.eval_data is None}) > 1:
             raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
         if self.metric is not None and self.min_accuracy is None:

@@ -32,6 +32,11 @@ Listener = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option that is called so in Python: ``--max-ms``."""
+    return "--" + name.replace("_", "-")
+
+
 def option(
     metavar: str, help: str, *flags: str, default: str = "", panel: str | None = None, complete: Any = None
 ) -> Any:

@@ -239,7 +239,7 @@ def compile_command(
             compress=compress,
             listener=listener,
         )
-    results = budgets.results(program.report) + limits.accuracy(loaded, program)
+    results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
     program.report = replace(program.report, budgets=results)
     out = console.words(report_json)
     out.print(program)
@@ -251,7 +251,7 @@ def compile_command(
     _write_reports(program.report, report_html, report_json)
     from micronpu.report.budgets import check_budgets
 
-    check_budgets(results)
+    check_budgets(results, console.flag_of)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the board needs as well."), soft_wrap=True)

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from micronpu.base.errors import InternalError, OptionError
+from micronpu.cli.console import flag_of
 from micronpu.cli.help import Command
 from micronpu.report.codec import attribute_texts
 
@@ -66,7 +67,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
         if name not in own:
             others = " and ".join(f.title for f in FAMILIES.values() if name in {o.name for o in fields(f.options)})
             raise OptionError(
-                f"The option {_flag(name)} is for {others}, but {target.name} is a target with {family.title}.",
+                f"The option {flag_of(name)} is for {others}, but {target.name} is a target with {family.title}.",
                 hint="leave it out, or another --target",
             )
     values = {name: _value(own[name], value) for name, value in given.items()}
@@ -100,10 +101,6 @@ def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     return typer.main.get_command(app)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
     """One option for the fields of one name: of a family, or of several that mean the same by it."""
     titles = [title for title, _, _ in entries]
@@ -113,7 +110,7 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
     kind = str(field.type)
     if kind not in _TYPES:
         raise InternalError(f"`{field.name}` has type {kind}, for which there is no command-line option.")
-    flag = _flag(field.name)
+    flag = flag_of(field.name)
     shown: str | bool = str(field.default) if kind in ("str", "int", "float") and field.default else False
     if kind == "bool" and field.default:  # the flag says the opposite of the field
         flag, text = f"--no-{flag[2:]}", f"Switch this off: {text}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
@@ -38,8 +39,8 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             hint="pass the module itself, compile(model, (x,), ...)",
         )
     check_evaluation_mode(model)
-    # On some errors torch prints the graph that it has so far.
-    with quiet(), torch.no_grad(), redirect_stderr(io.StringIO()):
+    # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
+    with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:
             with _assignments_written(model) as lost, _recurrences_by_shape():
                 program = torch.export.export(model, examples)

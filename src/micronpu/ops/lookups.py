@@ -7,7 +7,6 @@ The positions themselves stay with the host: their arithmetic is exact in int64 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from micronpu.ir.op import (
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.indices import LOOKUP_HINT, GatherRows
+from micronpu.ops.movement import under_shape
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -178,7 +178,7 @@ def _gather_to_rows(write: Writer) -> Float:
     if alike and made is not None and made.overload.startswith("expand"):
         before = write.shape(made.given["self"])
         if math.prod(before) == before[axis - len(shape)]:
-            return _rows(write, x, [axis], _reshaped(write, made.given["self"], (wanted[axis],)))
+            return _rows(write, x, [axis], under_shape(write, made.given["self"], (wanted[axis],)))
     if not alike and "index" not in given:
         return None
     strides = [math.prod(shape[a + 1 :]) for a in range(len(shape))]
@@ -189,7 +189,7 @@ def _gather_to_rows(write: Writer) -> Float:
     place = index if strides[axis] == 1 else write("mul.Tensor", index, _integer(write, strides[axis]))
     if offsets.any():
         place = write("add.Tensor", place, write.constant(offsets))
-    return _reshaped(write, _row(write, _reshaped(write, x, (math.prod(shape), 1)), place), wanted)
+    return under_shape(write, _row(write, under_shape(write, x, (math.prod(shape), 1)), place), wanted)
 
 
 @composes("index_put.default")
@@ -264,7 +264,7 @@ def _front(write: Writer, x: Float, axes: list[int]) -> tuple[Float, list[int] |
         order = [*axes, *before, *range(axes[-1] + 1, len(shape))]
         x = write("permute.default", x, order)
     rows = math.prod(shape[a] for a in axes)
-    return _reshaped(write, x, (rows, math.prod(shape) // rows)), order
+    return under_shape(write, x, (rows, math.prod(shape) // rows)), order
 
 
 def _row(write: Writer, matrix: Float, index: Float) -> Float:
@@ -276,12 +276,8 @@ def _numbers(write: Writer, index: Float) -> Float:
     known = write.stored(index)
     if known is not None:
         return write.constant(known.reshape(-1).astype(np.int32))
-    flat = _reshaped(write, index, (math.prod(write.shape(index)),))
+    flat = under_shape(write, index, (math.prod(write.shape(index)),))
     return flat if write.dtype(flat) is DType.INT32 else write("to.dtype", flat, DType.INT32)
-
-
-def _reshaped(write: Writer, x: Float, shape: Sequence[int]) -> Float:
-    return x if write.shape(x) == tuple(shape) else write("reshape.default", x, list(shape))
 
 
 def _rows(write: Writer, x: Float, axes: list[int], index: Float) -> Float:
@@ -291,8 +287,8 @@ def _rows(write: Writer, x: Float, axes: list[int], index: Float) -> Float:
     rest = [n for a, n in enumerate(shape) if a not in axes]
     rows = _row(write, matrix, index)
     if order is None:
-        return _reshaped(write, rows, write.shape())
-    y = _reshaped(write, rows, (*picked, *rest))
+        return under_shape(write, rows, write.shape())
+    y = under_shape(write, rows, (*picked, *rest))
     first, count = axes[0], len(picked)
     back = [*range(count, count + first), *range(count), *range(count + first, count + len(rest))]
     return write("permute.default", y, back)
@@ -313,8 +309,8 @@ def _replaced(write: Writer, x: Float, axes: list[int], index: Float, picked: tu
         )
     if write.shape(index) != picked:
         index = write("expand.default", index, list(picked))
-    rows = _reshaped(write, z, (math.prod(picked), width))
+    rows = under_shape(write, z, (math.prod(picked), width))
     new = write("index_put.default", matrix, [_numbers(write, index)], rows)
     if order is None:
-        return _reshaped(write, new, shape)
-    return write("permute.default", _reshaped(write, new, [shape[a] for a in order]), np.argsort(order).tolist())
+        return under_shape(write, new, shape)
+    return write("permute.default", under_shape(write, new, [shape[a] for a in order]), np.argsort(order).tolist())

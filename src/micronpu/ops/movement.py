@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -294,6 +295,16 @@ def _drop_pattern(write: Writer) -> Float:
         return x if write.dtype(x) is write.dtype() else None
     overload = "expand.default" if write.overload.startswith("expand") else "reshape.default"
     return write(overload, x, list(write.shape()))
+
+
+def under_shape(write: Writer, x: Float, shape: Sequence[int]) -> Float:
+    """A value of the float program under another shape; itself where it has that one, and a constant stays one."""
+    if write.shape(x) == tuple(shape):
+        return x
+    value = write.stored(x)
+    if value is None or write.is_trained(x):
+        return write("reshape.default", x, list(shape))
+    return write.constant(value.reshape(shape))
 
 
 _COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")

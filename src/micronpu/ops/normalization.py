@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.elementwise import scaled
+from micronpu.ops.movement import under_shape
 
 BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 
@@ -191,13 +192,5 @@ def _affine(write: Writer, x: Float, weight: Any, bias: Any, shape: list[int] | 
     """x * weight + bias, both of them reshaped where a shape is given."""
     for overload, operand in (("mul.Tensor", weight), ("add.Tensor", bias)):
         if operand is not None:
-            x = write(overload, x, operand if shape is None else _reshaped(write, operand, shape))
+            x = write(overload, x, operand if shape is None else under_shape(write, operand, shape))
     return x
-
-
-def _reshaped(write: Writer, operand: Float, shape: list[int]) -> Float:
-    """A constant of another shape; a parameter stays one while it is trained."""
-    value = write.stored(operand)
-    if value is None or write.is_trained(operand):
-        return write("reshape.default", operand, shape)
-    return write.constant(value.reshape(shape))

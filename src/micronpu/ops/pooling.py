@@ -166,10 +166,13 @@ class AvgPool2d(_Pool):
     """Mean of each window, rounded to nearest with ties away from zero.
 
     x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x.  ``count_padding`` says whether padded positions
-    count as zeros (True) or not at all (False).
+    count as zeros (True) or not at all (False, as it is where there are none).
     """
 
     count_padding: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
@@ -210,7 +213,7 @@ class AvgPool2d(_Pool):
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         # Both zero points are given as 0: the mean of integers is then rounded as here, with ties away from zero.
         x, p = emit.input(0), self.padding
-        if p and self.count_padding:
+        if self.count_padding:
             x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), emit.input_type(0).zero_point)
             p = NO_PADDING
         w = fitted(emit, x, self.kernel, self.stride, p)

@@ -58,8 +58,6 @@ class SplitPads(Pass):
             return None
         p, value = op.padding, -math.inf if isinstance(op, MaxPool2d) else 0.0
         pad = Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0), value)
-        if isinstance(op, AvgPool2d):
-            return pad, replace(op, padding=Padding2d.none(), count_padding=False)
         return pad, replace(op, padding=Padding2d.none())
 
 

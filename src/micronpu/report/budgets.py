@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from micronpu.base.errors import BudgetError, OptionError
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport
+
+Named = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,12 @@ class BudgetResult:
     met: bool
 
     def __str__(self) -> str:
-        """``max_ms is 5, and the program takes 6.31``."""
-        return f"{self.name} is {_number(self.limit)}, and the program has {_number(self.value)}"
+        """``max_ms is 5, and the program has 6.31``."""
+        return self.said(self.name)
+
+    def said(self, name: str) -> str:
+        """The same with the name that the user knows the budget by."""
+        return f"{name} is {_number(self.limit)}, and the program has {_number(self.value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,25 +62,35 @@ class Budgets:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-            if not good or (field.name in ("max_sram", "max_flash") and int(value) != value):
-                what = "a number of bytes" if field.name in ("max_sram", "max_flash") else "a positive number"
-                raise OptionError(f"The budget {field.name} is {value!r}; it is {what}.", hint=f"{field.name}=100")
+            check_limit(field.name, getattr(self, field.name), f"The budget {field.name}", f"{field.name}=100")
 
-    def results(self, report: DelegationReport) -> tuple[BudgetResult, ...]:
+    def results(self, report: DelegationReport, named: Named = str) -> tuple[BudgetResult, ...]:
         """Each budget that is set beside the program's figure.
+
+        Args:
+            named: the name that the user knows a budget by.
 
         Raises:
             OptionError: a budget is on a figure that the report does not have.
         """
         return tuple(
-            result(field.name, limit, _figure(field.name, report))
+            result(field.name, limit, _figure(field.name, report, named(field.name)))
             for field in fields(self)
             if (limit := getattr(self, field.name)) is not None
         )
+
+
+def check_limit(name: str, value: object, called: str, hint: str) -> None:
+    """Refuses the limit of a budget that none can be; None is no limit.
+
+    Raises:
+        OptionError: it is no positive number, or no whole one of bytes.
+    """
+    is_bytes = name in ("max_sram", "max_flash")
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    if value is not None and not (good and (not is_bytes or int(value) == value)):
+        what = "a number of bytes" if is_bytes else "a positive number"
+        raise OptionError(f"{called} is {value!r}; it is {what}.", hint=hint)
 
 
 def result(name: str, limit: float, value: float) -> BudgetResult:
@@ -81,13 +98,16 @@ def result(name: str, limit: float, value: float) -> BudgetResult:
     return BudgetResult(name, limit, value, value <= limit if name.startswith("max_") else value >= limit)
 
 
-def check_budgets(results: tuple[BudgetResult, ...]) -> None:
+def check_budgets(results: tuple[BudgetResult, ...], named: Named = str) -> None:
     """Refuses a program that misses a budget.
+
+    Args:
+        named: the name that the user knows a budget by.
 
     Raises:
         BudgetError: says which, and by how much.
     """
-    missed = [str(r) for r in results if not r.met]
+    missed = [r.said(named(r.name)) for r in results if not r.met]
     if missed:
         raise BudgetError(
             f"The program misses {'a budget' if len(missed) == 1 else f'{len(missed)} budgets'}: {'; '.join(missed)}.",
@@ -95,24 +115,24 @@ def check_budgets(results: tuple[BudgetResult, ...]) -> None:
         )
 
 
-def _figure(name: str, report: DelegationReport) -> float:
+def _figure(name: str, report: DelegationReport, called: str) -> float:
     lacking = next((f"{what}: {why}" for what, why in report.missing.items() if what.startswith("time")), "")
     if name == "max_ms":
         if lacking or not report.latency:
-            raise _none(name, lacking or "no processor has a model of its time", "a target with a figure of its time")
+            raise _none(called, lacking or "no processor has a model of its time", "a target with a figure of its time")
         return sum(t.milliseconds for t in report.latency)
     if name == "min_sqnr":
         value = report.accuracy.sqnr if report.accuracy is not None else None
         if value is None:
-            raise _none(name, "the program was not compared with a float model", "a float model, and verify=True")
+            raise _none(called, "the program was not compared with a float model", "a float model, and verify=True")
         return value
     if report.memory is None:
-        raise _none(name, "nothing was compiled", "a budget of `compile`")
+        raise _none(called, "nothing was compiled", "a budget of `compile`")
     return report.memory.sram if name == "max_sram" else report.memory.flash
 
 
-def _none(name: str, why: str, hint: str) -> OptionError:
-    return OptionError(f"The budget {name} is on a figure that there is none of ({why}).", hint=hint)
+def _none(called: str, why: str, hint: str) -> OptionError:
+    return OptionError(f"The budget {called} is on a figure that there is none of ({why}).", hint=hint)
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import subprocess
@@ -161,6 +162,11 @@ MODELS = {
     ),
     "example of NumPy": (lambda: (net(), X.numpy()), "`example_inputs` is of type ndarray; it is a tuple of tensors."),
     "example shape": (lambda: (net(), X[:, :1]), "torch.export cannot trace Net", "to have 2 channels, but got 1"),
+    "example features": (
+        lambda: (nn.Linear(8, 4).eval(), (torch.zeros(1, 9),)),
+        "cannot trace Linear",
+        "[1, 9] X [8, 4]",
+    ),
     "example number": (lambda: (net(), (X, X)), "torch.export cannot trace Net", "too many positional arguments. Try"),
     "program shape": (
         lambda: (export(net(), (X,)), X[..., :5]),
@@ -182,8 +188,24 @@ MODELS = {
 def test_model(name, call, capfd):
     make, *parts = MODELS[name]
     model, examples = make()
+    logged = Logged()
+    shapes = logging.getLogger("torch._subclasses.fake_tensor")
+    shapes.addHandler(logged)
     refused(lambda: getattr(micronpu, call)(model, examples, calibration=GOOD), ModelError, *parts)
+    shapes.removeHandler(logged)
     assert capfd.readouterr() == ("", "")  # torch has something to print in some of these cases
+    assert logged.texts == []
+
+
+class Logged(logging.Handler):
+    """Keeps what is logged; torch's own handler writes to the stderr that there was when it was imported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def test_half_precision_says_why_nothing_is_delegated():

@@ -113,7 +113,7 @@ def test_the_command_keeps_budgets(folder):
     assert all(b.met for b in budgets) and budgets[1].limit == 1 << 20
     (folder / "n.pte").unlink()
     code, said = run("--max-sram", "10", "--min-accuracy", "1.01", *labelled, "--report-json", "r.json")
-    assert code == 3 and "misses 2 budgets: max_sram is 10, and the program has" in said, said
+    assert code == 3 and "misses 2 budgets: --max-sram is 10, and the program has" in said, said
     assert not (folder / "n.pte").exists()
     missed = {b["name"]: b["met"] for b in json.loads((folder / "r.json").read_text())["budgets"]}
     assert missed == {"max_sram": False, "min_accuracy": False}
@@ -124,7 +124,7 @@ def test_the_command_keeps_budgets(folder):
     [
         (("--max-sram", "lots"), "--max-sram is 'lots'; it is a number of bytes. Try: --max-sram 256K"),
         (("--max-flash", "1.3"), "--max-flash is '1.3'; it is a number of bytes."),
-        (("--max-ms", "-1"), "The budget max_ms is -1.0; it is a positive number."),
+        (("--max-ms", "-1"), "--max-ms is -1.0; it is a positive number. Try: --max-ms 100"),
         (("--min-accuracy", "0.9"), "--min-accuracy, --eval-data and --labels go together."),
     ],
 )

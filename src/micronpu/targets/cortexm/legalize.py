@@ -49,7 +49,7 @@ def has_kernel(node: Node) -> bool:
         return False
     if isinstance(op, Mul):
         return op.activation is Activation.NONE
-    if isinstance(op, AvgPool2d) and op.count_padding and op.padding:
+    if isinstance(op, AvgPool2d) and op.count_padding:
         return False
     if isinstance(op, (Conv2d, DepthwiseConv2d, MaxPool2d, AvgPool2d)):
         return is_even(op.padding)

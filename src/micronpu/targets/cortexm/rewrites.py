@@ -145,19 +145,15 @@ class PadBeforeWindow(Rewrite):
 
     def apply(self, node: Node) -> list[Node] | None:
         op: Any = node.op
-        if isinstance(op, AvgPool2d):
-            if not (op.count_padding and op.padding):
-                return None
-            without: Op = replace(op, padding=NO_PADDING, count_padding=False)
-        elif isinstance(op, (Conv2d, DepthwiseConv2d, MaxPool2d)) and not is_even(op.padding):
-            without = replace(op, padding=NO_PADDING)
-        else:
+        counts = isinstance(op, AvgPool2d) and op.count_padding
+        differs = isinstance(op, (Conv2d, DepthwiseConv2d, MaxPool2d)) and not is_even(op.padding)
+        if not counts and not differs:
             return None
         (x, *operands), y, p = node.inputs, node.output, op.padding
         chain = Chain(self.name, node)
         value = -math.inf if isinstance(op, MaxPool2d) else 0.0
         padded = chain.add(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0), value), x)
-        return chain.result(chain.add(without, padded, *operands, qparams=y.type.qparams), y)
+        return chain.result(chain.add(replace(op, padding=NO_PADDING), padded, *operands, qparams=y.type.qparams), y)
 
 
 class AverageByParts(Rewrite):

@@ -128,14 +128,14 @@ class PadBeforePool(Rewrite):
 
     def apply(self, node: Node) -> list[Node] | None:
         op = node.op
-        if not isinstance(op, AvgPool2d) or not op.count_padding or not op.padding:
+        if not isinstance(op, AvgPool2d) or not op.count_padding:
             return None
         p = op.padding
         chain = Chain(self.name, node)
         picture = chain.add(Transpose(TO_CHANNELS_FIRST), node.inputs[0])
         padded = chain.add(Pad((0, 0, p.top, p.left), (0, 0, p.bottom, p.right)), picture)
         last = chain.add(Transpose(TO_CHANNELS_LAST), padded)
-        return chain.finish(replace(op, padding=Padding2d.none(), count_padding=False), last, node.output)
+        return chain.finish(replace(op, padding=Padding2d.none()), last, node.output)
 
 
 class PoolOneByOne(Rewrite):
