@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import BudgetError, OptionError
 
@@ -80,15 +80,17 @@ class Budgets:
         )
 
 
-def check_limit(name: str, value: object, called: str, hint: str) -> None:
+def check_limit(name: str, value: Any, called: str, hint: str) -> None:
     """Refuses the limit of a budget that none can be; None is no limit.
 
     Raises:
         OptionError: it is no positive number, or no whole one of bytes.
     """
+    if value is None:
+        return
     is_bytes = name in ("max_sram", "max_flash")
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    if value is not None and not (good and (not is_bytes or int(value) == value)):
+    if not good or (is_bytes and value != math.floor(value)):
         what = "a number of bytes" if is_bytes else "a positive number"
         raise OptionError(f"{called} is {value!r}; it is {what}.", hint=hint)
 
