@@ -51,9 +51,8 @@ from micronpu.runtime.border import BORDERS_KEY, pack_borders
 from micronpu.runtime.digest import stamp
 from micronpu.runtime.plan import read_plan
 from micronpu.runtime.states import STATES_KEY, pack_states
-from micronpu.sparsity.compress import check_compress
 from micronpu.sparsity.entry import Sparsity
-from micronpu.sparsity.options import SparsityOptions, sparsity_options
+from micronpu.sparsity.options import SparsityOptions
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 
@@ -142,7 +141,6 @@ def compile_model(
         per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
     )
     chosen = how.quantizer_for(device, train is not None)
-    sparser, most = sparsity_options(sparsity), check_compress(compress)
     quantized = quantized_module(
         model,
         example_inputs,
@@ -151,10 +149,10 @@ def compile_model(
         train=train,
         clock=clock,
         held_out=held_out,
-        sparsity=Sparsity(sparser, device, most) if sparser is not None or most is not None else None,
+        sparsity=Sparsity.of(sparsity, compress, device),
         float_too=verify,
     )
-    borders, states, reduced = quantized.borders, quantized.states, quantized.reduced
+    borders, states = quantized.borders, quantized.states
     expected: Expected | None = None
     if verify:
         with clock.early("verify"):
@@ -176,7 +174,7 @@ def compile_model(
     release()
     report = replace(
         host.report,
-        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *(reduced.notes if reduced else ())),
+        notes=(*host.report.notes, *lowered.notes, *_border_notes(borders), *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -184,7 +182,7 @@ def compile_model(
         hashes=digests(buffer, host.partitions),
         memory=memory,
         states=tuple(map(_reported, states)),
-        sparsity=reduced.report if reduced else None,
+        sparsity=quantized.sparsity,
     )
     program_made = CompiledProgram(
         buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, quantized.rows, states

@@ -26,7 +26,9 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
-from micronpu.sparsity.entry import Reduced, Sparsity, keep_what_is_sparse
+from micronpu.report.sparsity import SparsityReport
+from micronpu.sparsity.entry import Sparsity
+from micronpu.sparsity.keep import keep_what_is_sparse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,8 @@ class Quantized:
         rows: the first rows of the user's data, as it takes them.
         trial: the rows that the program is tried on, as the float model takes them.
         borders: what its inputs and outputs mean where they are integers.
-        reduced: what became of its weights before, where they were made sparse or given fewer bits.
+        sparsity: what became of its weights before, where they were made sparse.
+        notes: sentences about what became of its weights.
     """
 
     module: GraphModule
@@ -92,7 +95,8 @@ class Quantized:
     rows: tuple[tuple[torch.Tensor, ...], ...]
     trial: Trial
     borders: IntegerBorders | None = None
-    reduced: Reduced | None = None
+    sparsity: SparsityReport | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -129,11 +133,11 @@ def quantized_module(
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
-    reduced: Reduced | None = None
+    report: SparsityReport | None = None
+    notes: tuple[str, ...] = ()
     if sparsity is not None:
         with clock.step("sparsify") as progress:
-            reduced = sparsity.reduced(given, sequences, quantizer, progress)
-        given, quantizer = exported(reduced.program, given.examples), reduced.quantizer
+            given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)
     if train is not None:
         if calibration is not None and sparsity is None:
             raise ModelError(
@@ -155,7 +159,7 @@ def quantized_module(
             )
             forget(given.module, module)
     if quantizer.settings.io is None:
-        return Quantized(module, given.examples, rows, trial, reduced=reduced)
+        return Quantized(module, given.examples, rows, trial, sparsity=report, notes=notes)
     borders = integer_borders(module)
     rows = tuple(map(borders.quantize, rows))
-    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, reduced)
+    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes)

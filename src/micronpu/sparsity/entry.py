@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,19 +14,17 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_evaluation_mode, check_listener
 from micronpu.frontend.export import as_inputs
-from micronpu.frontend.exported import Exported, exported_for_any_batch
+from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
 from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
-from micronpu.sparsity.compress import compressed, with_bits
+from micronpu.sparsity.compress import check_compress, compressed, with_bits
 from micronpu.sparsity.corrected import with_corrections
 from micronpu.sparsity.judge import Score
-from micronpu.sparsity.keep import masks_of, pattern_kept
-from micronpu.sparsity.layers import find_layers
 from micronpu.sparsity.network import FloatNetwork, Row
-from micronpu.sparsity.options import SparsityOptions
+from micronpu.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.sparsity.search import Listener, Sparsified, listening, sparsified
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -99,9 +96,9 @@ def sparsify(
 
 
 class Reduced(NamedTuple):
-    """The float program with fewer weights or bits, the quantizer for it, what was made sparse, and notes."""
+    """A model with fewer weights or bits, the quantizer for it, what was made sparse, and notes."""
 
-    program: GraphModule
+    model: Exported
     quantizer: StaticQuantizer
     report: SparsityReport | None = None
     notes: tuple[str, ...] = ()
@@ -115,34 +112,44 @@ class Sparsity:
     device: Device
     compress: float | None = None
 
+    @classmethod
+    def of(cls, sparsity: str | SparsityOptions | None, compress: float | None, device: Device) -> Sparsity | None:
+        """What a user asks for in the words of `micronpu.compile`, or None where that is nothing.
+
+        Raises:
+            OptionError: a value that does not fit.
+        """
+        options, most = sparsity_options(sparsity), check_compress(compress)
+        return None if options is None and most is None else cls(options, device, most)
+
     def reduced(
         self,
-        exported: Exported,
+        model: Exported,
         sequences: Sequence[Sequence[Row]],
         quantizer: StaticQuantizer,
         progress: Callable[[float], None],
     ) -> Reduced:
-        """Makes weights sparse first, and then gives them fewer bits.
+        """Makes weights sparse first, and then gives them fewer bits; the model that is given stays as it is.
 
         Args:
             sequences: of the calibration data, of one row each for a model without states.
             quantizer: of the finished program; one for training is not what the search quantizes with.
         """
-        program = exported_for_any_batch(exported.model, exported.examples)
+        program = exported_for_any_batch(model.model, model.examples)
         own = self.device.quantizer() if quantizer.is_qat else quantizer
-        network = FloatNetwork.of(program, exported.examples, sequences)
-        found = Reduced(program, quantizer)
+        network = FloatNetwork.of(program, model.examples, sequences)
+        last, report = quantizer, None
+        notes: tuple[str, ...] = ()
         if self.options is not None:
-            listener = listening(progress)
-            made = sparsified(network, self.device, own, self.options, listener=listener)
-            own = with_corrections(own, made.report.point.corrections)
-            found = found._replace(report=made.report, quantizer=quantizer if quantizer.is_qat else own)
+            report = sparsified(network, self.device, own, self.options, listener=listening(progress)).report
+            own = with_corrections(own, report.point.corrections)
+            last = quantizer if quantizer.is_qat else own
         if self.compress is not None:
             tries = self.options is None or self.options.corrections
             less = compressed(network, self.device, own, self.compress, progress, tries)
-            last = quantizer if quantizer.is_qat else with_corrections(own, less.corrections)
-            found = found._replace(quantizer=with_bits(last, less.bits), notes=(less.note,))
-        return found
+            last = with_bits(quantizer if quantizer.is_qat else with_corrections(own, less.corrections), less.bits)
+            notes = (less.note,)
+        return Reduced(exported(program, model.examples), last, report, notes)
 
 
 def _first(calibration: Any) -> Any:
@@ -163,13 +170,3 @@ def _first(calibration: Any) -> Any:
     if not all(t.numel() for t in tensors):
         raise ModelError("The first of the calibration data is an empty tensor.", hint="some hundred typical inputs")
     return tuple(tensors)
-
-
-def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:
-    """Keeps the zeros of layers that have two in every four weights while a module is trained.
-
-    Args:
-        program: the float program that the module was made of, whose parameters have the same names.
-    """
-    layers, _ = find_layers(program)
-    return pattern_kept(trained, masks_of(program, [layer for layer in layers if layer.is_sparse(program)]))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from micronpu.ir.pattern import KEPT
-from micronpu.sparsity.layers import Layer, Matrix
+from micronpu.sparsity.layers import Layer, Matrix, find_layers
 
 
 def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
@@ -57,3 +58,13 @@ def masks_of(model: nn.Module, layers: Iterator[Layer] | list[Layer]) -> dict[st
     """The masks of layers, by the names of their tensors."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     return {m.attribute: kept_weights(m, tensors[m.attribute]) for layer in layers for m in layer.matrices}
+
+
+def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:
+    """Keeps the zeros of layers that have two in every four weights while a module is trained.
+
+    Args:
+        program: the float program that the module was made of, whose parameters have the same names.
+    """
+    layers, _ = find_layers(program)
+    return pattern_kept(trained, masks_of(program, [layer for layer in layers if layer.is_sparse(program)]))
