@@ -23,8 +23,8 @@ class SparseLayer:
         sparse: whether two in four of its weights are zero, and the NPU skips them.
         cycles_dense: of the NPU in the dense network, 0 where that is not known.
         cycles_sparse: in the network with every layer sparse that can be, 0 where that was not tried.
-        sensitivity: what the network's results lose where this layer alone is sparse, as a part of their variance;
-            before anything is learnt.
+        sensitivity: what the network's results lose where this layer alone is sparse and those behind make up for it,
+            before anything is learnt: the divergence of class scores, and of others the part of their variance.
         why: why it is dense, or what else there is to say; "" for nothing.
         cycles: of the NPU as the layer is, in the network that was chosen; 0 where that is not known.
     """

@@ -115,9 +115,9 @@ def compressed(
     device = device.unverified()
 
     def grid(bits: int) -> Grid:
-        quantized, names = nearest(model, seen, with_bits(quantizer, bits), judge, tries)
-        cost = price(quantized, network.examples, layers, device)
-        return Grid(bits, cost.bytes, cost.cycles, judge.agreement(quantized), names)
+        made = nearest(model, seen, with_bits(quantizer, bits), judge, tries)
+        cost = price(made.network, network.examples, layers, device)
+        return Grid(bits, cost.bytes, cost.cycles, made.judgement.agreement, made.corrections)
 
     with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)

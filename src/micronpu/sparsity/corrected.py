@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.sparsity.judge import Judge
+from micronpu.sparsity.judge import Judge, Judgement
 from micronpu.sparsity.network import Row
 from micronpu.sparsity.price import integers
 
@@ -30,23 +31,38 @@ def with_corrections(quantizer: StaticQuantizer, names: Sequence[str]) -> Static
     return copy.deepcopy(quantizer).set_corrections(Corrections(**dict.fromkeys(names, True)))
 
 
-def nearest(
-    model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer, judge: Judge, tries: bool
-) -> tuple[GraphModule, tuple[str, ...]]:
-    """The integer network of a float program that is nearest to the float network, and its corrections.
+@dataclass(frozen=True)
+class Nearest:
+    """The integer network that is nearest to the float one.
+
+    Attributes:
+        network: made of a float program.
+        corrections: those that were chosen here, and not the quantizer's own.
+        judgement: of the network.
+    """
+
+    network: GraphModule
+    corrections: tuple[str, ...]
+    judgement: Judgement
+
+
+def nearest(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer, judge: Judge, tries: bool) -> Nearest:
+    """The integer network of a float program that is nearest to the float network.  Each is judged once.
 
     Args:
         rows: that ranges and corrections are taken from; the judge has others.
         tries: whether corrections are tried, where the quantizer has none of its own.
-
-    Returns:
-        The names of the corrections are those that were chosen here, and not the quantizer's own.
     """
-    plain = integers(model, rows, quantizer)
+
+    def made(names: tuple[str, ...]) -> Nearest:
+        network = integers(model, rows, with_corrections(quantizer, names))
+        return Nearest(network, names, judge.judged(network))
+
+    plain = made(())
     if not tries or quantizer.settings.corrections != Corrections():
-        return plain, ()
+        return plain
     try:
-        made = integers(model, rows, with_corrections(quantizer, TRIED))
+        corrected = made(TRIED)
     except ModelError:  # such as an operator without derivatives: the network was quantized without them
-        return plain, ()
-    return (made, TRIED) if judge.distance(made) < judge.distance(plain) else (plain, ())
+        return plain
+    return corrected if corrected.judgement.distance < plain.judgement.distance else plain

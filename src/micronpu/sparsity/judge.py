@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,11 +11,29 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError, first_line
-from micronpu.sparsity.distill import is_scores, relative_error
+from micronpu.sparsity.distill import difference, is_scores, relative_error
 from micronpu.sparsity.network import Row, batches, results
 
 Score = Callable[[Any], float]
 """A measure of the user's own for a network, which is called like the model; more is better."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How good a network is.
+
+    Attributes:
+        agreement: share of the rows with the same answer as the float network's; of results that are no scores of
+            classes, 1 less the part of their variance that is lost.
+        loss: what is lost against the float network: 1 less the agreement, or the difference of the user's score.
+        distance: what tells ways to quantize one network apart: the loss by the user's score, or the part of the
+            results' variance that is lost.  The agreement counts whole answers, and too few of them to see the
+            difference.
+    """
+
+    agreement: float
+    loss: float
+    distance: float
 
 
 class Judge:
@@ -45,31 +64,27 @@ class Judge:
     def _results(self, model: GraphModule) -> list[Tensor]:
         return results(model, batches(model, self.rows))
 
-    def agreement(self, model: GraphModule) -> float:
-        """Share of the rows with the same answer; of results that are no scores, 1 less the variance that is lost."""
-        shares = []
-        for number, (y, wanted) in enumerate(zip(self._results(model), self._wanted, strict=True)):
+    def judged(self, model: GraphModule) -> Judgement:
+        """How good a network is, from one run on the rows and one call of the score."""
+        found = self._results(model)
+        shares, errors = [], [float(relative_error(y, wanted)) for y, wanted in zip(found, self._wanted, strict=True)]
+        for number, (y, wanted) in enumerate(zip(found, self._wanted, strict=True)):
             if is_scores(wanted) and number < len(self._wanted) - self._states:
                 shares.append(float((y.argmax(1) == wanted.argmax(1)).double().mean()))
             else:
-                shares.append(max(0.0, 1.0 - float(relative_error(y, wanted))))
-        return sum(shares) / len(shares)
+                shares.append(max(0.0, 1.0 - errors[number]))
+        agreement = sum(shares) / len(shares)
+        if self._score is None:
+            return Judgement(agreement, 1.0 - agreement, sum(errors) / len(errors))
+        loss = self._best - self._scored(model)
+        return Judgement(agreement, loss, loss)
 
-    def error(self, model: GraphModule) -> float:
-        """Part of the variance of the results that is lost: finer than the agreement, for comparing layers."""
-        errors = [float(relative_error(y, w)) for y, w in zip(self._results(model), self._wanted, strict=True)]
-        return sum(errors) / len(errors)
+    def harm(self, model: GraphModule) -> float:
+        """What the results lose, as the training without labels counts it.
 
-    def loss(self, model: GraphModule, agreement: float) -> float:
-        """What is lost against the float network."""
-        return 1.0 - agreement if self._score is None else self._best - self._scored(model)
-
-    def distance(self, model: GraphModule) -> float:
-        """What tells ways to quantize one network apart: the user's score turned round, or the error of the results.
-
-        The agreement counts whole answers, and too few of them to see the difference.
+        That is finer than the agreement.  What several layers lose together is about the sum of what each loses.
         """
-        return self.error(model) if self._score is None else -self._scored(model)
+        return float(difference(self._results(model), self._wanted, self._states))
 
     def _scored(self, model: GraphModule) -> float:
         assert self._score is not None

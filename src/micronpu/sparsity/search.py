@@ -22,12 +22,13 @@ from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
+from micronpu.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
 from micronpu.sparsity.corrected import nearest
 from micronpu.sparsity.distill import distill
 from micronpu.sparsity.judge import Judge, Score
 from micronpu.sparsity.keep import masks_of, pattern_kept
 from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import FloatNetwork, Moments, batches, stateless
+from micronpu.sparsity.network import FloatNetwork, Moments, Row, batches, stateless
 from micronpu.sparsity.options import SparsityOptions
 from micronpu.sparsity.price import Price, integers, price
 from micronpu.sparsity.refit import can_be_fitted, refit
@@ -39,11 +40,13 @@ _LEAST_ROWS = 8
 _FEW_KEPT = 20
 """Inputs kept back, below which an answer is a large part of the agreement."""
 _SLACK = 0.005
-"""Part of the cycles by which the sum over layers and the price of the whole may differ."""
+"""Part of the cycles that is nothing to speak of."""
+_TRIES = 3
+"""Of a choice of layers, which is priced as a whole."""
 _RANGE_ROWS = 50
 """Inputs that the ranges of a network are taken from while it is on its way."""
 _JUDGED_ALONE = 100
-"""Inputs on which single layers are compared."""
+"""Inputs on which single layers are fitted, and compared."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,13 @@ class _Work:
         states: int = 0,
     ) -> None:
         model, rows = network.model, network.rows
+        self.layers, self.left = find_layers(model)
         if len(rows) < _LEAST_ROWS and not device.dense_only:
+            most = max((layer.columns for layer in self.layers), default=0)
             raise ModelError(
                 f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
                 f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
-                f"as many inputs of a layer as it has columns, up to {_most_columns(model):,} here.",
+                f"as many inputs of a layer as it has columns, up to {most:,} here.",
                 hint="some hundred typical inputs, without labels",
             )
         if score is None and options.max_loss is not None and options.max_loss > 1:
@@ -165,7 +170,6 @@ class _Work:
         self.teacher = copy.deepcopy(model)
         self.judge, self.states = Judge(self.teacher, self.kept, score, states), states
         self.tell = listener or (lambda name, part: None)
-        self.layers, self.left = find_layers(model)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
         if states:
@@ -209,22 +213,40 @@ class _Work:
     def stop(self, layers: Sequence[Layer]) -> _Stop:
         """The network as it is now, quantized as well as can be, compiled and judged."""
         tries = self.options.corrections and not self.device.dense_only
-        quantized, names = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries)
-        cost = self._priced(quantized)
-        agreement = self.judge.agreement(quantized)
-        loss = self.judge.loss(quantized, agreement)
+        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries)
+        cost, judged = self._priced(made.network), made.judgement
         titles = tuple(layer.title for layer in layers)
-        return _Stop(self.state(), SparsePoint(titles, cost.cycles, cost.bytes, agreement, loss, names), cost)
+        point = SparsePoint(titles, cost.cycles, cost.bytes, judged.agreement, judged.loss, made.corrections)
+        return _Stop(self.state(), point, cost)
 
     # -- weights
 
-    def prune(self, layers: Sequence[Layer], moments: Moments) -> None:
+    def pruned_alone(self, layers: Sequence[Layer], moments: Moments) -> dict[str, Tensor]:
+        """The weights of layers, each made sparse by itself, by the tensor's name."""
+        found = {}
         with torch.no_grad():
-            for layer in layers:
-                for m in layer.matrices:
-                    weight = tensor_of(self.model, m.attribute)
-                    rows = pruned(m.rows(weight), moments.mean(m.attribute), m.groups, damping=self.options.damping)
-                    weight.copy_(m.weights(rows))
+            for m in (m for layer in layers for m in layer.matrices):
+                rows = m.rows(tensor_of(self.model, m.attribute))
+                made = pruned(rows, moments.mean(m.attribute), m.groups, damping=self.options.damping)
+                found[m.attribute] = m.weights(made)
+        return found
+
+    def put(self, layers: Sequence[Layer], weights: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for m in (m for layer in layers for m in layer.matrices):
+                tensor_of(self.model, m.attribute).copy_(weights[m.attribute])
+
+    def make_sparse(
+        self, layers: Sequence[Layer], before: Sequence[Layer], rows: Sequence[Row], alone: Mapping[str, Tensor]
+    ) -> None:
+        """Makes layers sparse, and fits them and those behind to what the dense network gives.
+
+        Args:
+            before: those that are sparse already.
+            alone: weights of layers that cannot be fitted.
+        """
+        self.put([layer for layer in layers if not can_be_fitted(self.model, layer)], alone)
+        refit(self.model, self.teacher, self.layers, before, layers, rows, damping=self.options.damping)
 
     def moments(self, layers: Sequence[Layer]) -> Moments:
         return Moments(self.model, layers, len(self.rows)).collect(batches(self.model, self.rows))
@@ -242,32 +264,38 @@ class _Work:
         candidates = self._possible()
         moments = self.moments(candidates)
         candidates = self._enough(candidates, moments)
-        self.prune(candidates, moments)
-        sparse = self.price()
+        alone, sparse = self._all_sparse(candidates, moments)
         self.tell("price", 1.0)
         if self.device.dense_only:
             self._say_bytes(dense, sparse)
             self.why = {layer.name: "zeros save no product on this target" for layer in self.layers}
             return self._result(stops, 0, sparse, {})
-        candidates, sparse, moments = self._turned(candidates, sparse, start, moments)
+        if self._turned(candidates, sparse):
+            self.model.load_state_dict(start)
+            candidates = [layer for layer in self.layers if layer.name in {c.name for c in candidates}]
+            alone, sparse = self._all_sparse(candidates, self.moments(candidates))
         gaining = self._gaining(candidates, dense, sparse)
         self.model.load_state_dict(start)
-        errors = self._sensitivities(gaining, moments)
+        errors = self._sensitivities(gaining, alone, start)
+        gains = {layer.name: dense.by_layer[layer.name] - sparse.by_layer[layer.name] for layer in gaining}
+        needed = self._needed(gaining, gains, errors, alone, stops[0])
         chosen = list(self.given)
-        stages = self._stages(gaining, errors, dense, sparse)
+        stages = self._stages(needed, gains, errors)
         for number, stage in enumerate(stages):
-            alone = [layer for layer in stage if not can_be_fitted(self.model, layer)]
-            if alone:
-                self.prune(alone, moments if number == 0 else self.moments(alone))
-            refit(self.model, self.teacher, self.layers, chosen, stage, self.rows, damping=self.options.damping)
+            if number:
+                unfitted = [layer for layer in stage if not can_be_fitted(self.model, layer)]
+                alone = self.pruned_alone(unfitted, self.moments(unfitted)) if unfitted else {}
+            self.make_sparse(stage, chosen, self.rows, alone)
             chosen += stage
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
             self._learn(chosen, steps, number, len(stages))
             stops.append(self.stop(chosen))
-            if self._is_enough([stop.point for stop in stops]):
+            if is_enough(self.options, [stop.point for stop in stops]):
                 break
-        return self._result(stops, self._choose([stop.point for stop in stops]), sparse, errors)
+        best, note = choose(self.options, [stop.point for stop in stops])
+        self.notes += [note] if note else []
+        return self._result(stops, best, sparse, errors)
 
     def _possible(self) -> list[Layer]:
         """Layers that could become sparse."""
@@ -298,25 +326,24 @@ class _Work:
             )
         return found
 
-    def _turned(
-        self, layers: list[Layer], sparse: Price, before: Mapping[str, Tensor], moments: Moments
-    ) -> tuple[list[Layer], Price, Moments]:
-        """Linear layers behind a flattened picture in the order in which the NPU reads them, where that is another."""
+    def _all_sparse(self, layers: Sequence[Layer], moments: Moments) -> tuple[dict[str, Tensor], Price]:
+        """The weights of layers that are each made sparse by itself, and what the network costs with all of them."""
+        alone = self.pruned_alone(layers, moments)
+        self.put(layers, alone)
+        return alone, self.price()
+
+    def _turned(self, layers: Sequence[Layer], sparse: Price) -> bool:
+        """Takes linear layers behind a flattened picture in the order in which the NPU reads them; whether any is."""
         names = [
             layer.name
             for layer in layers
             if layer.name not in sparse.sparse and any(m.order is not None for m in layer.matrices)
         ]
-        if not names:
-            return layers, sparse, moments
-        titles = {layer.name for layer in layers}
-        self.layers, self.left = find_layers(self.model, names)
-        self.given = [layer for layer in self.layers if layer.name in {g.name for g in self.given}]
-        layers = [layer for layer in self.layers if layer.name in titles]
-        self.model.load_state_dict(dict(before))
-        moments = self.moments(layers)
-        self.prune(layers, moments)
-        return layers, self.price(), moments
+        if names:
+            given = {layer.name for layer in self.given}
+            self.layers, self.left = find_layers(self.model, names)
+            self.given = [layer for layer in self.layers if layer.name in given]
+        return bool(names)
 
     def _gaining(self, layers: Sequence[Layer], dense: Price, sparse: Price) -> list[Layer]:
         """Layers that take fewer cycles when they are sparse."""
@@ -337,53 +364,77 @@ class _Work:
             self.notes.append(f"No layer takes fewer cycles of {self.device.target} when it is sparse.")
         return found
 
-    def _sensitivities(self, layers: Sequence[Layer], moments: Moments) -> dict[str, float]:
-        """Part of the results' variance that is lost where one layer alone is sparse."""
-        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE], None, self.states)
+    def _sensitivities(
+        self, layers: Sequence[Layer], alone: Mapping[str, Tensor], start: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """What the results lose where one layer alone is sparse, and those behind make up for it; see `Judge.harm`."""
+        few = len(self.kept) > _JUDGED_ALONE
+        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE], None, self.states) if few else self.judge
+        rows = self.rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
         found = {}
         for number, layer in enumerate(layers):
-            before = {m.attribute: tensor_of(self.model, m.attribute).detach().clone() for m in layer.matrices}
-            self.prune([layer], moments)
-            found[layer.name] = judge.error(self.model)
-            with torch.no_grad():
-                for name, value in before.items():
-                    tensor_of(self.model, name).copy_(value)
+            self.make_sparse([layer], self.given, rows, alone)
+            found[layer.name] = judge.harm(self.model)
+            self.model.load_state_dict(dict(start))
             self.tell("sensitivity", (number + 1) / len(layers))
         return found
 
+    def _needed(
+        self,
+        layers: Sequence[Layer],
+        gains: Mapping[str, int],
+        errors: Mapping[str, float],
+        alone: Mapping[str, Tensor],
+        dense: _Stop,
+    ) -> list[Layer]:
+        """The layers that do the least harm for the cycles that were asked for, or all."""
+        limit = cycles_wanted(self.options, dense.price.cycles)
+        if limit is None or self.options.max_loss is not None:
+            return list(layers)
+        missing, chosen = dense.price.cycles - limit, list(layers)
+        for _ in range(_TRIES):
+            picked = least_harm([gains[n.name] for n in layers], [errors[n.name] for n in layers], missing)
+            chosen = [layers[i] for i in picked]
+            if len(chosen) == len(layers):
+                break
+            # The whole may take other cycles than its layers say.
+            self.put(chosen, alone)
+            above = self.price().cycles - limit
+            self.model.load_state_dict(dense.state)
+            if above <= 0:
+                break
+            missing += above
+        for layer in layers:
+            if layer not in chosen:
+                self.why[layer.name] = "not needed for the cycles that were asked for"
+        return chosen
+
     def _stages(
-        self, layers: Sequence[Layer], errors: Mapping[str, float], dense: Price, sparse: Price
+        self, layers: Sequence[Layer], gains: Mapping[str, int], errors: Mapping[str, float]
     ) -> list[list[Layer]]:
         """Layers in the order in which they become sparse, in steps of about the same gain."""
-        gain = {layer.name: dense.by_layer[layer.name] - sparse.by_layer[layer.name] for layer in layers}
         # Ties are settled by the order of the program.
-        order = sorted(layers, key=lambda layer: -gain[layer.name] / max(errors[layer.name], 1e-9))
-        limit = self.options.max_cycles
-        if limit is not None and self.options.max_loss is None:
-            wanted = dense.cycles - (limit if limit > 1 else limit * dense.cycles) * (1 - _SLACK)
-            needed, order = order, []
-            while needed and sum(gain[layer.name] for layer in order) < wanted:
-                order.append(needed.pop(0))
-            for layer in needed:
-                self.why[layer.name] = "not needed for the cycles that were asked for"
-        total, sofar = sum(gain[layer.name] for layer in order), 0
+        order = sorted(layers, key=lambda layer: -gains[layer.name] / max(errors[layer.name], 1e-9))
+        total, sofar = sum(gains[layer.name] for layer in order), 0
         stages: list[list[Layer]] = [[] for _ in range(self.options.points)]
         for layer in order:
-            middle = sofar + gain[layer.name] / 2
-            sofar += gain[layer.name]
+            middle = sofar + gains[layer.name] / 2
+            sofar += gains[layer.name]
             stages[min(int(middle * self.options.points / total), self.options.points - 1)].append(layer)
         return [stage for stage in stages if stage]
 
     def _learn(self, layers: Sequence[Layer], steps: int, number: int, count: int) -> None:
         if not steps:
             return
-        masks = masks_of(self.model, list(layers))
+        # The dense network teaches what it answers, and what the products of weights give.
+        products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
+        told = [n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)]
         distill(
             self.model,
             self.teacher,
             self.rows,
-            masks,
-            _told(self.model),
+            masks_of(self.model, list(layers)),
+            told,
             self.states,
             steps=steps,
             rate=self.options.rate,
@@ -392,47 +443,7 @@ class _Work:
             progress=lambda part: self.tell("distill", (number + part) / count),
         )
 
-    # -- the choice
-
-    def _is_enough(self, points: Sequence[SparsePoint]) -> bool:
-        """Whether a sparser network is of no use."""
-        limit = self._cycles_wanted(points)
-        return limit is not None and self.options.max_loss is None and points[-1].cycles <= limit
-
-    def _cycles_wanted(self, points: Sequence[SparsePoint]) -> float | None:
-        limit = self.options.max_cycles
-        return limit if limit is None or limit > 1 else limit * points[0].cycles
-
-    def _choose(self, points: Sequence[SparsePoint]) -> int:
-        limit, most = self._cycles_wanted(points), self.options.max_loss
-        numbers = range(len(points))
-        if most is not None:
-            fitting = [i for i in numbers if points[i].loss <= most]
-            if not fitting or (fitting == [0] and len(points) > 1):
-                near = min(range(1, len(points)) if len(points) > 1 else numbers, key=lambda i: points[i].loss)
-                self.notes.append(
-                    f"No sparse network loses at most {most:g}, and it stays dense: the nearest, point {near} with "
-                    f"{points[near].cycles:,} cycles, loses {points[near].loss:.4g}. "
-                    "Try: that as max_loss, more steps, or more inputs."
-                )
-                return 0
-            best = min(fitting, key=lambda i: points[i].cycles)
-            if limit is not None and points[best].cycles > limit:
-                self.notes.append(
-                    f"Within a loss of {most:g} no network takes at most {limit:,.0f} cycles; the nearest takes "
-                    f"{points[best].cycles:,}."
-                )
-            return best
-        if limit is not None:
-            fitting = [i for i in numbers if points[i].cycles <= limit]
-            if not fitting:
-                best = min(numbers, key=lambda i: points[i].cycles)
-                self.notes.append(
-                    f"No sparse network takes at most {limit:,.0f} cycles; the nearest takes {points[best].cycles:,}."
-                )
-                return best
-            return min(fitting, key=lambda i: points[i].loss)
-        return min(numbers, key=lambda i: (points[i].cycles, points[i].loss))
+    # -- the result
 
     def _say_bytes(self, dense: Price, sparse: Price) -> None:
         text = f"{self.device.dense_only} The network stays as it is"
@@ -447,8 +458,6 @@ class _Work:
             else:
                 text += "in as many cycles"
         self.notes.append(f"{text}.")
-
-    # -- the result
 
     def _result(self, stops: Sequence[_Stop], chosen: int, sparse: Price, errors: Mapping[str, float]) -> Sparsified:
         states, points = [stop.state for stop in stops], tuple(stop.point for stop in stops)
@@ -487,15 +496,3 @@ class _Work:
             row = SparseLayer(left.title, left.source, left.shape, False, before, why=left.why, cycles=now)
             rows[left.name] = row
         return tuple(rows[node.name] for node in self.model.graph.nodes if node.name in rows)
-
-
-def _told(model: GraphModule) -> list[str]:
-    """Nodes whose results the dense network teaches: the products of weights."""
-    layers, left = find_layers(model)
-    names = {name for layer in layers for name in layer.nodes} | {layer.name for layer in left}
-    return [n.name for n in model.graph.nodes if n.name in names and isinstance(n.meta.get("val"), Tensor)]
-
-
-def _most_columns(model: GraphModule) -> int:
-    layers, _ = find_layers(model)
-    return max((layer.columns for layer in layers), default=0)

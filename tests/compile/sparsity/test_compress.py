@@ -45,10 +45,10 @@ def test_weights_get_fewer_bits_while_the_answers_stay() -> None:
 
 
 def test_weights_keep_their_bits_where_that_costs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    from micronpu.sparsity.judge import Judge
+    from micronpu.sparsity.judge import Judge, Judgement
 
-    shares = iter([1.0, 0.98])
-    monkeypatch.setattr(Judge, "agreement", lambda self, model: next(shares))
+    shares = iter([1.0, 1.0, 0.98, 0.98])  # of each of both, without and with corrections
+    monkeypatch.setattr(Judge, "judged", lambda self, model: Judgement(next(shares), 0.0, 0.0))
     program = micronpu.compile(network(), inputs(1)[0], U55, calibration=inputs(), compress=0.01, verify=False)
     (note,) = (n for n in program.report.notes if n.startswith("Weights keep their eight bits"))
     assert "7 bits" in note and "6 bits" not in note and largest(program) == 127

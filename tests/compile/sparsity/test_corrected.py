@@ -50,20 +50,23 @@ def test_the_corrections_that_bring_it_nearest_are_chosen() -> None:
     float_network = FloatNetwork.of(given.module, rows[0], [[row] for row in rows])
     model, kept, seen = float_network.model, rows[:10], rows[10:]
     judge, quantizer = Judge(model, kept), device.quantizer()
-    plain, none = nearest(model, seen, quantizer, judge, False)
-    made, names = nearest(model, seen, quantizer, judge, True)
-    assert none == () and names == TRIED
-    assert judge.distance(made) < 0.5 * judge.distance(plain)
+    plain = nearest(model, seen, quantizer, judge, False)
+    made = nearest(model, seen, quantizer, judge, True)
+    assert plain.corrections == () and made.corrections == TRIED
+    assert made.judgement == judge.judged(made.network)
+    assert made.judgement.distance < 0.5 * plain.judgement.distance
+    assert judge.harm(made.network) < 0.5 * judge.harm(plain.network)
     # A score of the user's own decides where there is one; without a gain there are no corrections.
-    assert nearest(model, seen, quantizer, Judge(model, kept, lambda m: 1.0), True)[1] == ()
-    assert nearest(model, seen, device.quantizer().set_corrections(FITTED), judge, True)[1] == ()
-    assert with_corrections(quantizer, names).settings.corrections == Corrections(**dict.fromkeys(names, True))
+    assert nearest(model, seen, quantizer, Judge(model, kept, lambda m: 1.0), True).corrections == ()
+    assert nearest(model, seen, device.quantizer().set_corrections(FITTED), judge, True).corrections == ()
+    assert with_corrections(quantizer, TRIED).settings.corrections == Corrections(**dict.fromkeys(TRIED, True))
     assert quantizer.settings.corrections == Corrections()
 
 
 def test_compile_quantizes_as_the_points_were() -> None:
     device, rows = device_for(U85), inputs()
-    sparsity = Sparsity(SparsityOptions(steps=0, points=1), device)
+    sparsity = Sparsity.of(SparsityOptions(steps=0, points=1), None, device)
+    assert sparsity is not None and Sparsity.of(None, None, device) is None
     given, sequences = exported(network(), rows[0]), [[row] for row in rows]
     found = sparsity.reduced(given, sequences, device.quantizer(), lambda part: None)
     assert found.report is not None and found.report.point.corrections == TRIED

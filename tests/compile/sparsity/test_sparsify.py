@@ -18,7 +18,7 @@ from micronpu import MicroNpuError, Sparsified, SparsityOptions
 from micronpu.frontend.states import states_of
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.quantize.running import seen_calls
-from micronpu.sparsity import pattern_kept
+from micronpu.sparsity import judge, pattern_kept, price, search
 
 U85 = "ethos-u85-256"
 QUICK = SparsityOptions(steps=4, points=2, batch=8)
@@ -250,21 +250,46 @@ def test_a_model_that_keeps_a_state() -> None:
 
 def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     quick = SparsityOptions(steps=0, points=1)
-    found = micronpu.sparsify(network(), inputs(), target=U85, max_loss=0.0, sparsity=quick, score=lambda m: _size(m))
+    scored: list[Any] = []
+    found = micronpu.sparsify(network(), inputs(), target=U85, max_loss=0.0, sparsity=quick, score=_size_told(scored))
     assert found.report.chosen == 0 and found.masks == {}
     assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[-1]
+    # No network twice: the float one, and both points with corrections and without.
+    assert len(scored) == len(set(map(id, scored))) == 5
     # What is given in short stands beside what the options say.
     both = SparsityOptions(steps=0, points=1, max_loss=1.0)
     few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=both)
     assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[-1]
-    few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=quick)
+
+
+def _size_told(networks: list[Any]) -> Any:
+    """A score that quantization alone makes no worse: how many weights are there."""
+
+    def score(model: Any) -> float:
+        networks.append(model)
+        return float(sum((p != 0).sum() for p in model.parameters())) if list(model.parameters()) else 0.0
+
+    return score
+
+
+def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls for two points: what is quantized and run is what is judged or priced."""
+    calls = Counter[str]()
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, **k: (calls.update([name]), function(*a, **k))[1])
+
+    for module, name in ((price, "quantize"), (search, "price"), (judge, "results"), (search, "pruned")):
+        counted(module, name)
+    few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=SparsityOptions(steps=0, points=1))
     assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 inputs")
     assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[-1]
-
-
-def _size(model: Any) -> float:
-    """A score that quantization alone makes no worse: how many weights are there."""
-    return float(sum((p != 0).sum() for p in model.parameters())) if list(model.parameters()) else 0.0
+    # Each point without corrections and with them, and what all layers gain.
+    assert calls["quantize"] == 2 * 2 + 1 and calls["price"] == 2 + 1
+    # The float network, what was quantized for the points, and each of two layers alone.
+    assert calls["results"] == 1 + 2 * 2 + 2
+    assert calls["pruned"] == 2
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
