@@ -23,13 +23,14 @@ from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.step_graph import Flow, StepGraph
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.movement import VIEWS
+from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.softmax import SOFTMAX
 
 aten = torch.ops.aten
-_CONVOLUTIONS = ("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")
 _POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
-_RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
-_VIEWS = ("view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "_unsafe_view.default")
 _SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.default", "detach.default")
 
 
@@ -162,11 +163,11 @@ class _Rewriter(StepGraph):
 
     def _rule(self, node: Node, sources: Sequence[Node]) -> Callable[[Node], Any]:
         name = overload_name(node)
-        if name in _CONVOLUTIONS:
+        if name in CONVOLUTIONS:
             return self._convolution
         if name in _POOLS:
             return self._pool
-        if name in _RECURRENT:
+        if name in RECURRENT:
             return self._recurrent
         if node.target is operator.getitem:
             return self._unpacked
@@ -175,7 +176,7 @@ class _Rewriter(StepGraph):
             "constant_pad_nd.default": self._pad,
             "slice.Tensor": self._slice,
             "select.int": self._select,
-            "cat.default": self._cat,
+            **dict.fromkeys(CONCATENATIONS, self._cat),
             "permute.default": self._permute,
             "transpose.int": self._permute,
             "unsqueeze.default": self._unsqueeze,
@@ -191,7 +192,7 @@ class _Rewriter(StepGraph):
         }
         if name in named:
             return named[name]
-        if name in _VIEWS:
+        if name in VIEWS:
             return self._view
         pointwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
         return self._pointwise if pointwise or name in _SAME_AXES else self._whole

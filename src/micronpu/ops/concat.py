@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 
+CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
+
+
 @operator("concat")
 class Concat(Op):
     """Tensors one after the other along an axis; all share scale and zero point.
@@ -47,7 +50,7 @@ class Concat(Op):
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         return np.concatenate([v.data for v in operands], axis=self.axis)
 
-    @from_aten("cat.default", "concat.default", "concatenate.default", tensors="tensors", moves_only=True)
+    @from_aten(*CONCATENATIONS, tensors="tensors", moves_only=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         tensors = node.tensors("tensors")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 
+CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
 MAX_PARTS = 8
 """Convolutions that one in groups is split into."""
 
@@ -152,7 +153,7 @@ class Conv2d(_Convolution):
                 accumulators[..., rows] += products.astype(np.int64)
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
-    @from_aten("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", x="input", fuses=True)
+    @from_aten(*CONVOLUTIONS, x="input", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return build_convolution(node, 1 if node.overload.startswith("conv1d") else 2)

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+VIEWS = (
+    *(f"{name}.default" for name in ("view", "view_copy", "reshape", "_reshape_copy", "_unsafe_view", "ravel")),
+    "flatten.using_ints",
+    "unflatten.int",
+)
+"""Overloads of another shape for the same elements, whatever it is."""
 TO_CHANNELS_LAST: Permutation = (0, 2, 3, 1)
 TO_CHANNELS_FIRST: Permutation = (0, 3, 1, 2)
 
@@ -64,9 +70,7 @@ class Reshape(Op):
         return operands[0].data.reshape(self.shape)
 
     @from_aten(
-        *(f"{name}.default" for name in ("view", "view_copy", "reshape", "_reshape_copy", "_unsafe_view", "ravel")),
-        "flatten.using_ints",
-        "unflatten.int",
+        *VIEWS,
         *(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims")),
         *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
         moves_only=True,

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.elementwise import scaled
-from micronpu.ops.movement import under_shape
+from micronpu.ops.movement import VIEWS, under_shape
+from micronpu.ops.transposed import TRANSPOSED
 
 BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 
-_TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
-_CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "conv3d.default")
-_VIEWS = ("flatten.using_ints", "view.default", "reshape.default")
+_WEIGHTED = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
 
 _LONGEST_MEAN = 1 << 15
 """Elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of what an accumulator holds."""
@@ -57,7 +57,7 @@ Row = npt.NDArray[np.float64]
 def _layer_before(write: Writer, x: Float) -> Float:
     """What a batch norm reads, or the linear layer whose rows it reads under another shape."""
     layer, call = x, write.call(x)
-    while call is not None and call.overload in _VIEWS and call.readers == 1 and len(write.shape(x)) == 2:
+    while call is not None and call.overload in VIEWS and call.readers == 1 and len(write.shape(x)) == 2:
         before = call.given["self"]
         if write.shape(before)[-1] != write.shape(layer)[-1]:
             break
@@ -68,10 +68,14 @@ def _layer_before(write: Writer, x: Float) -> Float:
 def _into_layer_before(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
     source = _layer_before(write, x)
     layer = write.call(source)
-    if layer is None or layer.readers != 1 or layer.overload not in (*_CONVOLUTIONS, *_TRANSPOSED, "linear.default"):
+    if (
+        layer is None
+        or layer.readers != 1
+        or layer.overload not in (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
+    ):
         return None
     weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given.get("bias"))
-    transposed = layer.overload in _TRANSPOSED
+    transposed = layer.overload in TRANSPOSED
     if (
         weight is None
         or (layer.given.get("bias") is not None and bias is None)

@@ -13,6 +13,7 @@ import numpy as np
 
 from micronpu.ir.way import Float, Results, Writer, composes
 
+RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 MAX_STEPS = 128
 """Steps of all directions and layers that are written out: each is about ten operators, to compile and to store.  A
 longer layer is one step in a loop."""
@@ -23,7 +24,7 @@ State = Any
 is."""
 
 
-@composes("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
+@composes(*RECURRENT)
 def _recurrent(write: Writer) -> Float:
     """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers one after the other, directions side by side.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
+TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
 WEIGHT_AXIS = 1
 """Axis of the output channels in PyTorch's weights."""
 
@@ -91,8 +92,7 @@ class TransposeConv2d(Op):
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
     @from_aten(
-        "conv_transpose1d.default",
-        "conv_transpose2d.input",
+        *TRANSPOSED,
         quantization=weighted(WEIGHT_AXIS),
         x="input",
         fuses=True,

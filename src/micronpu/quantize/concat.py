@@ -10,12 +10,12 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.concat import CONCATENATIONS
 from micronpu.quantize.hidden import batch_norm_behind, hidden_batch_norm
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
 CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not n.endswith("_.default"))
-_CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
 
 
 @switchable
@@ -28,7 +28,7 @@ def activation_before_concat(write: GraphWriter) -> Any:
     """
     node = write.node
     concat = node.args[0]
-    if not isinstance(concat, Node) or overload_name(concat) not in _CONCATENATIONS or len(concat.users) != 1:
+    if not isinstance(concat, Node) or overload_name(concat) not in CONCATENATIONS or len(concat.users) != 1:
         return None
     parts, rest = concat.args[0], concat.args[1:]
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Node) for p in parts) or not _fuses(node):

@@ -17,12 +17,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.movement import VIEWS
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.ops.transposed import TRANSPOSED
 
-CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
 LINEAR = ("linear.default",)
-RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
-_TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input", "conv3d.default", "conv3d.padding")
-_FLATTENS = ("flatten.using_ints", "view.default", "reshape.default", "dropout.default", "clone.default")
+_DENSE_ONLY = (*TRANSPOSED, "conv3d.default", "conv3d.padding")
+_FLATTENS = (*VIEWS, "dropout.default", "clone.default")
 
 
 @dataclass(eq=False)
@@ -139,7 +141,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
     names = {node: overload_name(node) for node in model.graph.nodes}
     flattens = {node for node, name in names.items() if name in _FLATTENS}
     for node, name in names.items():
-        if name not in (*CONVOLUTIONS, *LINEAR, *RECURRENT, *_TRANSPOSED):
+        if name not in (*CONVOLUTIONS, *LINEAR, *RECURRENT, *_DENSE_ONLY):
             continue
         origin = origin_of(node)
         title = origin.module if origin.module and origin.module not in titles else node.name
@@ -181,7 +183,7 @@ def _tensor(node: Node) -> Tensor:
 
 def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> str:
     """Why an operator's weights cannot have the pattern, or ""."""
-    if name in _TRANSPOSED:
+    if name in _DENSE_ONLY:
         return "only convolutions of one and two dimensions and linear layers can be sparse"
     if not weights:
         return "its weights are computed by the program"

@@ -14,9 +14,11 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import KEY, States, states_of
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.compose import norms_into_parameters
 from micronpu.quantize.running import seen_calls
-from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer
+from micronpu.sparsity.layers import Layer
 
 Row = tuple[Tensor, ...]
 

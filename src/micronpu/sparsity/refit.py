@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.sparsity.layers import CONVOLUTIONS, RECURRENT, Layer, Matrix, tensor_of
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.sparsity.layers import Layer, Matrix, tensor_of
 from micronpu.sparsity.network import SAMPLES_PER_COLUMN, Row, batches, read_by_kernel
 from micronpu.sparsity.second_order import pruned
 
