@@ -23,7 +23,7 @@ from micronpu.ir.op import Op
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul
-from micronpu.ops.indices import ArgMax
+from micronpu.ops.indices import ArgMax, GatherRows
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -373,6 +373,12 @@ def _position(emit: Emitter, node: Node) -> fx.Node:
     found = emit.call(_aten.argmin.default if op.smallest else _aten.argmax.default, x, -1, False)
     moved = emit.call(_aten.add.Tensor, found, emit.constant(np.array(node.output.type.dtype.limits[0], np.int64)))
     return emit.call(_aten._to_copy.default, moved, dtype=torch.int8)
+
+
+@_lowers(GatherRows)
+def _rows(emit: Emitter, node: Node) -> fx.Node:
+    indices, table = node.inputs
+    return emit.call(_aten.embedding.default, emit.value(table), emit.value(indices))
 
 
 @_lowers(ResizeNearest)

@@ -37,7 +37,9 @@ def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Fin
     def is_int8(type: TensorType) -> bool:
         return type.dtype is DType.INT8 and type.qparams is not None and type.qparams.is_per_tensor
 
-    wrong = next((t for t in (node.inputs[0].type, node.output.type) if not is_int8(t)), None)
+    operands = zip(node.op.operand_names, node.inputs, strict=False)
+    first = next(t for name, t in operands if name != "indices")  # which are positions
+    wrong = next((t for t in (first.type, node.output.type) if not is_int8(t)), None)
     return None if wrong is None else found(f"a tensor of type {wrong}", "quantize activations to int8")
 
 

@@ -15,8 +15,8 @@ from micronpu.report.verdict import Finding, found
 from micronpu.targets.neutron.rules.registry import limits, supports
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
-CAPABILITIES = Capabilities(positions=True)
-"""Every function is an operator, or written as operators."""
+CAPABILITIES = Capabilities(index_types=(DType.INT32,), positions=True)
+"""Every function is an operator, or written as operators.  Rows of tables are for the core beside it."""
 
 MAX_RANK = 7
 
