@@ -103,13 +103,12 @@ void Memory::bind(
       }
     }
   }
-  for (unsigned i = 0; i <= kInternal; ++i) {
-    const Region& r = regions_[i];
-    written_[i].assign(r.outer == i && r.kind == ETHOSU_SIM_SCRATCH ? r.size : 0, 0);
+  for (std::vector<uint8_t>& written : written_) {
+    written.clear();
   }
   for (const Region& r : regions_) {
-    if (r.size && r.kind != ETHOSU_SIM_SCRATCH && !written_[r.outer].empty()) {
-      std::memset(written_[r.outer].data() + r.shift, 1, r.size);
+    if (r.size && r.kind != ETHOSU_SIM_SCRATCH && !written_of(r.outer).empty()) {
+      std::memset(written_of(r.outer).data() + r.shift, 1, r.size);
     }
   }
   for (int32_t i = 0; i < num_ranges; ++i) {
@@ -119,10 +118,18 @@ void Memory::bind(
       refuse("range " + std::to_string(i) + " does not lie in its region");
     }
     const Region& r = regions_[range.region];
-    if (range.size && !written_[r.outer].empty()) {
-      std::memset(written_[r.outer].data() + r.shift + range.offset, 1, range.size);
+    if (range.size && !written_of(r.outer).empty()) {
+      std::memset(written_of(r.outer).data() + r.shift + range.offset, 1, range.size);
     }
   }
+}
+
+std::vector<uint8_t>& Memory::written_of(unsigned outer) {
+  std::vector<uint8_t>& written = written_[outer];
+  if (written.empty() && regions_[outer].kind == ETHOSU_SIM_SCRATCH) {
+    written.assign(regions_[outer].size, 0);
+  }
+  return written;
 }
 
 const Memory::Region& Memory::locate(unsigned region, uint64_t address, uint64_t size, const char* what) const {
@@ -152,7 +159,7 @@ void Memory::note(std::vector<Span>& spans, Span span) {
 const uint8_t* Memory::read(unsigned region, uint64_t address, uint64_t size, const char* what) {
   const Region& r = locate(region, address, size, what);
   const uint64_t at = r.shift + address;
-  const std::vector<uint8_t>& written = written_[r.outer];
+  const std::vector<uint8_t>& written = written_of(r.outer);
   if (!written.empty() && size) {
     if (const void* hole = std::memchr(written.data() + at, 0, size)) {
       const uint64_t first = static_cast<const uint8_t*>(hole) - written.data() - r.shift;
@@ -171,7 +178,7 @@ uint8_t* Memory::write(unsigned region, uint64_t address, uint64_t size, const c
     invalid(std::string("the ") + what + " writes " + bytes_of(region, address, size) + ", which holds constants");
   }
   const uint64_t at = r.shift + address;
-  std::vector<uint8_t>& written = written_[r.outer];
+  std::vector<uint8_t>& written = written_of(r.outer);
   if (!written.empty() && size) {
     std::memset(written.data() + at, 1, size);
   }
@@ -187,7 +194,7 @@ void Memory::copy(unsigned from, uint64_t source, unsigned to, uint64_t destinat
   }
   std::vector<uint8_t> known(size, 1);
   const uint64_t begin = in.shift + source;
-  if (const std::vector<uint8_t>& written = written_[in.outer]; !written.empty()) {
+  if (const std::vector<uint8_t>& written = written_of(in.outer); !written.empty()) {
     std::memcpy(known.data(), written.data() + begin, size);
     if (!std::memchr(known.data(), 1, size)) {
       invalid("the transfer reads " + bytes_of(from, source, size) + ", of which nobody has written any");
@@ -196,7 +203,7 @@ void Memory::copy(unsigned from, uint64_t source, unsigned to, uint64_t destinat
   note(current_.reads, {in.outer, begin, begin + size});
   uint8_t* to_data = write(to, destination, size, "destination of the transfer");
   std::memmove(to_data, in.data + source, size);
-  if (std::vector<uint8_t>& written = written_[out.outer]; !written.empty()) {
+  if (std::vector<uint8_t>& written = written_of(out.outer); !written.empty()) {
     std::memcpy(written.data() + out.shift + destination, known.data(), size);
   }
 }
@@ -209,9 +216,12 @@ uint64_t Memory::unwritten(unsigned region, uint64_t address, uint64_t size) con
   if (address > r.size || size > r.size - address) {
     return address > r.size ? address : r.size;
   }
-  const std::vector<uint8_t>& written = written_[r.outer];
-  if (written.empty() || size == 0) {
+  if (regions_[r.outer].kind != ETHOSU_SIM_SCRATCH || size == 0) {
     return UINT64_MAX;
+  }
+  const std::vector<uint8_t>& written = written_[r.outer];
+  if (written.empty()) {
+    return address;
   }
   const void* hole = std::memchr(written.data() + r.shift + address, 0, size);
   return hole ? static_cast<uint64_t>(static_cast<const uint8_t*>(hole) - written.data()) - r.shift : UINT64_MAX;

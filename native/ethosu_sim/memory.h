@@ -96,13 +96,15 @@ class Memory {
     bool is_tidy; // spans are sorted and free of overlaps
   };
 
+  // A byte for each of an outermost scratch region, from its first use on; of other regions none.
+  std::vector<uint8_t>& written_of(unsigned outer);
   const Region& locate(unsigned region, uint64_t address, uint64_t size, const char* what) const;
   static void note(std::vector<Span>& spans, Span span);
   static const Footprint& in_order(Job& job);
   static void refuse_overlap(Job& current, std::deque<Job>& jobs, const char* engine);
 
   std::array<Region, kMaxRegions + 1> regions_;
-  std::array<std::vector<uint8_t>, kMaxRegions + 1> written_; // of outermost scratch regions and of the tables
+  std::array<std::vector<uint8_t>, kMaxRegions + 1> written_; // see written_of()
   std::array<uint8_t, kInternalSize> tables_{};
   Footprint current_;
   std::deque<Job> kernels_, transfers_; // at work, oldest first

@@ -27,6 +27,7 @@ from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.payload import BLOCKS, blocks, parse
+from micronpu.targets.ethosu.vela import compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
 
@@ -91,6 +92,20 @@ def test_host_is_the_interpreter() -> None:
         assert q is not None
         real = (integer.astype(np.float32) - q.zero_point[0]) * np.float32(q.scale[0])
         np.testing.assert_array_equal(got.numpy().reshape(real.shape), real)
+
+
+def test_the_weights_of_a_program_are_there_once() -> None:
+    """In the bytes of the program, of which payload, Vela's result and what the simulator reads are parts."""
+    program = compiled()
+    (part,) = program.partitions
+    host = program._loaded()
+    (stream,) = [p for p in host._plugin._programs.values() if getattr(p, "_content", None) is not None][-1:]
+    for data in (part.data, part.program.constants, stream._content.constants, *host._summary.streams):  # type: ignore[attr-defined,union-attr]
+        assert isinstance(data, memoryview) and data.obj is program.buffer
+    assert part.payload == read_pte(program.buffer).payloads[0][1]
+    assert part.within(bytes(64)).data is part.data
+    assert part.model.nodes == part.written and program.to_litert(vela=True)  # type: ignore[attr-defined]
+    assert compile_flatbuffer(part.model.data, part.spec).constants == part.program.constants  # type: ignore[attr-defined]
 
 
 def test_both_entries_give_the_same_payload() -> None:

@@ -164,6 +164,7 @@ def compile_model(
         lowered = _lowered(host, quantized.examples, borders, states, allow_missing_kernels)
         buffer = stamp(lowered.buffer)
         lowered = lowered._replace(buffer=b"")
+        host = _within(host, buffer)
     inputs, outputs = border_tensors(whole, borders)
     memory = memory_of(
         buffer,
@@ -178,7 +179,6 @@ def compile_model(
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
-        tools=tool_versions(),
         hashes=digests(buffer, host.partitions),
         memory=memory,
         states=tuple(map(_reported, states)),
@@ -193,7 +193,8 @@ def compile_model(
     if expected is not None:
         with clock.step("verify"):
             agreement, accuracy = verified(program_made, expected, host.reads)
-        program_made.report = replace(report, agreement=agreement, accuracy=accuracy)
+        report = replace(report, agreement=agreement, accuracy=accuracy)
+    program_made.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if etrecord is not None:
         program_made.save_etrecord(etrecord, *quantized.examples)
     if budgets is not None:
@@ -223,6 +224,14 @@ class HostPart:
     reads: tuple[tuple[str, ...], ...] = ()
     core_graphs: tuple[Graph, ...] = ()
     finish: Callable[[EdgeProgramManager], None] | None = None
+
+
+def _within(host: HostPart, program: bytes) -> HostPart:
+    """The host part with payloads that are parts of the finished program."""
+    for call in host.module.modules():
+        if isinstance(call, DelegateCall):
+            call.part = call.part.within(program)
+    return replace(host, partitions=tuple(part.within(program) for part in host.partitions))
 
 
 def host_part(

@@ -39,9 +39,9 @@ def tool_versions() -> dict[str, str]:
 
 def digests(program: bytes, partitions: Sequence[CompiledPartition]) -> dict[str, str]:
     """SHA-256 of the program and of each payload."""
-    blobs: Mapping[str, bytes] = {
+    blobs: Mapping[str, bytes | memoryview] = {
         "program": program,
-        **{f"partition {i}": part.payload for i, part in enumerate(partitions)},
+        **{f"partition {i}": part.data for i, part in enumerate(partitions)},
     }
     return {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
 

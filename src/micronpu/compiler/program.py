@@ -174,13 +174,17 @@ class CompiledProgram:
 
         return run
 
-    def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
+    def _loaded(self, *, fast: bool = False, check: bool = False) -> HostProgram:
+        """The program in the runtime of this machine, loaded once for each way to run it."""
         from micronpu.runtime import ArrayProgram, RunOptions
 
         options = RunOptions(fast=fast, check=check)
         if options not in self._host:
-            self._host[options] = ArrayProgram(self.buffer, options, references=self._references())
-        return self._host[options].run(*inputs)
+            self._host[options] = ArrayProgram(self.buffer, options, references=self._references() if check else None)
+        return self._host[options]
+
+    def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
+        return self._loaded(fast=fast, check=check).run(*inputs)
 
     def run(
         self, *inputs: Any, fast: bool = False, check: bool = False, profile: bool | str | os.PathLike[str] = False

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
+from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
@@ -86,6 +87,8 @@ def verified(
     if not rows:
         return Agreement(reason="there are no inputs to run it on"), None
     try:
+        program._loaded()
+        release()
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:

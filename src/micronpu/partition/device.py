@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.fx import GraphModule
     from torch.fx import Node as FxNode
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from micronpu.frontend.program import ProgramView
     from micronpu.quantize.config import QuantizerChoices
@@ -58,12 +58,16 @@ class NamedData:
     file: str = ""
 
 
+_HEAD = 256
+"""Bytes of a payload that are looked for in a program; the rest is compared where they are found."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompiledPartition:
     """A partition after compilation.
 
     Attributes:
-        payload: the bytes that the device's delegate reads.
+        data: the payload, once there is a program a part of its bytes.
         graph: the legalised graph, one node per NPU operation.
         debug_handles: identifier of an NPU operation to ExecuTorch's debug handles.
         named_data: what travels beside the payload, by key.
@@ -74,7 +78,7 @@ class CompiledPartition:
         cycles: of the NPU for all of it, 0 where its compiler has no estimate.
     """
 
-    payload: bytes
+    data: bytes | memoryview
     graph: Graph
     debug_handles: dict[int, tuple[int, ...]]
     named_data: Mapping[str, NamedData] = field(default_factory=dict)
@@ -83,6 +87,19 @@ class CompiledPartition:
     sparse: frozenset[int] = frozenset()
     constant_bytes: int = 0
     cycles: int = 0
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that the device's delegate reads."""
+        return bytes(self.data)
+
+    def within(self, program: bytes) -> Self:
+        """The same with the payload as it stands in a program, not beside it; in no other program it stays as it is."""
+        size = len(self.data)
+        at = program.find(bytes(self.data[:_HEAD]))
+        while at >= 0 and not program.startswith(self.data, at):
+            at = program.find(bytes(self.data[:_HEAD]), at + 1)
+        return replace(self, data=memoryview(program)[at : at + size]) if at >= 0 else self
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -95,7 +112,7 @@ class CompiledPartition:
     def program_bytes(self) -> Mapping[str, int]:
         """What the payload consists of, by the names of `micronpu.report.memory`."""
         constants = constant_bytes(self.graph)
-        return {CODE: max(len(self.payload) - sum(constants.values()), 0), **constants}
+        return {CODE: max(len(self.data) - sum(constants.values()), 0), **constants}
 
     @property
     def npu_sram(self) -> int | None:

@@ -8,6 +8,7 @@ The simulator itself is C++ (`native/ethosu_sim`, interface in its `sim.h`), com
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ FAST_SCRATCH_BYTES = 2 * 1024 * 1024
 """Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
 WEIGHT_LIMIT = 256 * 1024 * 1024
 """Of decoded weights, where the caller says nothing."""
-WEIGHTS_OF_ONE_RUN = 2 * 1024 * 1024
+WEIGHTS_OF_ONE_RUN = 1024 * 1024
 """Of decoded weights, for a single run: stripes of several layers take turns. Those of all layers are three times as
 large as the program."""
 
@@ -367,10 +368,8 @@ _ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _T
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:
-    """Zeros at an address that the NPU accepts."""
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size]
+    """Zeros at an address that the NPU accepts, of the system's own pages: what no stream touches takes no memory."""
+    return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
 
 
 def _place(border: Border, scratch: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import atexit
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,18 +134,21 @@ class Plugin:
         return len(self._programs)
 
     @contextmanager
-    def mode(self, mode: Mode, checks: Mapping[bytes, StreamCheck] | None = None) -> Iterator[None]:
+    def mode(
+        self, mode: Mode, checks: Mapping[bytes, StreamCheck] | None = None, streams: Sequence[memoryview] = ()
+    ) -> Iterator[None]:
         """Programs that this thread loads inside the context compute with `mode`.
 
         Args:
             checks: compare the runs of a payload with its graph.
+            streams: payloads that the caller holds, which are not held a second time.
         """
-        self._local.checks = checks or {}
+        self._local.checks, self._local.streams = checks or {}, streams
         self._library.micronpu_set_mode(int(mode))
         try:
             yield
         finally:
-            self._local.checks = {}
+            self._local.checks, self._local.streams = {}, ()
             self._library.micronpu_set_mode(int(Mode.REFERENCE))
 
     def clear_error(self) -> None:
@@ -182,9 +185,9 @@ class Plugin:
             return kind(content, Mode(mode) & ~Mode.GRAPH, num_inputs, num_outputs)
 
         def work() -> int:
-            content = ctypes.string_at(model, size)
             program: LiteRtProgram | TosaProgram | StreamProgram
-            if content.startswith(stream_executor.IDENTIFIER):
+            if ctypes.string_at(model, min(size, len(stream_executor.IDENTIFIER))) == stream_executor.IDENTIFIER:
+                content = self._held(model, size)
                 carried = ctypes.string_at(graph, graph_size) if graph else None
                 make = (lambda: flatbuffer(carried)) if carried is not None else None
                 check = getattr(self._local, "checks", {}).get(content)
@@ -192,12 +195,19 @@ class Plugin:
                     check.reference = CarriedReference(flatbuffer(carried))
                 program = StreamProgram(content, Mode(mode), num_inputs, num_outputs, make, check)
             else:
-                program = flatbuffer(content)
+                program = flatbuffer(ctypes.string_at(model, size))
             handle = next(self._handles)
             self._programs[handle] = program
             return handle
 
         return self._guard(work, 0)
+
+    def _held(self, address: int, size: int) -> bytes | memoryview:
+        """The payload of a stream, as its caller holds it; else a copy."""
+        given = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+        streams: Sequence[memoryview] = getattr(self._local, "streams", ())
+        equal = (s for s in streams if np.array_equal(np.frombuffer(s, np.uint8), given))
+        return next(equal, None) or ctypes.string_at(address, size)
 
     def _run(
         self,

@@ -128,6 +128,7 @@ class HostProgram:
                     "is loaded here has memory of its own.",
                     hint="a program for each method, or memory planning without share_mutable_buffers",
                 )
+        del summary, other  # and with them copies of all payloads, which the runtime makes for itself
         self.digest = state_of(self._data, self._name)
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
@@ -394,7 +395,7 @@ class HostProgram:
 
     def _load_native(self) -> None:
         try:
-            with self._plugin.mode(self._mode, self.checks):
+            with self._plugin.mode(self._mode, self.checks, self._summary.streams):
                 self._native = NativeMethod(self._plugin, self._data, self._summary)
         except NativeError as error:
             raise self._failure(f"{self._name} cannot be loaded", error) from error
@@ -424,7 +425,7 @@ class HostProgram:
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
                 program_verification=_C.Verification.InternalConsistency,
             )
-            with self._plugin.mode(self._mode, self.checks):
+            with self._plugin.mode(self._mode, self.checks, self._summary.streams):
                 self._method = self._program.load_method(self.method_name)
         except RuntimeError as error:
             self.close()

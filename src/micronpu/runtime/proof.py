@@ -6,7 +6,6 @@ TOSA's reference model.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.base.memory import release
 from micronpu.runtime import tosa_executor
 from micronpu.runtime.ethosu_sim import (
     WEIGHTS_OF_ONE_RUN,
@@ -25,7 +25,7 @@ from micronpu.runtime.ethosu_sim import (
 )
 from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
 from micronpu.runtime.tosa_executor import TosaProgram
-from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.payload import EthosUPayload
 
 Array = np.ndarray[Any, Any]
 
@@ -89,55 +89,65 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
 
 
 def compare(
-    payload: bytes,
+    content: EthosUPayload,
     accelerator: str,
     model: bytes,
     inputs: Sequence[tuple[Sequence[int], Any]],
     rows: int = ROWS,
     counts: Sequence[int] = (),
     most: int = MOST_ROWS,
+    *,
+    seed: int = 0,
 ) -> Proof:
-    """Runs both on random integers.
+    """Runs both on random integers, one after the other: what the one needs of memory the other has given back.
 
     Args:
-        payload: of the delegate, all blocks inside.
+        content: of the payload of a delegate, all blocks inside.
         model: LiteRT or TOSA flatbuffer with the same inputs and outputs in the same order.
         inputs: shape and NumPy type of each.
         rows: how many inputs at the least; every second one is near zero.
         counts: of the things that each input numbers, if it does; 1 of each unless given.
         most: how many inputs where the outputs of fewer tell too little.
+        seed: of the inputs.
     """
-    content = parse(payload)
     numbered = counts or [1] * len(inputs)
+    ran: list[tuple[list[Array], list[Array]]] = []
+    refused: SimulationError | None = None
+    telling = np.zeros(len(content.outputs), np.int64)
     try:
         simulator = EthosUSimulator(accelerator, weight_limit=WEIGHTS_OF_ONE_RUN)
-        border = (len(content.inputs), len(content.outputs))
-        kind = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
-        graph = kind(model, Mode.REFERENCE, *border)
-    except MicroNpuError as error:  # nothing to run it with, or an operator that the host's kernels refuse
+        for row in range(max(rows, most)):
+            if row >= rows and telling.min(initial=_TELLING) >= _TELLING:
+                break
+            given = [
+                random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=numbered[i])
+                for i, (shape, kind) in enumerate(inputs)
+            ]
+            ran.append((given, simulator.run(content, given)))
+            telling += [_inside(array) for array in ran[-1][1]]
+        del simulator
+        release()
+    except NotModelledError as error:
         return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
-    seed, telling = zlib.crc32(payload), np.zeros(len(content.outputs), np.int64)
-    for row in range(max(rows, most)):
-        if row >= rows and telling.min(initial=_TELLING) >= _TELLING:
-            break
-        given = [
-            random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=numbered[i])
-            for i, (shape, kind) in enumerate(inputs)
-        ]
-        try:
-            ours = simulator.run(content, given)
-        except NotModelledError as error:
-            return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
-        except SimulationError as error:
-            early = error.offset if isinstance(error, TooEarlyError) else None
-            return Proof(Outcome.DIFFERENT, error.what.rstrip("."), early)
+    except SimulationError as error:
+        refused = error
+    except MicroNpuError as error:  # nothing to run it with
+        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+    try:
+        kernels = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
+        graph = kernels(model, Mode.REFERENCE, len(content.inputs), len(content.outputs))
+    except MicroNpuError as error:  # an operator that the host's kernels refuse
+        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+    if refused is not None:
+        early = refused.offset if isinstance(refused, TooEarlyError) else None
+        return Proof(Outcome.DIFFERENT, refused.what.rstrip("."), early)
+    for given, ours in ran:
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
             graph.run([_buffer(g) for g in given], [_buffer(t, s) for t, s in zip(theirs, _types(graph), strict=True)])
         except MicroNpuError as error:
             return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
         for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            telling[number] += _inside(b)
             wrong = int((a != b).sum())
             if wrong:
                 steps = int(np.abs(a.astype(np.int64) - b.astype(np.int64)).max())

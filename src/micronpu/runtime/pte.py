@@ -80,7 +80,7 @@ class MethodSummary:
         recorded_outside: upper bound of what one run writes into a debug buffer when values are recorded, without what
             the operations of command streams write: every tensor argument of every instruction, and the operators of
             graphs inside delegates.
-        streams: payloads of an Ethos-U.
+        streams: payloads of an Ethos-U, as parts of the file's bytes.
         states: tensors in planned memory with a first value, which live on from one call to the next.
         state_places: memory and offset of each.
     """
@@ -91,7 +91,7 @@ class MethodSummary:
     operators: tuple[str, ...]
     delegates: tuple[str, ...]
     recorded_outside: int
-    streams: tuple[bytes, ...] = field(default=(), repr=False)
+    streams: tuple[memoryview, ...] = field(default=(), repr=False)
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
 
@@ -194,21 +194,21 @@ def _summary(
                 hint=_COPY_AGAIN,
             )
 
-    def segment(index: int) -> bytes:
+    def segment(index: int) -> memoryview:
         if index >= len(segments):
             raise flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
         start = base + segments[index][0]
-        return data[start : start + segments[index][1]]
+        return memoryview(data)[start : start + segments[index][1]]
 
     # NamedData: key 0, segment_index 1.
-    named_data = {entry.string(0): segment(entry.integer(1, "<I")) for entry in program.vector(7).tables()}
+    named_data = {entry.string(0): bytes(segment(entry.integer(1, "<I"))) for entry in program.vector(7).tables()}
     named_data.pop(KEY, None)  # nobody looks it up
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
     for plan in program.vector(1).tables():
         # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, operators 6, delegates 7.
         values = plan.vector(2)
-        delegates = []
+        delegates, views = [], []
         for delegate in plan.vector(7).tables():
             # BackendDelegate: id 0, processed 1 (BackendDelegateDataReference: location 0, index 1).
             delegates.append(delegate.string(0))
@@ -216,10 +216,11 @@ def _summary(
             location = where.integer(0, "<b") if where else 0
             index = where.integer(1, "<I") if where else 0
             if location == _SEGMENT:
-                payloads.append((delegates[-1], segment(index)))
+                views.append(segment(index))
             else:
                 blob = inline.table(index).vector(0)
-                payloads.append((delegates[-1], bytes(blob.data[blob.start : blob.start + blob.length])))
+                views.append(memoryview(blob.data)[blob.start : blob.start + blob.length])
+            payloads.append((delegates[-1], bytes(views[-1])))
         operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
         graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
         recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
@@ -231,7 +232,7 @@ def _summary(
             operators=tuple(operators),
             delegates=tuple(delegates),
             recorded_outside=recorded,
-            streams=tuple(blob for blob in graphs if blob.startswith(FIRST.encode())),
+            streams=tuple(view for view in views if view[: len(FIRST)] == FIRST.encode()),
             states=tuple(states.values()),
             state_places=tuple(states),
         )
@@ -322,7 +323,7 @@ def graph_output_bytes(blob: bytes) -> int:
     return litert_output_bytes(blob) or tosa_output_bytes(blob)
 
 
-def stream_output_bytes(payload: bytes) -> int:
+def stream_output_bytes(payload: bytes | memoryview) -> int:
     """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
     try:
         return sum(map(_recorded, results_of(parse(payload).commands)))

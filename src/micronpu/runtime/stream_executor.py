@@ -61,7 +61,7 @@ class StreamProgram:
 
     def __init__(
         self,
-        payload: bytes,
+        payload: bytes | memoryview,
         mode: Mode,
         num_inputs: int,
         num_outputs: int,

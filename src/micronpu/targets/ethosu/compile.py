@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from typing_extensions import Self
+
 from micronpu.base.errors import UnsupportedError
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
@@ -25,7 +27,7 @@ from micronpu.targets.ethosu import prove
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.payload import pack
+from micronpu.targets.ethosu.payload import pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
@@ -40,8 +42,9 @@ class EthosUPartition(CompiledPartition):
     """A partition for Ethos-U after compilation.
 
     Attributes:
-        model: the flatbuffer that Vela was given; for each of its operators the node of the graph.  The host runs it,
-            and its operators are the identifiers of the debug handles.
+        spec: what it was compiled for.
+        nodes: for each operator of the flatbuffer that Vela was given the node of the graph.  These operators are the
+            identifiers of the debug handles.
         program: what Vela made of it, with its estimates.
         plan: how it was compiled, and what that costs.
         others: what the other plans would have cost.
@@ -52,7 +55,8 @@ class EthosUPartition(CompiledPartition):
         trace: where the operations of the stream come from.
     """
 
-    model: LiteRtModel | TosaModel
+    spec: EthosUCompileSpec
+    nodes: tuple[int, ...]
     program: VelaProgram
     plan: Plan
     others: tuple[Plan, ...]
@@ -63,14 +67,24 @@ class EthosUPartition(CompiledPartition):
 
     @property
     def written(self) -> tuple[int, ...]:
-        return self.model.nodes
+        return self.nodes
+
+    @property
+    def model(self) -> LiteRtModel | TosaModel:
+        """The flatbuffer that Vela was given, written again: as large as the network, and nobody needs it twice."""
+        return emitters_of(self.spec)[self.plan.format](self.graph)
 
     def program_bytes(self) -> Mapping[str, int]:
         """Vela writes weights and tables as one block; what stands outside of the program is no part of it."""
         return {
-            CODE: min(len(self.program.commands), len(self.payload)),
-            WEIGHTS: len(self.program.constants) if len(self.payload) > len(self.program.constants) else 0,
+            CODE: min(len(self.program.commands), len(self.data)),
+            WEIGHTS: len(self.program.constants) if len(self.data) > len(self.program.constants) else 0,
         }
+
+    def within(self, program: bytes) -> Self:
+        made = super().within(program)
+        held = isinstance(self.program.constants, memoryview)
+        return replace(made, program=replace(self.program, constants=parse(made.data).constants)) if held else made
 
     @property
     def npu_sram(self) -> int:
@@ -157,6 +171,8 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
     handles |= {STREAM_IDENTIFIERS + k: joined.get(source, ()) for k, source in enumerate(program.sources)}
     external = _external(program, spec)
     payload = pack(program, {block: key for block, (key, _) in external.items()})
+    # What stands in the payload need not stand beside it.
+    constants = bytes(program.constants) if "weight_data" in external else parse(payload).constants
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
     trace = StreamTrace(operators, program.sources)
     packed = trace.pack()
@@ -169,13 +185,14 @@ def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosU
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
     return EthosUPartition(
-        payload=payload,
+        data=payload,
         graph=graph,
         debug_handles=handles,
         named_data=named,
         name=name,
-        model=model,
-        program=program,
+        spec=spec,
+        nodes=model.nodes,
+        program=replace(program, constants=constants),
         trace=trace,
         plan=best.plan,
         others=tuple(p for p in best.plans if p is not best.plan),
@@ -309,7 +326,7 @@ def _external(program: VelaProgram, spec: EthosUCompileSpec) -> dict[str, tuple[
     """Blocks that stand outside the payload: name of the block to key and data."""
     wanted = {
         "cmd_data": (spec.external_commands, program.commands),
-        "weight_data": (spec.external_weights, program.constants),
+        "weight_data": (spec.external_weights, bytes(program.constants)),
     }
     return {
         block: (hashlib.sha256(f"{file}\0".encode() + data).hexdigest(), NamedData(data, file))

@@ -13,7 +13,7 @@ def inspect(backend: str, blob: bytes) -> Delegate:
     """Sections and tensors of a payload.  Where it cannot be read, its sections and why."""
     blocks = tuple(ethosu.blocks(blob))
     sections = tuple(
-        Section(b.name, len(b.data), f"stands elsewhere as {b.data.decode('ascii', 'replace')}" if b.external else "")
+        Section(b.name, len(b.data), f"stands elsewhere as {str(b.data, 'ascii', 'replace')}" if b.external else "")
         for b in blocks
     )
     try:

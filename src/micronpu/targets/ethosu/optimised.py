@@ -62,7 +62,7 @@ def optimised(
         return index
 
     commands = program.commands + bytes(-len(program.commands) % _ALIGNMENT)
-    constants = (program.constants or bytes(_ALIGNMENT)) + bytes(-len(program.constants) % _ALIGNMENT)
+    constants = (bytes(program.constants) or bytes(_ALIGNMENT)) + bytes(-len(program.constants) % _ALIGNMENT)
     uint8 = schema.TensorType.UINT8
     stream = tensor("ethos_u_command_stream", (len(commands),), uint8, _ANYWHERE, commands)
     read_only = tensor("read_only", (len(constants),), uint8, _ANYWHERE, constants)

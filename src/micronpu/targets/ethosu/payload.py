@@ -11,7 +11,9 @@ Source: the public runtime of ExecuTorch (EthosUBackend.cpp, VelaBinStream); sta
 
 from __future__ import annotations
 
+import functools
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,7 +39,7 @@ class Block:
     """One block: its data, or the key of data that stands elsewhere."""
 
     name: str
-    data: bytes
+    data: bytes | memoryview
     external: bool = False
 
 
@@ -52,15 +54,28 @@ class EthosUPayload:
     outputs: tuple[Border, ...]
 
 
+def content_of(program: VelaProgram) -> EthosUPayload:
+    """What the payload of a compiled program says, without the copy that it is."""
+    return EthosUPayload(program.commands, program.constants, program.scratch_size, program.inputs, program.outputs)
+
+
 def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> bytes:
     """The payload of a compiled program.
 
     Args:
         external: keys of the blocks whose data stand elsewhere, by name of the block.
     """
-    keys = external or {}
+    return b"".join(_packed(program, external or {}))
 
-    def data(name: str, content: bytes) -> Block:
+
+def checksum(program: VelaProgram) -> int:
+    """CRC-32 of the payload of a compiled program, without the copy that it is."""
+    return functools.reduce(lambda crc, part: zlib.crc32(part, crc), _packed(program, {}), 0)
+
+
+def _packed(program: VelaProgram, keys: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+
+    def data(name: str, content: bytes | memoryview) -> Block:
         return Block(name, keys[name].encode(), external=True) if name in keys else Block(name, content)
 
     blocks = (
@@ -72,10 +87,10 @@ def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> byt
         Block("outputs", _pack_border(program.outputs)),
         Block(LAST, b""),
     )
-    return b"".join(part for block in blocks for part in _parts(block))
+    return (part for block in blocks for part in _parts(block))
 
 
-def _parts(block: Block) -> tuple[bytes, bytes, bytes]:
+def _parts(block: Block) -> tuple[bytes, bytes | memoryview, bytes]:
     header = _HEADER.pack(block.name.encode(), len(block.data), int(block.external))
     return header, block.data, b"\0" * (-len(block.data) % 16)
 
@@ -94,7 +109,7 @@ def blocks(payload: bytes) -> Iterator[Block]:
         yield Block(name, bytes(data), external)
 
 
-def _blocks(payload: bytes) -> Iterator[tuple[str, memoryview, bool]]:
+def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool]]:
     """Name and content of each block, and whether that is the key of data that stand elsewhere."""
     offset, content = 0, memoryview(payload)
     while offset < len(payload):
@@ -114,7 +129,7 @@ def _blocks(payload: bytes) -> Iterator[tuple[str, memoryview, bool]]:
         offset = start + size + (-size % 16)
 
 
-def parse(payload: bytes) -> EthosUPayload:
+def parse(payload: bytes | memoryview) -> EthosUPayload:
     """Reads a payload as strictly as the board does.
 
     Raises:

@@ -301,6 +301,7 @@ def best_plan(
     def attempt(plan: Plan) -> None:
         if plan in (*(f.plan for f in found), *refused):
             return
+        release()  # of what the last one was written with
         try:
             emitted = emitters[plan.format](graphs[plan.rewrites])
             program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))

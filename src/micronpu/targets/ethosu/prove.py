@@ -13,7 +13,7 @@ from micronpu.ir.graph import Graph
 from micronpu.ops.lookups import rows_numbered
 from micronpu.targets.ethosu.emitters import Emitted
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.payload import pack
+from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.stream import made_to_wait
 from micronpu.targets.ethosu.vela import VelaError, VelaProgram
 
@@ -66,7 +66,8 @@ def check_of(spec: EthosUCompileSpec) -> Check:
         rows, waiting = 1 if macs > _LARGE else ROWS, 0
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
         while True:
-            found = compare(pack(program), spec.target, emitted.data, inputs, rows, counts, most)
+            seed = checksum(program)
+            found = compare(content_of(program), spec.target, emitted.data, inputs, rows, counts, most, seed=seed)
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:
                 break

@@ -51,7 +51,7 @@ class VelaProgram:
 
     Attributes:
         commands: register command stream with its driver actions.
-        constants: encoded weights and tables.
+        constants: encoded weights and tables; a part of a payload's bytes once there is one.
         scratch_size: bytes of the memory for inputs, outputs and everything between.
         fast_scratch_size: bytes of the second scratch memory of Dedicated_Sram modes.
         cycles: Vela's estimate for the whole.
@@ -63,7 +63,7 @@ class VelaProgram:
     """
 
     commands: bytes
-    constants: bytes
+    constants: bytes | memoryview
     scratch_size: int
     fast_scratch_size: int
     inputs: tuple[Border, ...]

@@ -36,13 +36,13 @@ class Answer:
         objection: the first line of its exception, empty where it has none.
         text: what it printed, where there is an objection.
         result: see `micronpu.targets.ethosu.vela_worker`; None where there is an objection.
-        constants: weights and tables.
+        constants: weights and tables, as they were received.
     """
 
     objection: str
     text: str
     result: dict[str, Any] | None
-    constants: bytes
+    constants: memoryview
 
 
 class VelaProcess:
@@ -181,13 +181,13 @@ class _Worker:
             raise WorkerEndedError(f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}") from None
         return Answer(objection, self._printed() if objection else "", result, constants)
 
-    def _receive(self) -> tuple[Any, bytes]:
+    def _receive(self) -> tuple[Any, memoryview]:
         """A message; the worker sends it at once when it has it, so the limit of the socket is that of the answer."""
         sizes = self._read(16)
         value = marshal.loads(self._read(int.from_bytes(sizes[:8], "little")))
         return value, self._read(int.from_bytes(sizes[8:], "little"))
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size: int) -> memoryview:
         # Without a buffered reader, whose lock a fork would inherit locked.
         data = bytearray(size)
         rest = memoryview(data)
@@ -196,7 +196,7 @@ class _Worker:
             if not count:
                 raise EOFError(self._printed().strip().rpartition("\n")[2])
             rest = rest[count:]
-        return bytes(data)
+        return memoryview(data).toreadonly()
 
     def _printed(self) -> str:
         self._log.seek(0)

@@ -124,7 +124,7 @@ def write_partition(converted: Converted, options: NeutronCompileOptions) -> Neu
     files.write("converter.log", lambda: artifacts.log)
     files.write("report.json", lambda: describe(converted.converter, artifacts, options, len(payload)))
     made = NeutronPartition(
-        payload=payload,
+        data=payload,
         graph=graph,
         debug_handles=handles,
         name=name,
