@@ -180,6 +180,17 @@ def test_a_name_of_nothing_cannot_be_left_out(family):
         family.options(**{family.silicon_field: family.usual, "disabled_passes": ("no_such_thing",)})
 
 
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_every_rewrite_can_be_left_out_or_says_why_not(family):
+    for rewrite in (*family.options.switchable_rewrites, *family.options.needed_rewrites):
+        given = {family.silicon_field: family.usual, "disabled_passes": (rewrite.name,)}
+        if rewrite in family.options.switchable_rewrites:
+            assert family.options(**given).disabled_node_rewrites == (rewrite.name,)
+        elif rewrite.name not in {other.name for other in family.options.switchable_rewrites}:
+            with pytest.raises(OptionError, match=f"The rewrite '{rewrite.name}' cannot be left out, because programs"):
+                family.options(**given)
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match=r"CMSIS-NN does not run on the core 'cortex-a55'\. Try: one of cortex-m0,"):
         find_target(chip_file(tmp_path, "cortex-a55"))

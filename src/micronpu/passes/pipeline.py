@@ -99,11 +99,12 @@ def switchable_passes() -> tuple[str, ...]:
     return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
 
 
-def check_disabled(disabled: Sequence[str], others: Collection[str] = ()) -> None:
+def check_disabled(disabled: Sequence[str], others: Collection[str] = (), needed: Collection[str] = ()) -> None:
     """Refuses names of nothing that may be left out.
 
     Args:
         others: names that are allowed beside those of this module.
+        needed: names of rewrites without which programs compute something else.
 
     Raises:
         OptionError: there is no such pass, or it cannot be left out.
@@ -113,6 +114,8 @@ def check_disabled(disabled: Sequence[str], others: Collection[str] = ()) -> Non
     for name in sorted(left_out.difference(names, others)):
         if name in (step.name for step in LEGALIZE):
             what = f"The pass {name!r} cannot be left out, because LiteRT has no words for what it removes."
+        elif name in needed:
+            what = f"The rewrite {name!r} cannot be left out, because programs would compute something else without it."
         else:
             what = f"There is no pass {name!r} to leave out."
         raise OptionError(what, hint=f"one of {', '.join(dict.fromkeys((*names, *others)))}")

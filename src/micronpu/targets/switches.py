@@ -14,10 +14,12 @@ class Switches:
     Attributes:
         disabled_passes: names of passes and rewrites to leave out.
         switchable_rewrites: of single operators of a graph, which the family knows and can do without.
+        needed_rewrites: those that it cannot do without.
     """
 
     disabled_passes: tuple[str, ...]
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = ()
+    needed_rewrites: ClassVar[tuple[Rewrite, ...]] = ()
 
     @property
     def disabled_graph_passes(self) -> tuple[str, ...]:
@@ -43,7 +45,8 @@ class Switches:
         """
         names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
         if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
-            pipeline.check_disabled(self.disabled_passes, (*names, *_float_rewrites()))
+            needed = {rewrite.name for rewrite in self.needed_rewrites}.difference(names)
+            pipeline.check_disabled(self.disabled_passes, (*names, *_float_rewrites()), needed)
 
 
 def _float_rewrites() -> dict[str, str]:

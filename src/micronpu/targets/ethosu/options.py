@@ -20,7 +20,7 @@ from micronpu.targets.ethosu.accelerators import (
     with_entries,
 )
 from micronpu.targets.ethosu.pipeline_config import ArmPassPipelineConfig
-from micronpu.targets.ethosu.rewrites import REWRITES
+from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
 from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
@@ -121,6 +121,7 @@ class EthosUCompileSpec(Switches, Options):
         "disabled_passes",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
+    needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
     maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
 
     target: str
