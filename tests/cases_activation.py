@@ -1,7 +1,8 @@
 """Rows for `micronpu.ops.activation`.  64 x 4 elements hold every int8 value."""
 
 from micronpu.ir.window import Activation
-from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
+from micronpu.ops.activation import Sigmoid, Tanh
+from micronpu.ops.clamps import Clamp, Relu
 from tests.cases import case, i8, q
 
 SHAPES = [(), (1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]

@@ -2,7 +2,8 @@
 
 from micronpu.ir.types import DType
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Clamp, LeakyRelu, Relu, Sigmoid, Tanh
+from micronpu.ops.activation import LeakyRelu, Sigmoid, Tanh
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub

@@ -41,7 +41,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import WAYS
 from micronpu.ir.window import Activation
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.ops.activation import clamp_bounds
+from micronpu.ops.clamps import clamp_bounds
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.quantization import Requantize
 

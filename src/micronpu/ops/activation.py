@@ -1,4 +1,4 @@
-"""Activation functions: clamps, rectifiers with a slope, hard swish, sigmoid and tanh."""
+"""Activation functions: rectifiers with a slope, hard swish, sigmoid and tanh."""
 
 from __future__ import annotations
 
@@ -21,182 +21,26 @@ from micronpu.ir.arithmetic import (
 )
 from micronpu.ir.op import (
     Op,
-    Permutation,
-    Quantization,
     Steps,
     Value,
     fixed_qparams,
     from_aten,
     operator,
     own_qparams,
-    shares_qparams,
 )
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.constants import constant_like
 from micronpu.ops.elementwise import Add, Mul, emit_binary
 from micronpu.ops.movement import inverse, transposed
+from micronpu.ops.pointwise import Elementwise, tabulated
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
+    from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-
-
-class Elementwise(Op):
-    """Base of operators that treat every element alike, so that a transpose passes through unchanged."""
-
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(None)
-
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        return self, permutation
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        return tabulated(self, emit)
-
-
-def tabulated(op: Op, emit: TosaEmitter) -> TosaTensor:
-    """An operator of one int8 activation, and of constants, as the table of all its results.
-
-    An int16 one as a table with straight lines between, if the operator has one.
-    """
-    x, y = emit.input_type(0), emit.output_type
-    low, high = DType.INT8.limits
-    wide_table = getattr(op, "wide_table", None)
-    if x.dtype is DType.INT16 and wide_table is not None:
-        return emit.table(emit.input(0), wide_table(x, y))
-    if x.dtype is not DType.INT8:
-        raise UnsupportedError(f"`{op.name}` of {x.dtype.value} has no TOSA form.", hint="quantize it to int8")
-    count = high - low + 1
-    every = Value(np.arange(low, high + 1, dtype=np.int8), x.with_shape((count,)))
-    others = [Value(emit.constant_input(i), emit.input_type(i)) for i in range(1, len(emit.operands))]
-    return emit.table(emit.input(0), op.reference(y.with_shape((count,)), every, *others))
-
-
-def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
-    """Bounds of a clamp-like ATen operator; infinite ones count as absent."""
-    name = node.overload.split(".")[0].rstrip("_")
-    fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(name)
-    if fixed is not None:
-        return fixed
-    if name in ("clamp_min", "clamp_max"):
-        bound = float(node.value(name.removeprefix("clamp_")))
-        return (bound, None) if name == "clamp_min" else (None, bound)
-    names = ("min_val", "max_val") if node.overload.startswith("hardtanh") else ("min", "max")
-    low, high = (None if v is None or math.isinf(v) else float(v) for v in (node.value(n) for n in names))
-    return low, high
-
-
-def _clamp_quantization(node: AtenArguments) -> Quantization:
-    """A clamp that LiteRT has a name for may rescale; any other is a minimum and a maximum on one grid."""
-    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else shares_qparams()
-
-
-@operator("relu")
-class Relu(Elementwise):
-    """A clamp with one of LiteRT's four pairs of bounds, which may change scale and zero point.
-
-    x int8 [any]  ->  y int8 [same], qparams of its own.
-    """
-
-    kind: Activation = Activation.RELU
-
-    quantization = own_qparams()
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
-        scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
-        return saturate(scaled, *self.kind.limits(y), y.dtype.value)
-
-    @from_aten(
-        *(
-            f"{name}.default"
-            for plain in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max")
-            for name in (plain, f"{plain}_")
-        ),
-        quantization=_clamp_quantization,
-        is_activation=True,
-    )
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        low, high = clamp_bounds(node)
-        kind = Activation.of_bounds(low, high)
-        x = node.tensor("x")
-        if kind is Activation.NONE:
-            return x
-        wide = x.type.dtype is DType.INT16
-        if kind is not None and not (wide and kind in (Activation.RELU_N1_TO_1, Activation.RELU_0_TO_1)):
-            return node.emit(cls(kind), x, qparams=node.output)
-        if wide and x.type.qparams != node.output:  # LiteRT has these two for int8 only, and they saturate either way
-            from micronpu.ops.quantization import Requantize
-
-            x = node.emit(Requantize(DType.INT16), x, qparams=node.output)
-        clamp = Clamp(low, high)
-        return x if clamp.integer_limits(x.type) == x.type.dtype.limits else node.emit(clamp, x)
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add(self.kind.name)
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        x, y = emit.input_type(0), emit.output_type
-        if x.qparams == y.qparams:
-            return emit.clamp(emit.input(0), *self.kind.limits(y))
-        factor = float32_quotient(y.scale, x.scale)
-        return emit.requantize(emit.input(0), [factor], self.kind.limits(y), x.zero_point)
-
-
-@operator("clamp")
-class Clamp(Elementwise):
-    """A clamp with any bounds; x and y share scale and zero point.
-
-    x int8 [any]  ->  y int8 [same], qparams of x.
-    """
-
-    low: float | None = None
-    high: float | None = None
-
-    quantization = shares_qparams()
-
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0]
-
-    def integer_limits(self, x: TensorType) -> tuple[int, int]:
-        """The bounds on the grid of x; a bound beyond the grid has no effect."""
-        low, high = x.dtype.limits
-
-        def quantize(bound: float) -> int:
-            # Python's round is half to even, as torch quantizes.
-            return min(max(round(bound / x.scale) + x.zero_point, low), high)
-
-        return (
-            low if self.low is None else quantize(self.low),
-            high if self.high is None else quantize(self.high),
-        )
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
-        low, high = self.integer_limits(x.type)
-        return np.minimum(np.maximum(x.data, low), high).astype(y.dtype.value)
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        low, high = self.integer_limits(emit.input_type(0))
-        type_min, type_max = emit.input_type(0).dtype.limits
-        scalar = emit.input_type(0).with_shape(())
-        if low > type_min and high < type_max:
-            middle = emit.intermediate(emit.input_type(0))
-            emit.add(
-                "MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)], outputs=[middle]
-            )
-            emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[middle, emit.constant(high, scalar)])
-        elif high < type_max:
-            emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(high, scalar)])
-        else:
-            emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)])
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        return emit.clamp(emit.input(0), *self.integer_limits(emit.input_type(0)))
 
 
 @operator("leaky_relu")

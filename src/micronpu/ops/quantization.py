@@ -9,7 +9,7 @@ import numpy.typing as npt
 from micronpu.ir.arithmetic import requantize, saturate
 from micronpu.ir.op import Value, operator, own_qparams
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.activation import Elementwise
+from micronpu.ops.pointwise import Elementwise
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

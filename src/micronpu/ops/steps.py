@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.types import QParams, TensorType
-from micronpu.ops.activation import Clamp
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.constants import constant_like
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.quantization import Requantize

@@ -19,9 +19,9 @@ from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way
-from micronpu.ops.activation import Elementwise
 from micronpu.ops.elementwise import Add
 from micronpu.ops.finer_tables import continued, parts_of
+from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.steps import refusal, rounded, staircase
 

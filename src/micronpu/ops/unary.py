@@ -27,9 +27,10 @@ from micronpu.ir.arithmetic import (
 )
 from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.activation import Elementwise, Table, tabulated
+from micronpu.ops.activation import Table
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
 from micronpu.ops.finer_tables import NEAR, is_near
+from micronpu.ops.pointwise import Elementwise, tabulated
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.table import look_up
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Clamp, Relu
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.movement import Pad, Reshape, Transpose

@@ -7,7 +7,7 @@ from dataclasses import replace
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Permutation
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Relu
+from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub

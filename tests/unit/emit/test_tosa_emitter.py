@@ -15,7 +15,8 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.tosa import TosaEmitter
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Clamp, Relu, Sigmoid
+from micronpu.ops.activation import Sigmoid
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add

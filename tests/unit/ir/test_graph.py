@@ -8,7 +8,8 @@ from tests.cases import i8, q, w8
 
 from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir import DType, Graph, GraphBuilder, Node, Origin, QParams, Tensor, TensorType, interpret
-from micronpu.ops.activation import Relu, Sigmoid
+from micronpu.ops.activation import Sigmoid
+from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.elementwise import Add
 from micronpu.ops.linear import FullyConnected

@@ -12,7 +12,8 @@ from tests.cases import i8, q, w8
 from micronpu.base.errors import InternalError
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, Tensor, TensorType, verify
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Relu, Sigmoid
+from micronpu.ops.activation import Sigmoid
+from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add

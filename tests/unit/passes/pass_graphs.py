@@ -9,7 +9,8 @@ import numpy as np
 
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Tensor, TensorType, interpret, verify
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Clamp, Relu, Sigmoid
+from micronpu.ops.activation import Sigmoid
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add

@@ -8,7 +8,7 @@ import pytest
 
 from micronpu.ir import DType, Graph, QParams, Tensor, TensorType
 from micronpu.ir.graph import Node
-from micronpu.ops.activation import Relu
+from micronpu.ops.clamps import Relu
 from micronpu.passes.choose import Choice, choose, rewritten
 from micronpu.passes.rewrite import Rewrite
 

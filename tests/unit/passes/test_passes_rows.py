@@ -9,7 +9,7 @@ from tests.unit.passes.pass_graphs import Net, assert_same
 
 from micronpu.ir import Graph, Tensor, verify
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Clamp
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.passes.base import MergePairs, Pass

@@ -20,7 +20,7 @@ from micronpu.base.errors import FileError
 from micronpu.base.files import write_file
 from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
-from micronpu.ops.activation import Relu
+from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.html import framed, page

@@ -17,7 +17,8 @@ from micronpu.ir import DType, Graph, Stage, interpret, verify
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Clamp, Prelu
+from micronpu.ops.activation import Prelu
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.elementwise import Sub
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.rewrite import Chain, Rewrite

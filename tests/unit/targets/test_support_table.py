@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from micronpu.ir.way import WAYS, Capabilities
 from micronpu.ops import OPERATORS
-from micronpu.ops.activation import Clamp, Relu
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.targets.neutron.rules import RULES
 from micronpu.targets.neutron.support_table import limits_table, litert_names

@@ -18,8 +18,9 @@ from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
-from micronpu.ops.activation import Prelu, Relu
+from micronpu.ops.activation import Prelu
 from micronpu.ops.adaptive import by_parts, clipped_windows
+from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Value
 from micronpu.ir.types import DType
-from micronpu.ops.activation import Elementwise, Prelu
+from micronpu.ops.activation import Prelu
 from micronpu.ops.elementwise import Binary
+from micronpu.ops.pointwise import Elementwise
 
 SIZE = 256
 

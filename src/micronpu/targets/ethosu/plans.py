@@ -20,9 +20,9 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.types import DType
 from micronpu.ir.verify import Stage, verify
-from micronpu.ops.activation import Elementwise
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.pointwise import Elementwise
 from micronpu.passes.choose import choose
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads

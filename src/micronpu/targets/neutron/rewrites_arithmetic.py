@@ -10,7 +10,7 @@ import numpy as np
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.activation import Clamp
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.elementwise import Add, Binary, Mul, Sub
 from micronpu.ops.indices import MOST_POSITIONS, ArgMax
 from micronpu.ops.matmul import BatchMatmul

@@ -28,7 +28,7 @@ from micronpu.neutron import (
     generate_neutron_compile_spec,
     merge_kernel_selections,
 )
-from micronpu.ops.activation import Relu
+from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add
 from micronpu.partition.entry import split_dequantizes
 from micronpu.runtime import HostProgram

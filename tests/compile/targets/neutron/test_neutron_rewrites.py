@@ -14,7 +14,8 @@ import micronpu
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret, verify
 from micronpu.ir.op import Op
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Clamp, Prelu
+from micronpu.ops.activation import Prelu
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub

@@ -10,7 +10,7 @@ import pytest
 
 from micronpu.ir import DType, GraphBuilder, QParams, Tensor, TensorType
 from micronpu.ir.window import Activation, Padding2d
-from micronpu.ops.activation import Relu
+from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.linear import FullyConnected

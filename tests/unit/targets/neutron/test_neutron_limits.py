@@ -7,7 +7,8 @@ from tests.cases import Case, c8, case, i8, q, w8
 
 from micronpu.ir.graph import Node
 from micronpu.ir.window import Padding2d
-from micronpu.ops.activation import Clamp, Prelu
+from micronpu.ops.activation import Prelu
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul

@@ -7,7 +7,8 @@ from tests.cases import Case, all_cases, c8, case, i8, q, w8
 
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops import OPERATORS
-from micronpu.ops.activation import Clamp, HardSwish, LeakyRelu, Prelu, Relu
+from micronpu.ops.activation import HardSwish, LeakyRelu, Prelu
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Maximum, Mul, Sub

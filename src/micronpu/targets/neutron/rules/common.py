@@ -5,7 +5,8 @@ from __future__ import annotations
 from micronpu.ir.op import Op
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Capabilities
-from micronpu.ops.activation import Clamp, Relu, Sigmoid, Tanh
+from micronpu.ops.activation import Sigmoid, Tanh
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.padding import ReflectPad
 from micronpu.ops.quantization import Requantize

@@ -8,7 +8,8 @@ tensors channels last.  Operators that work in any layout see them in the progra
 from __future__ import annotations
 
 from micronpu.ir.types import TensorType
-from micronpu.ops.activation import Clamp, Prelu
+from micronpu.ops.activation import Prelu
+from micronpu.ops.clamps import Clamp
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul

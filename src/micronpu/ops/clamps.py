@@ -1,0 +1,157 @@
+"""Clamps: ReLU, and bounds of any value."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.ir.arithmetic import (
+    float32_quotient,
+    requantize,
+    saturate,
+)
+from micronpu.ir.op import (
+    Quantization,
+    Value,
+    from_aten,
+    operator,
+    own_qparams,
+    shares_qparams,
+)
+from micronpu.ir.types import DType, TensorType
+from micronpu.ir.window import Activation
+from micronpu.ops.pointwise import Elementwise
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
+    from micronpu.ir.graph import Tensor
+
+
+def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
+    """Bounds of a clamp-like ATen operator; infinite ones count as absent."""
+    name = node.overload.split(".")[0].rstrip("_")
+    fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(name)
+    if fixed is not None:
+        return fixed
+    if name in ("clamp_min", "clamp_max"):
+        bound = float(node.value(name.removeprefix("clamp_")))
+        return (bound, None) if name == "clamp_min" else (None, bound)
+    names = ("min_val", "max_val") if node.overload.startswith("hardtanh") else ("min", "max")
+    low, high = (None if v is None or math.isinf(v) else float(v) for v in (node.value(n) for n in names))
+    return low, high
+
+
+def _clamp_quantization(node: AtenArguments) -> Quantization:
+    """A clamp that LiteRT has a name for may rescale; any other is a minimum and a maximum on one grid."""
+    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else shares_qparams()
+
+
+@operator("relu")
+class Relu(Elementwise):
+    """A clamp with one of LiteRT's four pairs of bounds, which may change scale and zero point.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own.
+    """
+
+    kind: Activation = Activation.RELU
+
+    quantization = own_qparams()
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
+        return saturate(scaled, *self.kind.limits(y), y.dtype.value)
+
+    @from_aten(
+        *(
+            f"{name}.default"
+            for plain in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max")
+            for name in (plain, f"{plain}_")
+        ),
+        quantization=_clamp_quantization,
+        is_activation=True,
+    )
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        low, high = clamp_bounds(node)
+        kind = Activation.of_bounds(low, high)
+        x = node.tensor("x")
+        if kind is Activation.NONE:
+            return x
+        wide = x.type.dtype is DType.INT16
+        if kind is not None and not (wide and kind in (Activation.RELU_N1_TO_1, Activation.RELU_0_TO_1)):
+            return node.emit(cls(kind), x, qparams=node.output)
+        if wide and x.type.qparams != node.output:  # LiteRT has these two for int8 only, and they saturate either way
+            # Not at the top, where the support tables would find it: it widens another operator's result.
+            from micronpu.ops.quantization import Requantize
+
+            x = node.emit(Requantize(DType.INT16), x, qparams=node.output)
+        clamp = Clamp(low, high)
+        return x if clamp.integer_limits(x.type) == x.type.dtype.limits else node.emit(clamp, x)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add(self.kind.name)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        x, y = emit.input_type(0), emit.output_type
+        if x.qparams == y.qparams:
+            return emit.clamp(emit.input(0), *self.kind.limits(y))
+        factor = float32_quotient(y.scale, x.scale)
+        return emit.requantize(emit.input(0), [factor], self.kind.limits(y), x.zero_point)
+
+
+@operator("clamp")
+class Clamp(Elementwise):
+    """A clamp with any bounds; x and y share scale and zero point.
+
+    x int8 [any]  ->  y int8 [same], qparams of x.
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+    quantization = shares_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        return operands[0]
+
+    def integer_limits(self, x: TensorType) -> tuple[int, int]:
+        """The bounds on the grid of x; a bound beyond the grid has no effect."""
+        low, high = x.dtype.limits
+
+        def quantize(bound: float) -> int:
+            # Python's round is half to even, as torch quantizes.
+            return min(max(round(bound / x.scale) + x.zero_point, low), high)
+
+        return (
+            low if self.low is None else quantize(self.low),
+            high if self.high is None else quantize(self.high),
+        )
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        low, high = self.integer_limits(x.type)
+        return np.minimum(np.maximum(x.data, low), high).astype(y.dtype.value)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        low, high = self.integer_limits(emit.input_type(0))
+        type_min, type_max = emit.input_type(0).dtype.limits
+        scalar = emit.input_type(0).with_shape(())
+        if low > type_min and high < type_max:
+            middle = emit.intermediate(emit.input_type(0))
+            emit.add(
+                "MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)], outputs=[middle]
+            )
+            emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[middle, emit.constant(high, scalar)])
+        elif high < type_max:
+            emit.add("MINIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(high, scalar)])
+        else:
+            emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, emit.constant(low, scalar)])
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.clamp(emit.input(0), *self.integer_limits(emit.input_type(0)))
