@@ -285,91 +285,140 @@ def best_plan(
         StreamDiffersError: what Vela makes computes another result, in every way.
         MemoryLimitError: no way fits the memory.
     """
-    emitters = emitters_of(spec) if emitters is None else emitters
-    formats = [f for f in emitters if spec.via in ("auto", f)]
-    if not formats:
-        raise InternalError(f"Nothing writes the format {spec.via!r}.")
-    graphs, used = {False: graph}, dict[str, int]()
-    bench = Bench(spec, emitters[formats[0]])
-    cheapest = graph.clone()
-    used = use_cheapest(cheapest, bench)
-    if used:
-        graphs[True] = cheapest
-    found: list[_Found] = []
-    refused: list[Plan] = []
+    tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters, check)
+    tries.with_and_without_rewrites()
+    for plan in _further(tries.formats, tries.graphs, spec, len(graph.nodes)):
+        tries.attempt(plan)
+    if memory_limit is not None and tries.found and not tries.fitting:
+        for plan in _smaller(tries.formats[0], tries.graphs, memory_limit):
+            tries.attempt(plan)
+    if not tries.found:
+        for format in tries.formats[1:]:
+            tries.attempt(Plan(_name(format, False), format, False))
+    return tries.sound()
 
-    def attempt(plan: Plan) -> None:
-        if plan in (*(f.plan for f in found), *refused):
+
+class _Tries:
+    """What Vela is asked about a graph, and what it answers.
+
+    Attributes:
+        formats: that Vela may be given, the usual one first.
+        graphs: by whether they are rewritten to cost less; the given one alone where no rewrite does.
+        used: how many operators were rewritten, by which rewrite.
+        found: the plans that can be carried out, of which the best has its bytes.
+        refused: those that cannot, with what speaks against them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spec: EthosUCompileSpec,
+        memory_limit: int | None,
+        emitters: Mapping[str, Emit],
+        check: Check | None,
+    ) -> None:
+        self._graph, self._spec, self._limit, self._emitters, self._check = graph, spec, memory_limit, emitters, check
+        self.formats = [f for f in emitters if spec.via in ("auto", f)]
+        if not self.formats:
+            raise InternalError(f"Nothing writes the format {spec.via!r}.")
+        self._bench = Bench(spec, emitters[self.formats[0]])
+        cheapest = graph.clone()
+        self.used = use_cheapest(cheapest, self._bench)
+        self.graphs = {False: graph, True: cheapest} if self.used else {False: graph}
+        self.found: list[_Found] = []
+        self.refused: list[Plan] = []
+
+    @property
+    def fitting(self) -> list[_Found]:
+        """The plans that need no more memory than there is."""
+        return [entry for entry in self.found if entry.plan.fits]
+
+    def attempt(self, plan: Plan) -> None:
+        """Asks Vela by a plan, unless it has been asked."""
+        if plan in (*(f.plan for f in self.found), *self.refused):
             return
         release()  # of what the last one was written with
         try:
-            emitted = emitters[plan.format](graphs[plan.rewrites])
-            program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
+            emitted, program = self._compiled(plan)
         except UnsupportedError as error:
-            refused.append(replace(plan, objection=error.what))
+            self.refused.append(replace(plan, objection=error.what))
             return
         memory = program.sram_bytes
-        fits = memory_limit is None or memory <= memory_limit
+        fits = self._limit is None or memory <= self._limit
         made = replace(plan, cycles=program.cycles, memory=memory, fits=fits)
-        found.append(_Found(made, emitted, program))
-        _keep_one(found)
+        self.found.append(_Found(made, emitted, program))
+        _keep_one(self.found)
 
-    both = [Plan(_name(formats[0], r), formats[0], r) for r in sorted(graphs, reverse=True)]
-    for plan in both:
-        attempt(plan)
-    if len(found) == 2 and (worse := _worse(graphs, found)):
-        refined = graph.clone()
-        used_then = use_cheapest(refined, bench, worse)
-        if used_then:
-            earlier = found.pop(0)
-            graphs[True] = refined
-            attempt(both[0])
-            if found[-1].program.cycles > earlier.program.cycles:
-                found[-1], graphs[True] = earlier, cheapest
-            else:
-                used = used_then
-    for plan in _further(formats, graphs, spec, len(graph.nodes)):
-        attempt(plan)
-    if memory_limit is not None and found and not any(entry.plan.fits for entry in found):
-        for plan in _smaller(formats[0], graphs, memory_limit):
-            attempt(plan)
-    if not found:
-        for format in formats[1:]:
-            attempt(Plan(_name(format, False), format, False))
-    if not found:
-        raise VelaError(objections({plan.format: plan.objection for plan in refused}))
-    if not any(entry.plan.fits for entry in found):
-        least = min((entry.plan for entry in found), key=lambda plan: plan.memory)
-        raise MemoryLimitError(
-            f"The program needs {least.memory:,} bytes of SRAM with the memory mode {spec.memory_mode}; there are "
-            f"{memory_limit:,}.",
+    def _compiled(self, plan: Plan) -> tuple[Emitted, VelaProgram]:
+        graph = self.graphs[plan.rewrites]
+        emitted = self._emitters[plan.format](graph)
+        return emitted, compiled(graph, emitted, self._spec, dict(plan.options))
+
+    def with_and_without_rewrites(self) -> None:
+        """The first two plans; rewrites that cost more in the program than they did alone are taken back."""
+        usual = self.formats[0]
+        both = [Plan(_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
+        for plan in both:
+            self.attempt(plan)
+        worse = _worse(self.graphs, self.found) if len(self.found) == 2 else None
+        if not worse:
+            return
+        refined = self._graph.clone()
+        if not (used := use_cheapest(refined, self._bench, worse)):
+            return
+        cheapest, earlier = self.graphs[True], self.found.pop(0)
+        self.graphs[True] = refined
+        self.attempt(both[0])
+        if self.found[-1].program.cycles > earlier.program.cycles:
+            self.found[-1], self.graphs[True] = earlier, cheapest
+        else:
+            self.used = used
+
+    def sound(self) -> Planned:
+        """The best plan whose stream computes the graph.
+
+        Raises:
+            VelaError, StreamDiffersError, MemoryLimitError: see `best_plan`.
+        """
+        if not self.found:
+            raise VelaError(objections({plan.format: plan.objection for plan in self.refused}))
+        if not self.fitting:
+            raise self._too_large()
+        wrong: dict[str, str] = {}
+        while fitting := self.fitting:
+            best = min(fitting, key=_Found.cost)
+            plan, emitted, program = best
+            if not emitted.data:  # one that was better was kept in its place, and was wrong
+                emitted, program = self._compiled(plan)
+            release()
+            graph = self.graphs[plan.rewrites]
+            checked = self._check(graph, emitted, program) if self._check is not None else Checked(program)
+            if not checked.objection:
+                plans = (*(entry.plan for entry in self.found), *self.refused)
+                used = self.used if plan.rewrites else {}
+                return Planned(graph, emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting)
+            wrong.setdefault(plan.format, checked.objection)
+            self.found.remove(best)
+            self.refused.append(replace(plan, cycles=None, objection=checked.objection))
+            if not self.fitting:
+                self._what_was_not_worth_a_try(wrong)
+        raise StreamDiffersError(objections({plan.format: plan.objection for plan in self.refused} | wrong))
+
+    def _what_was_not_worth_a_try(self, wrong: Collection[str]) -> None:
+        """All formats, with rewrites and without; without chains of operations where a stream was wrong."""
+        for rewrites, format in ((r, f) for r in sorted(self.graphs) for f in self.formats):
+            self.attempt(Plan(_name(format, rewrites), format, rewrites))
+            if format in wrong:
+                self.attempt(Plan(f"{_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
+
+    def _too_large(self) -> MemoryLimitError:
+        least = min((entry.plan for entry in self.found), key=lambda plan: plan.memory)
+        return MemoryLimitError(
+            f"The program needs {least.memory:,} bytes of SRAM with the memory mode {self._spec.memory_mode}; there "
+            f"are {self._limit:,}.",
             hint="smaller pictures or fewer channels in the first layers, where most of it goes; a memory mode that "
             "keeps the tensors in DRAM (Dedicated_Sram, Ethos-U65 and U85); a chip with more SRAM",
         )
-    wrong: dict[str, str] = {}
-    while fitting := [entry for entry in found if entry.plan.fits]:
-        best = min(fitting, key=_Found.cost)
-        plan, emitted, program = best
-        if not emitted.data:  # one that was better was kept in its place, and was wrong
-            emitted = emitters[plan.format](graphs[plan.rewrites])
-            program = compiled(graphs[plan.rewrites], emitted, spec, dict(plan.options))
-        release()
-        checked = check(graphs[plan.rewrites], emitted, program) if check is not None else Checked(program)
-        if not checked.objection:
-            plans = (*(entry.plan for entry in found), *refused)
-            used = used if plan.rewrites else {}
-            return Planned(
-                graphs[plan.rewrites], emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting
-            )
-        wrong.setdefault(plan.format, checked.objection)
-        found.remove(best)
-        refused.append(replace(plan, cycles=None, objection=checked.objection))
-        if not any(entry.plan.fits for entry in found):  # what was not worth a try before
-            for rewrites, format in ((r, f) for r in sorted(graphs) for f in formats):
-                attempt(Plan(_name(format, rewrites), format, rewrites))
-                if format in wrong:
-                    attempt(Plan(f"{_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
-    raise StreamDiffersError(objections({plan.format: plan.objection for plan in refused} | wrong))
 
 
 class _Found(NamedTuple):
