@@ -274,29 +274,7 @@ def host_part(
         loops = _scans(module, device)
         if core is not None:
             core.adapt(module)
-    notes = (*partitioning.report.notes, *device.notes(compiled))
-    notes += coarse_notes([part.graph for part in compiled])
-    notes += pattern_notes(device, partitioning.partitions, compiled)
-    report = replace(
-        partitioning.report,
-        notes=notes,
-        missing=missing_figures(device, compiled, graphs, partitioning.report),
-        latency=(
-            *device.latency([*compiled, *loops.every]),
-            *(device.beside.latency([*graphs, *loops.every_core]) if device.beside is not None else ()),
-        ),
-        core_operations=tuple(
-            Operation.of(i, node, costs.get(index))
-            for i, graph in enumerate(graphs)
-            for costs in ([core.costs(graph)] if core is not None else [])
-            for index, node in enumerate(graph.nodes)
-        ),
-        operations=tuple(
-            Operation.of(i, node, part.costs.get(index), index in part.sparse)
-            for i, part in enumerate(compiled)
-            for index, node in enumerate(part.graph.nodes)
-        ),
-    )
+    report = _report(device, partitioning, compiled, graphs, loops)
     reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
     if loops.steps:
         report = _with_loops(report, len(compiled), len(graphs), loops)
@@ -305,6 +283,46 @@ def host_part(
         graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
     finish = device.beside.finish if graphs and device.beside is not None else None
     return HostPart(module, report, tuple(compiled), reads, graphs, finish)
+
+
+def _report(
+    device: Device,
+    partitioning: Partitioning,
+    compiled: Sequence[CompiledPartition],
+    graphs: Sequence[Graph],
+    loops: _Loops,
+) -> DelegationReport:
+    """The verdicts with what is known once partitions are compiled: operations, costs, time, notes.
+
+    Args:
+        graphs: what the core computes in int8.
+    """
+    beside = device.beside
+    latency = device.latency([*compiled, *loops.every])
+    if beside is not None:
+        latency = (*latency, *beside.latency([*graphs, *loops.every_core]))
+    core_costs = [beside.costs(graph) for graph in graphs] if beside is not None else []
+    return replace(
+        partitioning.report,
+        notes=(
+            *partitioning.report.notes,
+            *device.notes(compiled),
+            *coarse_notes([part.graph for part in compiled]),
+            *pattern_notes(device, partitioning.partitions, compiled),
+        ),
+        missing=missing_figures(device, compiled, graphs, partitioning.report),
+        latency=latency,
+        core_operations=tuple(
+            Operation.of(i, node, costs.get(index))
+            for i, (graph, costs) in enumerate(zip(graphs, core_costs, strict=True))
+            for index, node in enumerate(graph.nodes)
+        ),
+        operations=tuple(
+            Operation.of(i, node, part.costs.get(index), index in part.sparse)
+            for i, part in enumerate(compiled)
+            for index, node in enumerate(part.graph.nodes)
+        ),
+    )
 
 
 class _Loops(NamedTuple):
