@@ -1,7 +1,7 @@
 // What the host kernels of the `cortex_m::*` operators share: argument checks that end in a sentence, views of tensors
 // as the board's memory has them, and CMSIS-NN's requantization.
 //
-// The arithmetic is defined in src/micronpu/targets/cortexm/reference.py, which names CMSIS-NN's file for each operator.
+// The arithmetic is defined in tests/cortexm_reference.py, which names CMSIS-NN's file for each operator.
 #pragma once
 
 #include <executorch/runtime/core/exec_aten/exec_aten.h>

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.cortexm_reference import REFERENCES
 from torch import fx
-
-from micronpu.targets.cortexm.reference import REFERENCES
 
 Array = np.ndarray[Any, Any]
 

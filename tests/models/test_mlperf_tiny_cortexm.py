@@ -15,12 +15,12 @@ from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPas
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
 from executorch.backends.cortex_m.target_config import CortexMTargetConfig
 from executorch.exir import to_edge
+from tests.cortexm_interpreter import call_reference, reference_name, run_reference
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from micronpu.base.errors import ModelError
 from micronpu.runtime import HostProgram
-from micronpu.targets.cortexm.interpreter import call_reference, reference_name, run_reference
 
 NETWORKS = {
     "DeepAutoEncoder": (640,),

@@ -16,14 +16,14 @@ import torch
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.exir import EdgeCompileConfig, to_edge
 from tests import cortexm_rows as cases
+from tests.cortexm_interpreter import call_reference
+from tests.cortexm_reference import REFERENCES
 from tests.cortexm_rows import HALF, ONE, SMALL, Row, bias, channel_scales, image, int8, scratch
 from tests.runtime.program_writer import program_of_calls
 
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.runtime import HostProgram
 from micronpu.runtime.plugin import load_plugin
-from micronpu.targets.cortexm.interpreter import call_reference
-from micronpu.targets.cortexm.reference import REFERENCES
 
 ROWS = cases.rows()
 

@@ -17,7 +17,7 @@ from micronpu.runtime.plan import Plan
 from micronpu.targets.family import Target
 from micronpu.targets.registry import FAMILIES, find_target, firmware_of, options_for
 
-SRAM_ONLY, SHARED_SRAM, DEDICATED_SRAM = "Sram_Only", "Shared_Sram", "Dedicated_Sram"
+SRAM_ONLY, DEDICATED_SRAM = "Sram_Only", "Dedicated_Sram"
 _LINEAR = "cortex_m::quantized_linear.out"
 _FLAGS = {
     "cortex-m0": "-mcpu=cortex-m0",

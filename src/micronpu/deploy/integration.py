@@ -17,7 +17,6 @@ _BUILD = {
     "cortex_m": "-DEXECUTORCH_BUILD_CORTEX_M=ON",
 }
 _PACK_CATEGORIES = {"portable": "Portable", "quantized": "Quantized", "cortex_m": "Cortex-M"}
-RUNNER = "examples/arm/executor_runner"
 
 
 def libraries(kernels: tuple[Kernel, ...]) -> list[str]:

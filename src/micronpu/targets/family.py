@@ -64,7 +64,6 @@ class Family(ABC):
         silicon_field: the field of the options that the target decides.
         usual: value of that field where nobody chooses one, as in recipes.
         backend: name by which the runtime looks up the delegate; "" for a family that delegates nothing.
-        quantizations: kinds of quantization that there are recipes for: "int8" and "int16", and either with "_qat".
     """
 
     name: str
@@ -72,7 +71,6 @@ class Family(ABC):
     silicon_field: str
     usual: str
     backend: str = ""
-    quantizations: tuple[str, ...] = ("int8", "int8_qat")
 
     @property
     @abstractmethod
@@ -138,7 +136,7 @@ class Family(ABC):
 
     @abstractmethod
     def recipes(self) -> type[RecipeType]:
-        """ExecuTorch's names of the family's recipes, one for each of `quantizations`, in capitals."""
+        """ExecuTorch's names of the family's recipes: INT8, INT8_QAT, INT16 and INT16_QAT, as far as there are such."""
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
         """Options for a target, where those that are not given keep the chip's or their own defaults."""

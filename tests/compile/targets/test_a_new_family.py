@@ -75,7 +75,6 @@ class Toy(Family):
     silicon_field = "toy"
     usual = "toy-1"
     backend = "ToyBackend"
-    quantizations = ("int8",)
 
     @property
     def options(self) -> type[ToyOptions]:

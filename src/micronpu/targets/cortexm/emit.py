@@ -34,10 +34,12 @@ from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import HANDLES
 from micronpu.targets.cortexm import scratch
-from micronpu.targets.cortexm.reference import ADD_LEFT_SHIFT
 from micronpu.targets.cortexm.table import table_of, table_operand
 
 Lowering = Callable[["Emitter", Node], fx.Node]
+_ADD_LEFT_SHIFT = 20
+"""Bits that `quantized_add` shifts its operands left, for precision."""
+
 LOWERINGS: dict[type[Op], Lowering] = {}
 
 _aten, _cortex_m = torch.ops.aten, torch.ops.cortex_m
@@ -298,7 +300,7 @@ def _add(emit: Emitter, node: Node) -> fx.Node:
     for tensor in (x, z):
         operands += [emit.broadcast(tensor, y.shape), tensor.type.zero_point]
         operands += quantize_multiplier(tensor.type.scale / largest)
-    back = quantize_multiplier(largest / ((1 << ADD_LEFT_SHIFT) * y.scale))
+    back = quantize_multiplier(largest / ((1 << _ADD_LEFT_SHIFT) * y.scale))
     return emit.call(_cortex_m.quantized_add.default, *operands, y.zero_point, *back, *op.activation.limits(y))
 
 

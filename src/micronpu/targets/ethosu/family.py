@@ -59,7 +59,6 @@ class EthosU(Family):
     silicon_field = "target"
     usual = "ethos-u55-128"
     backend = "EthosUBackend"
-    quantizations = ("int8", "int8_qat", "int16", "int16_qat")
 
     @property
     def options(self) -> type[EthosUCompileSpec]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.cortexm_reference import REFERENCES, pool_output_size
 
 from micronpu.base.errors import ModelError
-from micronpu.targets.cortexm.reference import REFERENCES, pool_output_size
 
 INT32_MAX = (1 << 31) - 1
 

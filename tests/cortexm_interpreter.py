@@ -1,6 +1,6 @@
 """Runs an edge program with the integer reference in place of ExecuTorch's eager `cortex_m::*` operators.
 
-The result is what the board's kernels give, bit for bit: see `micronpu.targets.cortexm.reference`. Operators of other
+The result is what the board's kernels give, bit for bit: see `tests.cortexm_reference`. Operators of other
 namespaces run as torch has them. Imports torch.
 """
 
@@ -14,7 +14,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from micronpu.base.errors import ModelError
-from micronpu.targets.cortexm.reference import REFERENCES
+from tests.cortexm_reference import REFERENCES
 
 NAMESPACE = "cortex_m"
 
