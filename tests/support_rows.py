@@ -318,6 +318,8 @@ _GIVEN: dict[str, Call] = {
             ("upsample_nearest2d", _image([16, 16])),
             ("upsample_linear1d", lambda op, i: op(i.x, [16], False)),
             ("upsample_bilinear2d", _image([16, 16], False)),
+            ("_upsample_bilinear2d_aa", _image([5, 9], False)),
+            ("_upsample_bicubic2d_aa", _image([5, 9], False)),
         )
         for form in ("default",)
     },
@@ -330,6 +332,8 @@ _GIVEN: dict[str, Call] = {
             ("upsample_nearest2d", _image([16, 16], None)),
             ("upsample_linear1d", lambda op, i: op(i.x, [16], False, None)),
             ("upsample_bilinear2d", _image([16, 16], False, None)),
+            ("_upsample_bilinear2d_aa", _image([5, 9], False, None)),
+            ("_upsample_bicubic2d_aa", _image([5, 9], False, None)),
         )
     },
 }

@@ -64,6 +64,7 @@ _PLAIN: dict[str, RealFunction] = {
     "erfc": lambda x: 1.0 - _erf(x),
     "sin": np.sin,
     "cos": np.cos,
+    "sinc": np.sinc,
     "tan": np.tan,
     "asin": np.arcsin,
     "acos": np.arccos,
@@ -317,6 +318,15 @@ def _exp_of_base(write: Writer) -> Float:
     if not isinstance(base, (int, float)) or base <= 0 or base == 1:
         return None
     return write("exp.default", write("mul.Tensor", power, write.constant(math.log(base))))
+
+
+@composes("rrelu.default", "rrelu_.default")
+def _random_rectifier(write: Writer) -> Float:
+    """rrelu(x) -> leaky_relu(x), with the slope in the middle, as it is out of training"""
+    given = write.given
+    if given["training"]:
+        return None
+    return write("leaky_relu.default", given["self"], (float(given["lower"]) + float(given["upper"])) / 2)
 
 
 @composes("softshrink.default")

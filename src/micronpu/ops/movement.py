@@ -259,7 +259,7 @@ class Pad(Op):
 
 
 def _identity(node: AtenNode) -> Tensor:
-    """Dropout in evaluation, copies, aliases and conversions to float: nothing is left of them."""
+    """Dropout in evaluation, copies, aliases, conversions to float, numbers for NaNs: nothing is left of them."""
     if "dropout" in node.overload and node.value("train"):
         raise UnsupportedError("`dropout` is in training mode.", hint="call model.eval() before exporting")
     dtype = node.value("dtype")
@@ -272,6 +272,7 @@ _IDENTITIES = (
     *(f"{name}.default" for name in ("clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh")),
     *(f"detach{copy}.default" for copy in ("", "_", "_copy")),
     *("_clone_dim_order.default", "_to_dim_order_copy.default", "_to_copy.default"),
+    *("nan_to_num.default", "nan_to_num_.default"),
     *("to.dtype", "to.dtype_layout", "to.device", "resolve_conj.default", "resolve_neg.default", "positive.default"),
     *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
 )

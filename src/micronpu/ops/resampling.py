@@ -15,6 +15,8 @@ _NATIVE = (1, 2, 4, 8)
 """Factors that NPUs resize by, both axes alike."""
 _CUBIC = -0.75
 """torch's coefficient of the cubic filter."""
+_SMOOTH_CUBIC = -0.5
+"""The same where it antialiases, as Pillow does."""
 _FILTERS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
@@ -44,8 +46,25 @@ def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: s
     return weights.astype(np.float32)
 
 
-def _cubic(distance: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    a, d = _CUBIC, distance
+def smooth_matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
+    """The weights, as of `matrix`, of a filter that is as wide as a result is on x: "antialias"."""
+    scale = (before - 1) / (after - 1) if aligned and after > 1 else 1.0 / factor if factor else before / after
+    if aligned and after == 1:
+        scale = 0.0
+    wide = max(scale, 1.0)
+    support = wide * (1.0 if kind == "linear" else 2.0)
+    weights = np.zeros((after, before))
+    for i in range(after):
+        center = scale * (i + 0.5)
+        first, last = max(int(center - support + 0.5), 0), min(int(center + support + 0.5), before)
+        distance = np.abs((np.arange(first, last) - center + 0.5) / wide)
+        near = np.maximum(1.0 - distance, 0.0) if kind == "linear" else _cubic(distance, _SMOOTH_CUBIC)
+        weights[i, first:last] = near / near.sum()
+    return weights.astype(np.float32)
+
+
+def _cubic(distance: npt.NDArray[Any], a: float = _CUBIC) -> npt.NDArray[Any]:
+    d = distance
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
@@ -56,7 +75,10 @@ def _names(*kinds: str) -> list[str]:
     return [f"upsample_{kind}{dims.get(kind, '2d')}.{form}" for kind in kinds for form in ("vec", "default")]
 
 
-@composes(*_names("linear", "bilinear", "bicubic", "trilinear"))
+_SMOOTH = [f"_upsample_{kind}2d_aa.{form}" for kind in ("bilinear", "bicubic") for form in ("vec", "default")]
+
+
+@composes(*_names("linear", "bilinear", "bicubic", "trilinear"), *_SMOOTH)
 def _resized_by_products(write: Writer) -> Float:
     """upsample(x) -> linear(x, w) along each axis, with the weights of the filter.
 
@@ -66,15 +88,15 @@ def _resized_by_products(write: Writer) -> Float:
     """
     given = write.given
     x = given.get("input", given.get("self"))
-    kind = write.overload.split(".")[0].removeprefix("upsample_")[:-2]
+    kind = write.overload.split(".")[0].strip("_").removeprefix("upsample_").removesuffix("_aa")[:-2]
     shape, result = write.shape(x), write.shape()
     spatial = len(shape) - 2
     sizes = list(zip(shape[2:], result[2:], _factors(write, spatial), strict=True))
-    aligned = bool(given["align_corners"])
-    if kind == "bilinear" and (write.capabilities.resizes or _is_native(sizes, aligned)):
+    aligned, smooth = bool(given["align_corners"]), write.overload.startswith("_")
+    if kind == "bilinear" and not smooth and (write.capabilities.resizes or _is_native(sizes, aligned)):
         return None
     for axis, (before, after, factor) in reversed(list(enumerate(sizes, 2))):
-        weights = matrix(before, after, factor, aligned, _FILTERS[kind])
+        weights = (smooth_matrix if smooth else matrix)(before, after, factor, aligned, _FILTERS[kind])
         if before == after and np.array_equal(weights, np.eye(before, dtype=np.float32)):
             continue
         x = _along(write, x, axis, weights)

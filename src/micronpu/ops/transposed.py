@@ -146,11 +146,10 @@ def build_transposed(node: AtenNode, spatial: int) -> Tensor:
         weight = weight[:, :, None]
     groups, stride = int(node.value("groups")), spatial_pair(node, "stride", spatial, 1)
     dilation = spatial_pair(node, "dilation", spatial, 1)
-    if dilation != (1, 1):
-        raise UnsupportedError(
-            f"`{node.overload}` with dilation {node.value('dilation')} is not imported.",
-            hint="a transposed convolution with dilation 1",
-        )
+    if dilation != (1, 1):  # the zeros between its elements are part of the kernel then
+        spread = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
+        dense, weight = weight, np.zeros((*weight.shape[:2], *spread), weight.dtype)
+        weight[:, :, :: dilation[0], :: dilation[1]] = dense
     padding = spatial_pair(node, "padding", spatial, 0)
     extra = spatial_pair(node, "output_padding", spatial, 0)
     # PyTorch has [C, O / groups, KH, KW]; here every group's outputs stand first: [O, KH, KW, C / groups].

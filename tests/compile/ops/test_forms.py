@@ -156,6 +156,11 @@ RESIZES = [
     Form("bicubic by 2", resized(scale_factor=2, mode="bicubic")),
     Form("bicubic, corners aligned", resized(size=(9, 9), mode="bicubic", align_corners=True)),
     Form("trilinear by 2", resized(scale_factor=2, mode="trilinear"), (VOLUME,)),
+    Form("bilinear by 1/2, smooth", resized(scale_factor=0.5, mode="bilinear", antialias=True)),
+    Form("bicubic to a size, smooth", resized(size=(4, 9), mode="bicubic", antialias=True)),
+    Form(
+        "bilinear, smooth, corners aligned", resized(size=(4, 9), mode="bilinear", antialias=True, align_corners=True)
+    ),
     Form("nearest by 1.5", resized(scale_factor=1.5)),
     Form("nearest by 1/2", resized(scale_factor=0.5)),
     Form("nearest by 3", resized(scale_factor=3)),
@@ -172,6 +177,9 @@ VOLUMES = [
     ),
     Form("conv_transpose3d", lambda m, x: m[0](x), (VOLUME,), lambda: [nn.ConvTranspose3d(4, 4, 2, 2)]),
     Form("conv_transpose3d, padded", lambda m, x: m[0](x), (VOLUME,), lambda: [nn.ConvTranspose3d(4, 2, 3, 2, 1, 1)]),
+    Form(
+        "dilated conv_transpose2d", lambda m, x: m[0](x), make=lambda: [nn.ConvTranspose2d(8, 4, 3, 2, dilation=(2, 3))]
+    ),
     Form("max_pool3d", lambda m, x: F.max_pool3d(x, 2), (VOLUME,)),
     Form("max_pool3d, padded", lambda m, x: F.max_pool3d(x - 3, 3, 2, 1), (VOLUME,)),
     Form("avg_pool3d", lambda m, x: F.avg_pool3d(x, 2), (VOLUME,)),

@@ -251,7 +251,6 @@ REFUSED = [
     (lambda x: F.adaptive_avg_pool2d(x[:, :, :5, :5], (23, 24)), "is_imported", "parts"),
     (lambda x: x.repeat(1, 1, 12, 12).flip(2), "is_imported", "72 elements"),
     (nn.ConvTranspose2d(8, 4, 1, 2), "transposed_stride_is_small", "kernel [1, 1]"),
-    (nn.ConvTranspose2d(8, 4, 3, 2, dilation=2), "is_imported", "dilation"),
 ]
 
 

@@ -40,7 +40,7 @@ PAIRS = [(family, rewrite) for family, rewrites in OWN.items() for rewrite in re
 def rows() -> list[Case]:
     """Of int8, and the int16 operators that a rewrite is for."""
     every = [(row, {t.type.dtype for t in row.graph().inputs}) for row in all_cases()]
-    wide = {"batch_matmul", "resize_bilinear"}
+    wide = {"batch_matmul", "resize_bilinear", "amin"}
     return [r for r, t in every if t == {DType.INT8} or (t == {DType.INT16} and r.op.name in wide)]
 
 

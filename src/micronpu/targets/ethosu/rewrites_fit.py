@@ -10,10 +10,12 @@ from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.elementwise import Minimum
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Transpose
 from micronpu.ops.pooling import MaxPool2d
+from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite
@@ -84,6 +86,28 @@ def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
     return chain.reshape(wide, *x.shape[:-1], shape[0])
 
 
+class SmallestByHalves(Rewrite):
+    """The smallest of int16 elements as that of the first and of the second half, again and again.  Exact.
+
+    x [4, 6] -> amin(axis 1) -> y        x -> minimum of slices [4, 3] -> minimum of slices [4, 2] -> [4, 1] -> reshape
+
+    Vela's program of an int16 minimum along axes reads one row only, and the opposite of the smallest number is none.
+    """
+
+    name = "smallest_by_halves"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, Amin) or x.type.dtype is not DType.INT16:
+            return None
+        chain = Chain(self.name, node)
+        for axis in op.axes:
+            while (size := x.shape[axis]) > 1:
+                half = -(-size // 2)  # where the number is odd, the one in the middle is in both
+                x = chain.add(Minimum(), chain.cut(x, axis, 0, half), chain.cut(x, axis, size - half, half))
+        return chain.result(x, y)
+
+
 class PickFromDepthwise(Rewrite):
     """A depthwise convolution with large strides as one with stride 1, of whose results the wanted ones are picked.
 
@@ -133,5 +157,6 @@ TO_FIT: tuple[Rewrite, ...] = (
     BilinearByMatrices(),
     MultiplyBytes(),
     PickFromDepthwise(),
+    SmallestByHalves(),
 )
 """Of what Vela refuses."""

@@ -17,6 +17,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Reshape, Transpose
+from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.table import LookupTable
@@ -34,6 +35,7 @@ OPERATORS = {
     "multiply_bilinear": ResizeBilinear,
     "multiply_bytes": BatchMatmul,
     "pick_from_depthwise": DepthwiseConv2d,
+    "smallest_by_halves": Amin,
 }
 
 
@@ -47,7 +49,9 @@ def test_a_rewrite_computes_the_same(name: str):
     (rewrite,) = (r for r in TO_FIT if r.name == name)
     changed = 0
     for row in all_cases():
-        unwanted = {"multiply_bytes": "int8", "bilinear_by_matrices": ""}.get(name, "int16")
+        unwanted = {"multiply_bytes": "int8", "smallest_by_halves": "int8", "bilinear_by_matrices": ""}.get(
+            name, "int16"
+        )
         if not isinstance(row.op, OPERATORS[name]) or row.graph().inputs[0].type.dtype.value == unwanted:
             continue
         before, graph = row.graph(), row.graph()
@@ -87,12 +91,17 @@ def product(operand: Callable[..., TensorType]) -> Case:
     )
 
 
+def smallest(operand: Callable[..., TensorType]) -> Case:
+    return case(Amin((2, 3)), x=operand(1, 4, 5, 6), name="smallest")
+
+
 # What U55 takes as it is, and what lies just beyond.
 LIMITS = {
     "bilinear_by_matrices": (nearest(2), bilinear(8)),
     "multiply_bilinear": (nearest(2), bilinear(4)),
     "multiply_bytes": (product(i8), product(i16)),
     "pick_from_depthwise": (depthwise(3), depthwise(4)),
+    "smallest_by_halves": (smallest(i8), smallest(i16)),
 }
 
 

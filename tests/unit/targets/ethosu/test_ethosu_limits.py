@@ -52,6 +52,7 @@ LIMITS: list[tuple[Rewrite, Case, Case]] = [
         case(ResizeBilinear((32, 48), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
         case(ResizeBilinear((32, 24), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
     ),
+    (fit.SmallestByHalves(), case(Amin((1,)), x=i16(3, 5)), case(Amin((1,)), x=i8(3, 5))),
     (
         fit.PickFromDepthwise(),
         case(DepthwiseConv2d((1, 2)), x=i8(1, 7, 7, 8), weight=w8(1, 3, 3, 8), out=OUT),
