@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.base.files import check_writable, read_file
 from micronpu.base.installed import VERSION
 from micronpu.cli import console
 from micronpu.cli.blame import blame
@@ -27,9 +27,10 @@ from micronpu.cli.help import Command
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
+from micronpu.cli.reports import NOWHERE, Reports
 
 if TYPE_CHECKING:
-    from micronpu.report.delegation import DelegationReport
+    pass
 
 DEFAULT_TARGET = "imxrt700-neutron-cortexm"
 
@@ -51,11 +52,6 @@ ModelArgument = Annotated[
 Target = Annotated[
     str,
     typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target),
-]
-HtmlReport = Annotated[Path | None, console.option("PATH", "Write the report as a web page.")]
-JsonReport = Annotated[
-    Path | None,
-    console.option("PATH", "Write the report as JSON; - for standard output, and all else to standard error."),
 ]
 InOut = Annotated[
     str | None,
@@ -135,7 +131,7 @@ def main(
 @app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
-@console.takes(how=Quantization, limits=Limits)
+@console.takes(how=Quantization, limits=Limits, reports=Reports)
 def compile_command(
     context: typer.Context,
     model: ModelArgument,
@@ -181,9 +177,7 @@ def compile_command(
     max_loss: MaxLoss = None,
     max_cycles: MaxCycles = None,
     compress: Compress = None,
-    report_html: HtmlReport = None,
-    report_json: JsonReport = None,
-    json: console.JsonInstead = False,
+    reports: Reports = NOWHERE,
     debug: console.Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
@@ -195,7 +189,7 @@ def compile_command(
     from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
-    report_json = console.json_path(json, report_json)
+    reports.check()
     options = chosen_options(context, find_target(target))
     budgets = limits.budgets()
     if vela and (output is None or output.suffix != ".tflite"):
@@ -204,9 +198,8 @@ def compile_command(
         raise OptionError(
             "--max-loss and --max-cycles say how sparse the weights become.", hint="--sparsity 2:4 as well"
         )
-    for path in (output, report_html, report_json):
-        if path is not None and not (path == console.STANDARD_OUTPUT and path is report_json):
-            check_writable(path)
+    if output is not None:
+        check_writable(output)
     if deploy_to is not None:
         check_folder_free(deploy_to)
     with console.progress() as listener:
@@ -241,14 +234,14 @@ def compile_command(
         )
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
     program.report = replace(program.report, budgets=results)
-    out = console.words(report_json)
+    out = reports.words
     out.print(program)
     if program.report.sparsity is not None:
         out.print(program.report.sparsity)
     if data.used is not None:
         out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
     # The program comes last: it is there only if everything went well.
-    _write_reports(program.report, report_html, report_json)
+    reports.write(program.report)
     from micronpu.report.budgets import check_budgets
 
     check_budgets(results, console.flag_of)
@@ -263,7 +256,7 @@ def compile_command(
 @app.command(cls=Command)
 @takes_npu_options("check")
 @console.guarded
-@console.takes(how=Quantization)
+@console.takes(how=Quantization, reports=Reports)
 def check(
     context: typer.Context,
     model: ModelArgument,
@@ -276,9 +269,7 @@ def check(
     ] = False,
     io: InOut = None,
     how: Quantization = UNCHANGED,
-    report_html: HtmlReport = None,
-    report_json: JsonReport = None,
-    json: console.JsonInstead = False,
+    reports: Reports = NOWHERE,
     debug: console.Debug = False,
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
@@ -288,11 +279,8 @@ def check(
     from micronpu.cli.files import load_model
     from micronpu.targets.registry import find_target
 
-    report_json = console.json_path(json, report_json)
+    reports.check()
     options = chosen_options(context, find_target(target))
-    for path in (report_html, report_json):
-        if path is not None and not (path == console.STANDARD_OUTPUT and path is report_json):
-            check_writable(path)
     with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)
@@ -311,22 +299,10 @@ def check(
             quantization=how.chosen(),
             options=options,
         ).report
-    console.words(report_json).print(report)
-    _write_reports(report, report_html, report_json)
+    reports.words.print(report)
+    reports.write(report)
     if require_full and report.left_over:
         raise typer.Exit(1)
-
-
-def _write_reports(report: DelegationReport, html: Path | None, json: Path | None) -> None:
-    out = console.words(json)
-    if html is not None:
-        report.to_html(html)
-        out.print(Text(f"Wrote {html}."), soft_wrap=True)
-    if json == console.STANDARD_OUTPUT:
-        typer.echo(report.to_json())
-    elif json is not None:
-        write_file(json, (report.to_json() + "\n").encode())
-        out.print(Text(f"Wrote {json}."), soft_wrap=True)
 
 
 @app.command(cls=Command)
