@@ -13,7 +13,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_folder, check_writable, read_file, write_file
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
     import numpy as np

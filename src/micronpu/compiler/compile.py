@@ -46,7 +46,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Quantization
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 from micronpu.runtime.border import BORDERS_KEY, pack_borders
 from micronpu.runtime.digest import stamp
 from micronpu.runtime.plan import read_plan

@@ -18,7 +18,7 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, v
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.report.delegation import BorderTensor, DelegationReport
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

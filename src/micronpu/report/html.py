@@ -13,21 +13,8 @@ from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Region
-from micronpu.report.rows import (
-    NOTHING,
-    Row,
-    cost_texts,
-    file_name,
-    kind_of_rows,
-    macs_text,
-    partition_rows,
-    plural,
-    sentence,
-    shape_text,
-    short_source,
-    total_cycles,
-    totals,
-)
+from micronpu.report.rows import Row, cost_texts, kind_of_rows, macs_text, partition_rows, total_cycles, totals
+from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.web import data, document, part
 

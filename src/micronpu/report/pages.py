@@ -10,8 +10,8 @@ from pathlib import Path
 from micronpu.base.files import write_file
 from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
-from micronpu.report.rows import NOTHING, file_name
 from micronpu.report.tables import CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
+from micronpu.report.texts import NOTHING, file_name
 from micronpu.report.web import document, part
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.texts import NOTHING, plural
 from micronpu.report.verdict import Verdict
-
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,6 @@ def kind_of_rows(report: DelegationReport) -> str:
     return "NPU operation" if report.operations else "operator"
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 partition``, ``2 partitions``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def shape_text(shape: Iterable[int]) -> str:
-    """``1×49×10×1``; a dash for a scalar and for what is no tensor."""
-    return "×".join(map(str, shape)) or NOTHING
-
-
 def macs_text(macs: int) -> str:
     return f"{macs:,}" if macs else NOTHING
 
@@ -128,22 +116,3 @@ def macs_sentence(report: DelegationReport) -> str:
     if parts and unknown:
         parts.append(f"without those of {plural(unknown, 'operator')} on the host, which are not known")
     return ", ".join(parts)
-
-
-def short_source(source: str) -> str:
-    """The ``file:line`` relative to the present folder where it lies below it."""
-    path, colon, line = source.rpartition(":")
-    try:
-        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
-    except ValueError:
-        return source
-
-
-def file_name(source: str) -> str:
-    """The ``file:line`` without folders."""
-    return Path(source).name
-
-
-def sentence(text: str) -> str:
-    """The text with a full stop where it lacks one."""
-    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.report.rows import NOTHING, shape_text
 from micronpu.report.sparsity import SparsityReport
+from micronpu.report.texts import NOTHING, shape_text
 
 _WIDTH, _HEIGHT, _MARGIN = 480, 320, 48
 

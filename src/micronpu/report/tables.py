@@ -15,7 +15,7 @@ from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.difference import Difference, Figure
 from micronpu.report.evaluation import Evaluation, Judged
 from micronpu.report.fixes import Fixes
-from micronpu.report.rows import NOTHING, file_name
+from micronpu.report.texts import NOTHING, file_name
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
 

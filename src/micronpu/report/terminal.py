@@ -13,21 +13,16 @@ from rich.text import Text
 
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.rows import (
-    NOTHING,
     Row,
     cost_texts,
-    file_name,
     kind_of_rows,
     macs_sentence,
     macs_text,
     partition_rows,
-    plural,
-    sentence,
-    shape_text,
-    short_source,
     total_cycles,
     totals,
 )
+from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
 
 _COSTS = ("cycles", "µs", "bound by", "use")

@@ -24,7 +24,8 @@ from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.html import framed, page
-from micronpu.report.rows import macs_sentence, partition_rows, short_source
+from micronpu.report.rows import macs_sentence, partition_rows
+from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 
 TWO_RULES = (

@@ -16,7 +16,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
-from micronpu.report.rows import plural
+from micronpu.report.texts import plural
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.ethosu.compile import (
     EthosUPartition,

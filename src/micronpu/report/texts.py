@@ -1,0 +1,37 @@
+"""Words and numbers of reports, as all of them write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+NOTHING = "–"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """``1×49×10×1``; a dash for a scalar and for what is no tensor."""
+    return "×".join(map(str, shape)) or NOTHING
+
+
+def short_source(source: str) -> str:
+    """The ``file:line`` relative to the present folder where it lies below it."""
+    path, colon, line = source.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return source
+
+
+def file_name(source: str) -> str:
+    """The ``file:line`` without folders."""
+    return Path(source).name
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop where it lacks one."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
