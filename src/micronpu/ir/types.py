@@ -41,11 +41,6 @@ class DType(str, Enum):
         return int(info.min), int(info.max)
 
 
-def _as_float32(value: float) -> float:
-    """LiteRT and the observers hold scales as float32; keeping exactly that value makes both agree."""
-    return float(np.float32(value))
-
-
 @dataclass(frozen=True)
 class QParams:
     """Affine quantization: ``real = scale * (integer - zero_point)``.
@@ -66,12 +61,13 @@ class QParams:
             )
         if self.axis is None and len(self.scale) != 1:
             raise InternalError(f"{len(self.scale)} scales without an axis to apply them along.")
-        scales = tuple(_as_float32(s) for s in self.scale)
-        for scale in scales:
-            if not math.isfinite(scale) or scale <= 0.0:
-                raise InternalError(f"A quantization scale is finite and positive, got {scale}.")
-        object.__setattr__(self, "scale", scales)
-        object.__setattr__(self, "zero_point", tuple(int(z) for z in self.zero_point))
+        # LiteRT and the observers hold scales as float32; keeping exactly that value makes both agree.
+        scales = np.array(self.scale, np.float32)
+        wrong = scales[~(np.isfinite(scales) & (scales > 0))]
+        if wrong.size:
+            raise InternalError(f"A quantization scale is finite and positive, got {float(wrong[0])}.")
+        object.__setattr__(self, "scale", tuple(scales.tolist()))
+        object.__setattr__(self, "zero_point", tuple(map(int, self.zero_point)))
 
     @classmethod
     def per_tensor(cls, scale: float, zero_point: int) -> QParams:

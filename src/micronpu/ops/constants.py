@@ -70,10 +70,11 @@ def with_bias(
             shape[channel_axis] = channels
         weight = np.rint(weight * (scale / wider).reshape(shape)).astype(np.int8)
         qparams = QParams(tuple(wider), qparams.zero_point, qparams.axis)
+    step = x.scale
     bias_scale = QParams(
-        tuple(x.scale * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0
+        tuple(step * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0
     )
-    grid = np.broadcast_to(x.scale * np.array(qparams.scale), (channels,))
+    grid = np.broadcast_to(step * np.array(qparams.scale), (channels,))
     type = TensorType((channels,), BIAS_TYPE[x.dtype], bias_scale)
     largest = 2 * LARGEST_BIAS[x.dtype]
     return weight, qparams, node.constant(np.clip(np.rint(bias / grid), -largest, largest - 1), type)

@@ -29,7 +29,8 @@ def batch_norm_behind(layer: Node) -> Node | None:
 
 def reveal(model: GraphModule) -> None:
     """Turns hidden batch norms back into ATen's, which torchao switches between training and evaluation."""
-    for node in model.graph.nodes:
-        if node.target is hidden_batch_norm:
-            node.target = aten.batch_norm.default
-    model.recompile()
+    hidden = [node for node in model.graph.nodes if node.target is hidden_batch_norm]
+    for node in hidden:
+        node.target = aten.batch_norm.default
+    if hidden:
+        model.recompile()

@@ -180,9 +180,11 @@ def integer_loops(module: GraphModule) -> None:
 
     p8 -> dequantize -> loop -> y -> quantize -> y8        p8 -> loop -> y8
     """
+    changed = False
     for node, loop in list(loops_of(module)):
         if "micronpu_grids" not in loop.body.meta:
             continue
+        changed = True
         graph, grids, view = module.graph, loop.grids, ProgramView(module)
         given = []
         for source, grid in zip(node.args, grids, strict=True):
@@ -212,8 +214,8 @@ def integer_loops(module: GraphModule) -> None:
             for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == grid]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
-    module.graph.eliminate_dead_code()
-    module.recompile()
+    if module.graph.eliminate_dead_code() or changed:
+        module.recompile()
 
 
 def _index(node: Node) -> int | None:

@@ -342,7 +342,6 @@ def _split_dequantizes(model: GraphModule) -> None:
 
             user.args, user.kwargs = map_arg(user.args, exchanged), map_arg(user.kwargs, exchanged)
     model.graph.eliminate_dead_code()
-    model.recompile()
 
 
 def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
