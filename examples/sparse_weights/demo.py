@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="ethos-u85-256", help="see `micronpu targets`")
     parser.add_argument("--max-loss", type=float, help="share of the recordings kept back that may be heard otherwise")
-    parser.add_argument("--steps", type=int, default=150, help="of training without labels")
+    parser.add_argument("--steps", type=int, default=300, help="of training without labels")
     parser.add_argument("--plot", type=Path, default=Path("sparse.svg"), help="where to draw the points")
     options = parser.parse_args()
 

@@ -24,7 +24,7 @@ _LEAST_PICTURE = 12
 """Pixels of height and width from which on an input is a picture that can be shifted."""
 _MIXED = 0.5
 """Part of the inputs that are mixed with another one."""
-_BETWEEN = 2.0
+_BETWEEN = 8.0
 """Weight of what layers give, as a part of their variance, beside that of the results."""
 _SHIFT = 8
 """Part of the height and width that a picture is shifted by at most."""
@@ -119,7 +119,7 @@ def is_scores(y: Tensor) -> bool:
 
 def relative_error(y: Tensor, wanted: Tensor) -> Tensor:
     """Mean square of the difference as a part of the variance of what is wanted."""
-    return (y - wanted).square().mean() / wanted.var(correction=0).clamp(min=1e-12)
+    return F.mse_loss(y, wanted) / wanted.var(correction=0).clamp(min=1e-12)
 
 
 def _size(parameter: Tensor) -> float:

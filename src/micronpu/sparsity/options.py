@@ -45,9 +45,9 @@ class SparsityOptions:
     max_loss: float | None = None
     max_cycles: float | None = None
     points: int = 4
-    steps: int = 400
+    steps: int = 800
     rate: float = 8e-3
-    batch: int = 64
+    batch: int = 32
     held_back: float = 0.2
     damping: float = 0.01
     least_samples: float = 0.25
