@@ -1,1 +1,1 @@
-"""The front door: model to program, along the way that DESIGN describes."""
+"""The front door: from a model to a finished program, step by step."""

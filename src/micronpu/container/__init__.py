@@ -1,1 +1,1 @@
-"""The open program that runs on a host, and the head of a payload.  Both NPU families use it."""
+"""The open program that runs on a host, and the head of a payload.  Families share it."""

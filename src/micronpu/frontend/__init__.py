@@ -1,1 +1,1 @@
-"""Exported programs read as graphs: the only room that looks at FX nodes."""
+"""Exported programs: exported and checked, read node by node, and imported as graphs."""

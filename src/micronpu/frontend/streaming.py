@@ -1,6 +1,6 @@
 """From a network over a whole recording to the one that takes the newest frames and keeps the rest as state.
 
-A rule per family of operators says how it streams: a convolution keeps the frames that its next window still needs, a
+A rule per kind of operators says how it streams: a convolution keeps the frames that its next window still needs, a
 recurrent layer its states, and what looks at all frames at once, as a global average does, a window of them.
 """
 

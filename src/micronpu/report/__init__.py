@@ -1,1 +1,4 @@
-"""Delegation reports for people: in the terminal and as a page.  Nothing here imports torch."""
+"""Verdicts, reasons and figures as values, and how people read them: in the terminal, as JSON and as a page.
+
+Nothing here imports torch.
+"""
