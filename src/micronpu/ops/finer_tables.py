@@ -1,10 +1,14 @@
-"""Tables of int16 functions that are steep near zero, as 1/x and sqrt(x) are: finer ones for the numbers there.
+"""Tables of int16 functions that are steep somewhere, as 1/x and sqrt(x) are near zero: finer ones for what lies there.
 
 A table has straight lines between every 128th number, which near zero may be far from the function.  There a second
 table is added to it, of the operand times a power of two, saturated, whose entries are closer by that power; and where
 that is not enough, a third one:
 
     y = coarse(x) + fine(32 x) + finest(128 x)
+
+A function that is steep elsewhere, as logit(x) is at both ends of its operands, has one such table for each place:
+
+    y = coarse(x) + fine(32 (x - 32640)) + fine(16 x)
 
 Inside of its window, at whose ends the operand of the next table saturates, each table is one line from end to end;
 what is missing there is what the next one holds, which is zero at both ends.
@@ -32,6 +36,8 @@ _LEAST_GAIN = 2.0
 """By how much another table has to bring the largest error down where none brings it below `NEAR`."""
 _LINE = 128
 """Numbers between two entries."""
+_MOST_PLACES, _PLACE_GAINS = 2, (2, 4, 8, 16, 32, 64, 128)
+"""Where there are finer tables, of a function that is not steep near zero alone, and how fine they are."""
 _BEYOND = 2.0
 """What is more than this many times beyond the range of the result is for calibration, not for tables, to mend."""
 _LOWEST, _HIGHEST = DType.INT16.limits
@@ -44,10 +50,12 @@ class Part:
     Attributes:
         gain: of its operand.
         entries: 513 results.
+        center: the number in the middle of its window, which is taken off the operand first.
     """
 
     gain: int
     entries: tuple[int, ...]
+    center: int = 0
 
 
 def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple[Part, ...]:
@@ -66,7 +74,53 @@ def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple
         tried = min((_split(wanted, gains) for gains in _GAINS if len(gains) == number), key=_off_of(wanted, counts))
         if (error := _off(tried, wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
             best, least = tried, error
-    return best
+    return best if least <= NEAR else _with_places(wanted, counts, best, least)
+
+
+def _with_places(
+    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[Part, ...], least: float
+) -> tuple[Part, ...]:
+    """Tables with finer ones for up to two places, each where those before are off the most; ``best`` unless better."""
+    every = np.arange(_LOWEST, _HIGHEST + 1)
+    places: list[tuple[int, int]] = []
+    parts = _placed(wanted, places)
+    while len(places) < _MOST_PLACES and _off(parts, wanted, counts) > NEAR:
+        worst = every[np.where(counts, np.abs(_sum(parts, every) - wanted), 0.0).argmax()]
+        last = -_LOWEST // _LINE - 1
+        center = min(max(round(worst / _LINE), -last), last) * _LINE
+        around = counts & (np.abs(every - center) <= -_LOWEST // _PLACE_GAINS[0])
+        tried = {
+            gain: _placed(wanted, [*places, (center, gain)])
+            for gain in _PLACE_GAINS
+            if all(abs(center - c) >= -_LOWEST // gain - _LOWEST // g for c, g in places)
+        }
+        if not tried:
+            break
+        gain = min(tried, key=lambda g: _off(tried[g], wanted, around))
+        places.append((center, gain))
+        parts = tried[gain]
+    return parts if _off(parts, wanted, counts) <= least / _LEAST_GAIN else best
+
+
+def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[Part, ...]:
+    """Tables for some places, as center and gain, whose windows do not overlap."""
+    margin = -_LOWEST
+    wide = np.pad(wanted, margin, mode="edge")  # windows may reach beyond the numbers
+    own = wide.copy()
+    for center, gain in places:
+        width, middle = margin // gain, center - _LOWEST + margin
+        own[middle - width : middle + width + 1] = np.linspace(
+            wide[middle - width], wide[middle + width], 2 * width + 1
+        )
+    inside = own[margin : margin + len(wanted) + 1]
+    parts = [Part(1, tuple(int(e) for e in _not_too_steep(_entries(inside, _LINE))))]
+    rest = np.pad(wanted - _sum(tuple(parts), np.arange(_LOWEST, _HIGHEST + 1)), margin, mode="edge")
+    for center, gain in places:
+        width, middle = margin // gain, center - _LOWEST + margin
+        entries = _entries(rest[middle - width : middle + width + 1], _LINE // gain)
+        entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
+        parts.append(Part(gain, tuple(int(e) for e in _not_too_steep(entries)), center))
+    return tuple(parts)
 
 
 def is_near(function: Callable[[Reals], Reals], entries: npt.ArrayLike) -> bool:
@@ -110,7 +164,7 @@ def _off(parts: tuple[Part, ...], wanted: npt.NDArray[np.float64], counts: npt.N
 def _sum(parts: tuple[Part, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     total = np.zeros(len(numbers), np.int64)
     for part in parts:
-        operand = (numbers * part.gain).clip(_LOWEST, _HIGHEST)
+        operand = ((numbers - part.center) * part.gain).clip(_LOWEST, _HIGHEST)
         total = (total + wide_lookup(np.array(part.entries, np.int64), operand)).clip(_LOWEST, _HIGHEST)
     return total
 

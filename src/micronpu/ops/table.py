@@ -19,7 +19,7 @@ from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way
-from micronpu.ops.elementwise import Add
+from micronpu.ops.elementwise import Add, Sub
 from micronpu.ops.finer_tables import continued, parts_of
 from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.quantization import Requantize
@@ -127,10 +127,10 @@ class LookupTable(Elementwise):
 
 
 def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
-    """A function of every element of x; of int16 numbers from several tables where one is far from it near zero.
+    """A function of every element of x; of int16 numbers from several tables where one is far from it somewhere.
 
     x -> table -> y                     x -> table ──────────────────────┬ add -> y
-                                          -> requantize(32 x) -> table ──┘
+                                          -> requantize(32 x) -> table ──┘     (near zero; elsewhere 32 (x - center))
     """
     if x.type.dtype is DType.INT8:
         return node.emit(LookupTable(table_entries(function, x.type, y)), x, qparams=y)
@@ -138,7 +138,13 @@ def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Te
     result: Tensor | None = None
     for part in parts_of(lambda q: np.asarray(function(q * scale)) / step, wide_table_entries(function, x.type, y)):
         finer = QParams.per_tensor(scale / part.gain, 0)
-        operand = x if part.gain == 1 else node.emit(Requantize(DType.INT16), x, qparams=finer)
+        operand = x
+        if part.center:
+            scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
+            center = node.constant(np.full(scalar.shape, part.center), scalar)
+            operand = node.emit(Sub(), x, center, qparams=finer)
+        elif part.gain != 1:
+            operand = node.emit(Requantize(DType.INT16), x, qparams=finer)
         made = node.emit(LookupTable(part.entries), operand, qparams=y)
         result = made if result is None else node.emit(Add(), result, made, qparams=y)
     assert result is not None

@@ -337,6 +337,33 @@ def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
     assert np.abs(got - expected).max() <= most * scale
 
 
+@pytest.mark.parametrize(
+    ("function", "lowest", "highest"),
+    [
+        (lambda x: torch.logit(x, 1e-4), 0.0, 1.0),
+        (torch.atanh, -0.999, 0.999),
+        (torch.tan, -1.56, 1.56),
+        (torch.log1p, -0.999, 4.0),
+    ],
+    ids=["logit", "atanh", "tan", "log1p"],
+)
+def test_what_is_steep_elsewhere_is_near_the_function_there(function, lowest, highest):
+    """One table is off by 945 to 8,701 steps of 65,536."""
+    got, expected, scale = over_the_grid(function, torch.linspace(lowest, highest, 65536)[None])
+    assert np.abs(got - expected).max() <= 60 * scale
+
+
+def test_finer_tables_at_both_ends_run_on_the_npu():
+    """In one partition with others, in its own arithmetic."""
+    torch.manual_seed(0)
+    model, data = Small(lambda m, x: torch.logit(x, 1e-4)), [(torch.rand(4, 64),) for _ in "1234"]
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, activations="int16")
+    assert program.report.share == 1.0 and program.report.partitions == 1
+    x = torch.arange(0.002, 0.998, 0.004)[: 4 * 62]
+    x = torch.cat([x, x[: 256 - len(x)]]).reshape(4, 64)
+    assert (program.run(x) - torch.logit(x)).abs().max() <= 0.02
+
+
 def test_a_reciprocal_jumps_from_one_number_to_the_next():
     x = EVERY[EVERY.abs() > 0.002][None]
     got, expected, scale = over_the_grid(torch.reciprocal, x)
