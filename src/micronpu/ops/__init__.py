@@ -1,4 +1,4 @@
-"""What each operator means: one module per kind of operators, with a class for each and every way of an ATen overload."""
+"""What each operator means: one module per kind of operators, a class for each, and every way of an ATen overload."""
 
 from micronpu.ir.op import ATEN_IMPORTS, OPERATORS, Op, Value, Work, all_operators
 from micronpu.ops import (
