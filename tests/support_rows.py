@@ -130,6 +130,7 @@ _GIVEN: dict[str, Call] = {
     "adaptive_max_pool2d.default": _first([4, 4]),
     "add.Scalar": _with(1.5),
     "addmm.default": lambda op, i: op(ROW, i.matrix, MATRIX),
+    "addmv.default": lambda op, i: op(i.other[0], i.matrix, i.matrix[0]),
     "adjoint.default": lambda op, i: op(i.x) + 0.5,
     "alpha_dropout.default": _with(0.5, False),
     "amax.default": _with([-1]),
@@ -400,6 +401,8 @@ _GIVEN |= {
         for name in ("var", "std")
         for form, arguments in (("default", ()), ("dim", ([-1],)), ("correction", ([-1],)))
     },
+    "inner.default": lambda op, i: op(i.matrix, i.other),
+    "round.decimals": lambda op, i: op(i.x, decimals=1),
     "upsample_bicubic2d.default": _image([16, 16], False),
     "upsample_bicubic2d.vec": _image([16, 16], False, None),
     "upsample_trilinear3d.default": _volume([8, 12, 12], False),

@@ -113,15 +113,20 @@ def _slice(write: Writer, x: Float, axis: int, start: int, stop: int) -> Float:
 @composes("diagonal.default", early=True)
 def _diagonal(write: Writer) -> Float:
     """The diagonal of two axes -> every (n + 1)-th element of their matrices in one row."""
-    given, x = write.given, write.given["self"]
+    given = write.given
+    if not write.shape()[-1]:
+        return None
+    return diagonal_of(write, given["self"], int(given["dim1"]), int(given["dim2"]), int(given["offset"]))
+
+
+def diagonal_of(write: Writer, x: Float, first: int, second: int, offset: int = 0) -> Float:
+    """The elements whose positions along two axes differ by ``offset``, as a new last axis."""
     shape = write.shape(x)
-    first, second = (int(given[name]) % len(shape) for name in ("dim1", "dim2"))
-    offset, rank = int(given["offset"]), len(shape)
+    rank = len(shape)
+    first, second = first % rank, second % rank
     rest = [a for a in range(rank) if a not in (first, second)]
     rows, columns = shape[first], shape[second]
-    count = write.shape()[-1]
-    if not count:
-        return None
+    count = min(rows + min(offset, 0), columns - max(offset, 0))
     order = [*rest, first, second]
     moved = x if order == list(range(rank)) else write("permute.default", x, order)
     flat = write("reshape.default", moved, [*(shape[a] for a in rest), rows * columns])

@@ -99,6 +99,13 @@ for _name, _function in _PLAIN.items():
     _table(_name, _function)
 
 
+@composes("round.decimals", "round_.decimals")
+def _round_to_decimals(write: Writer) -> Float:
+    """round(x, decimals=2) -> round(100 x) / 100"""
+    x, shift = write.given["self"], 10.0 ** int(write.given["decimals"])
+    return scaled(write, write("round.default", scaled(write, x, shift)), 1.0 / shift)
+
+
 @unary(*places("sign"), *places("sgn"), quantization=fixed_qparams(1.0, 0), steps=in_steps)
 def _sign(node: AtenArguments) -> RealFunction:
     return np.sign

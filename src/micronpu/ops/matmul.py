@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled
+from micronpu.ops.filling import diagonal_of
 from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed
 
 if TYPE_CHECKING:
@@ -129,6 +131,14 @@ def _swapped(node: AtenNode, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- compositions
 
 
+@composes("addmv.default", "addmv_.default")
+def _added_to_vector(write: Writer) -> Float:
+    """addmv(b, w, x) -> beta b + alpha (w @ x)"""
+    given = write.given
+    product = scaled(write, write("mv.default", given["mat"], given["vec"]), float(given["alpha"]))
+    return write("add.Tensor", product, scaled(write, given["self"], float(given["beta"])))
+
+
 @composes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")
 def _matrix_product(write: Writer) -> Float:
     """The form with constant weights becomes `linear`, any other `matmul` and an addition.
@@ -184,25 +194,33 @@ def _einsum(write: Writer) -> Float:
 
     einsum("bhid,bhjd->bhij", x, z) -> matmul(x, z')        [batch, M, K] x [batch, K, N], between reshapes
 
-    Axes of one operand that the result lacks are summed before.  Ellipses and repeated axes are passed over.
+    Axes of one operand that the result lacks are summed before, and of axes with one letter the diagonal is taken.
     """
-    equation, operands = str(write.given["equation"]).replace(" ", ""), list(write.given["tensors"])
-    if "->" not in equation or "." in equation or len(operands) < 2:
+    operands = list(write.given["tensors"])
+    labels, result = _explicit(str(write.given["equation"]), [len(write.shape(x)) for x in operands])
+    if len(set(result)) != len(result):
         return None
-    terms, result = equation.split("->")
-    labels = terms.split(",")
     if len(operands) > 2:
         needed = {*result, *"".join(labels[2:])}
         kept = "".join(dict.fromkeys(c for c in labels[0] + labels[1] if c in needed))
         product = write("einsum.default", f"{labels[0]},{labels[1]}->{kept}", operands[:2])
         return write("einsum.default", f"{','.join([kept, *labels[2:]])}->{result}", [product, *operands[2:]])
-    if any(len(set(term)) != len(term) for term in (*labels, result)):
-        return None
-    for i in (0, 1):
-        alone = [a for a, label in enumerate(labels[i]) if label not in labels[1 - i] and label not in result]
+    for i, term in enumerate(labels):
+        for label in dict.fromkeys(term):
+            while labels[i].count(label) > 1:
+                a, b = labels[i].index(label), labels[i].rindex(label)
+                if len({write.shape(operands[i])[axis] for axis in (a, b)}) > 1:
+                    return None
+                operands[i] = diagonal_of(write, operands[i], a, b)  # which becomes the last axis
+                labels[i] = labels[i][:a] + labels[i][a + 1 : b] + labels[i][b + 1 :] + label
+        elsewhere = result + "".join(labels[:i] + labels[i + 1 :])
+        alone = [axis for axis, label in enumerate(labels[i]) if label not in elsewhere]
         if alone:
             operands[i] = write("sum.dim_IntList", operands[i], alone)
-            labels[i] = "".join(label for a, label in enumerate(labels[i]) if a not in alone)
+            labels[i] = "".join(label for label in labels[i] if label in elsewhere)
+    if len(operands) == 1:
+        order = [labels[0].index(label) for label in result]
+        return operands[0] if order == list(range(len(order))) else write("permute.default", operands[0], order)
     first, second = labels
     pairs = [(c, n) for t, x in zip(labels, operands, strict=True) for c, n in zip(t, write.shape(x), strict=True)]
     sizes = dict(pairs)
@@ -223,6 +241,26 @@ def _einsum(write: Writer) -> Float:
     y = write("reshape.default", write("matmul.default", x, z), [sizes[c] for c in found])
     order = [found.index(c) for c in result]
     return y if order == list(range(len(order))) else write("permute.default", y, order)
+
+
+def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of the axes of each operand and of the result, with letters for ellipses, as torch counts them."""
+    given, arrow, result = equation.replace(" ", "").partition("->")
+    terms = given.split(",")
+    lengths = [rank - len(term) + 3 if "." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    spare = [c for c in string.ascii_letters if c not in equation]
+    others = "".join(spare[: max(lengths)])
+    letters = given.replace(".", "").replace(",", "")
+    if not arrow:
+        result = "..." + "".join(sorted(c for c in letters if letters.count(c) == 1))
+    terms = [term.replace("...", others[len(others) - length :]) for term, length in zip(terms, lengths, strict=True)]
+    return terms, result.replace("...", others)
+
+
+@composes("inner.default")
+def _inner(write: Writer) -> Float:
+    """inner(x, z) -> tensordot over the last axes"""
+    return write("tensordot.default", write.given["self"], write.given["other"], [-1], [-1])
 
 
 @composes("tensordot.default")

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.adaptive import MAX_PARTS, adaptive_windows, runs
 from micronpu.ops.indices import slices
 
 _NATIVE = (1, 2, 4, 8)
@@ -99,7 +100,7 @@ def _resized_by_products(write: Writer) -> Float:
         weights = (smooth_matrix if smooth else matrix)(before, after, factor, aligned, _FILTERS[kind])
         if before == after and np.array_equal(weights, np.eye(before, dtype=np.float32)):
             continue
-        x = _along(write, x, axis, weights)
+        x = along(write, x, axis, weights)
     return x
 
 
@@ -109,12 +110,29 @@ def _is_native(sizes: list[tuple[int, int, float | None]], aligned: bool) -> boo
     return not aligned and exact and len(ratios) == 1 and ratios.issubset(_NATIVE)
 
 
-def _along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Float:
+def along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Float:
     """x [.., n, ..] -> [.., m, ..] by weights [m, n] along an axis."""
     last = len(write.shape(x)) - 1
     moved = x if axis == last else write("transpose.int", x, axis, last)
     y = write("linear.default", moved, write.constant(weights))
     return y if axis == last else write("transpose.int", y, axis, last)
+
+
+@composes("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
+def _averaged_by_products(write: Writer) -> Float:
+    """Of too many kinds of windows, as where an image grows: linear(x, w) along each axis, with the parts of means."""
+    x = write.given["self"]
+    spatial = 1 if "pool1d" in write.overload else 2
+    shape, result = write.shape(x), write.shape()
+    windows = [adaptive_windows(n, m) for n, m in zip(shape[-spatial:], result[-spatial:], strict=True)]
+    if len(runs(windows[0])) * (len(runs(windows[1])) if spatial > 1 else 1) <= MAX_PARTS:
+        return None
+    for axis, found in reversed(list(enumerate(windows, len(shape) - spatial))):
+        weights = np.zeros((len(found), shape[axis]), np.float32)
+        for row, (start, stop) in zip(weights, found, strict=True):
+            row[start:stop] = 1.0 / (stop - start)
+        x = along(write, x, axis, weights)
+    return x
 
 
 @composes(
@@ -151,7 +169,7 @@ def _repeated(write: Writer) -> Float:
         if parts is None:
             chosen = np.zeros((after, before), np.float32)
             chosen[np.arange(after), index] = 1.0
-            parts = _along(write, x, axis, chosen)
+            parts = along(write, x, axis, chosen)
         x = parts
     return x
 

@@ -182,16 +182,32 @@ def build_channel_shuffle(node: AtenNode) -> Tensor:
 
 @imports("unfold.default", "unfold_copy.default", quantization=shares_qparams())
 def build_unfold(node: AtenNode) -> Tensor:
-    """Windows along one axis, which become a new last axis."""
+    """Windows along one axis, which become a new last axis.
+
+    x [.., N] -> [.., N / block, block] -> slices -> concat -> y [.., windows, size]
+
+    A block has as many elements as divide window and step, so that frames of 400 with steps of 160 have five parts.
+    """
     x = node.tensor("x")
     axis = int(node.value("dimension")) % len(x.shape)
     size, step = int(node.value("size")), int(node.value("step"))
-    if size > MAX_FLIPPED:
-        raise UnsupportedError(f"`unfold` with windows of {size} elements is not imported; at most {MAX_FLIPPED} are.")
-    reach = (node.shape[axis] - 1) * step + 1
-    parts = [strided(node, x, axis, i, i + reach, step) for i in range(size)]
-    parts = [reshaped(node, part, (*part.shape, 1)) for part in parts]
-    return node.emit(Concat(len(x.shape)), *parts) if len(parts) > 1 else parts[0]
+    block = math.gcd(size, step)
+    if size > MAX_FLIPPED * block:
+        raise UnsupportedError(
+            f"`unfold` with windows of {size} elements and steps of {step} needs {size // block} slices; at most "
+            f"{MAX_FLIPPED} are made.",
+            hint="a size and a step with a large common divisor, or a convolution",
+        )
+    before, after, windows = x.shape[:axis], x.shape[axis + 1 :], node.shape[axis]
+    x = strided(node, x, axis, 0, (windows - 1) * step + size, 1)
+    x = reshaped(node, x, (math.prod(before), x.shape[axis] // block, block * math.prod(after)))
+    reach, stride = (windows - 1) * step // block + 1, step // block
+    parts = [strided(node, x, 1, i, i + reach, stride) for i in range(size // block)]
+    joined = node.emit(Concat(2), *parts) if len(parts) > 1 else parts[0]
+    if math.prod(after) != 1:
+        joined = reshaped(node, joined, (math.prod(before) * windows, size, math.prod(after)))
+        joined = transposed(node, joined, (0, 2, 1))
+    return reshaped(node, joined, node.shape)
 
 
 @imports("im2col.default", quantization=shares_qparams())

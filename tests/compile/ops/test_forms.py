@@ -143,6 +143,8 @@ PASTES = [
     Form("diff", lambda m, x: torch.diff(x)),
     Form("index_select", lambda m, x: x.index_select(1, torch.tensor([3, 1, 0]))),
     Form("unfold", lambda m, x: x.unfold(2, 4, 2), (LINES,)),
+    Form("frames of 80", lambda m, x: x.unfold(1, 80, 32), ((2, 180),)),
+    Form("unfold of images, twice", lambda m, x: x.unfold(2, 4, 2).unfold(3, 3, 3)),
     Form("fold", lambda m, x: F.fold(x, (5, 5), 2, stride=2, padding=1), ((1, 8, 9),)),
 ]
 RESIZES = [
@@ -165,6 +167,7 @@ RESIZES = [
     Form("nearest by 1/2", resized(scale_factor=0.5)),
     Form("nearest by 3", resized(scale_factor=3)),
     Form("nearest-exact to a size", resized(size=(9, 4), mode="nearest-exact")),
+    Form("area to a larger size", resized(size=(13, 11), mode="area")),
     Form("nearest of a volume", resized(scale_factor=2), ((1, 2, 3, 4, 4),)),
 ]
 VOLUMES = [
@@ -193,6 +196,10 @@ SUMS = [
         lambda m, x, y, z: torch.einsum("bij,bjk,bkl->bil", x, y, z),
         ((1, 4, 6), (1, 6, 5), (1, 5, 8)),
     ),
+    Form("einsum of any axes", lambda m, x, y: torch.einsum("...ij,...kj", x, y), (IMAGE, (1, 8, 3, 6))),
+    Form("einsum of diagonals", lambda m, x, y: torch.einsum("bhii,hik->bhk", x, y), (IMAGE, (8, 6, 3))),
+    Form("einsum of one", lambda m, x: torch.einsum("...ij->...j", x).reshape(-1) + torch.einsum("bhii->hi", x)[0, 0]),
+    Form("addmv", lambda m, b, w, x: torch.addmv(b, w, x, beta=0.5), ((4,), (4, 6), (6,))),
     Form("cosine_similarity", lambda m, x, y: F.cosine_similarity(x, y, dim=-1), (BATCH, BATCH)),
     Form("pairwise_distance", lambda m, x, y: F.pairwise_distance(x, y), (ROWS_OF, ROWS_OF), rough=True),
     Form("cdist", lambda m, x, y: torch.cdist(x, y), (BATCH, BATCH), rough=True),
@@ -210,6 +217,7 @@ SUMS = [
     Form("hypot", lambda m, x, y: torch.hypot(x, y), (BATCH, BATCH), rough=True),
     Form("cross", lambda m, x, y: torch.linalg.cross(x, y), ((4, 3), (4, 3))),
     Form("cross of the first axis of three", lambda m, x, y: torch.cross(x, y, dim=1), ((1, 3, 5), (2, 3, 5))),
+    Form("inner", lambda m, x, y: torch.inner(x, y[:, 0]) + torch.inner(y[0, 0], x[0]), (ROWS_OF, BATCH)),
     Form("tensordot", lambda m, x, y: torch.tensordot(x, y, ([1, 2], [1, 0])), ((2, 3, 4), (4, 3, 5))),
     Form("log2, log10", lambda m, x: torch.log2(x * x + 1) + torch.log10(x * x + 2), (BATCH,), rough=True),
     Form("exp2, 3 ** x", lambda m, x: torch.exp2(x * 0.5) + 3 ** (x * 0.3), (BATCH,), rough=True),
@@ -237,6 +245,7 @@ CHOICES = [
     Form("floor_divide", lambda m, x: x // 0.7, (BATCH,), tables=True),
     Form("remainder", lambda m, x: x % 0.7, (BATCH,), tables=True),
     Form("kept by a comparison", lambda m, x: x * (x >= x.amax(1, keepdim=True)) + (x > 0.5), (BATCH,), rough=True),
+    Form("rounded to a decimal", lambda m, x: x.round(decimals=1), (BATCH,), tables=True),
 ]
 STAYING = [
     Form("truth of floats", lambda m, x, y: torch.where(x.relu().bool() & y.relu().bool(), x, y), (BATCH, BATCH)),

@@ -103,8 +103,11 @@ def copy_slices(graph: Graph) -> None:
 
 
 def _cuts_matrices(node: Node) -> bool:
-    """Whether a node cuts the last two axes; what cuts batches alone is read as it should be."""
-    return isinstance(node.op, Slice) and node.inputs[0].shape[-2:] != node.output.shape[-2:]
+    """Whether a node cuts the last two axes, or several matrices out of more; a single one is read as it should be."""
+    if not isinstance(node.op, Slice):
+        return False
+    whole, part = node.inputs[0].shape, node.output.shape
+    return whole[-2:] != part[-2:] or (len(whole) == 3 and 1 < part[0] < whole[0])
 
 
 def _flat(node: Node, source: Tensor) -> list[Node]:

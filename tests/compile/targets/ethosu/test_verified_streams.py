@@ -94,3 +94,16 @@ def test_what_nobody_can_tell_is_said_and_carries_its_graph(monkeypatch: pytest.
         program = compiled()
     assert len(program.buffer) > len(small.buffer)
     assert any("could not be compared" in note and "0x1ff" in note for note in program.report.notes)
+
+
+def _slices_multiplied(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    q, k = x.chunk(2, -1)
+    return q @ k.mT, x[1:3] @ x[:2], torch.dot(x[0, 1], x[0, 2])
+
+
+def test_a_slice_multiplied_with_a_matrix_is_copied_first() -> None:
+    """Vela's program for U55 and U65 writes beside the sums of products of a slice."""
+    inputs = (image(4, 8, 8),)
+    program = micronpu.compile(Small(_slices_multiplied), inputs, "ethos-u55-128", calibration=batches(inputs))
+    assert not program.report.host and program.report.partitions == 1
+    assert program.report.agreement is not None and not program.report.agreement.reason
