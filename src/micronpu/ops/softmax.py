@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.arithmetic import (
     doubling_high_multiply,
     exp_on_negative_values,
@@ -25,8 +26,12 @@ from micronpu.ir.aten import axis_of
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams, from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
-from micronpu.ops.movement import inverse, transposed
+from micronpu.ops.elementwise import Add, Maximum, Mul, Sub
+from micronpu.ops.linear import FullyConnected
+from micronpu.ops.movement import Reshape, inverse, transposed
 from micronpu.ops.quantization import Requantize
+from micronpu.ops.reduction import Amax
+from micronpu.ops.table import look_up
 from micronpu.ops.tosa_softmax import softmax as tosa_softmax
 from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
 
@@ -146,11 +151,10 @@ class Softmax(Op):
         fine = x.type.dtype is DType.INT8 and y.is_per_tensor and y.scale[0] < FINE
         if fine:
             x = node.emit(Requantize(DType.INT16), x, qparams=QParams.per_tensor(x.type.scale, 0))
-        if axis == rank - 1:
-            made = node.emit(cls(), x)
-        else:
-            order = (*(i for i in range(rank) if i != axis), axis)
-            made = transposed(node, node.emit(cls(), transposed(node, x, order)), inverse(order))
+        order = (*(i for i in range(rank) if i != axis), axis)
+        rows = x if axis == rank - 1 else transposed(node, x, order)
+        made = of_wide_rows(node, rows) if _pays_in_parts(rows.type) else node.emit(cls(), rows)
+        made = made if axis == rank - 1 else transposed(node, made, inverse(order))
         return node.emit(Requantize(DType.INT8), made, qparams=y) if fine else made
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
@@ -166,6 +170,60 @@ class Softmax(Op):
             return tosa_wide_softmax(emit, _wide_multiplier(x.scale), *_wide_tables())
         _, addends, _ = _exponentials(x.scale, np.arange(-255, 1))
         return tosa_softmax(emit, addends)
+
+
+_FURTHEST = 12.0
+"""Distance from the largest at which an exponential is nothing in steps of 2**-15."""
+_FEW = 8
+"""Exponentials whose sum has steps that are fine enough beside 1."""
+_ROOM = 1.25
+"""Largest reciprocal of a grid for those of sums, which are at least 1: lines of tables to there do not saturate."""
+_SHORT, _SMALL = 32, 1024
+"""Elements of a row, and of all rows, up to which LiteRT's operator takes fewer cycles and is near enough."""
+
+
+def _pays_in_parts(x: TensorType) -> bool:
+    """Whether rows are better off with operators of their own, whose tables an NPU is given in TOSA."""
+    return x.dtype is DType.INT16 and x.channels > 1 and (x.channels > _SHORT or x.size > _SMALL) and can_be_written()
+
+
+def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
+    """Softmax of int16 numbers along the last axis, of operators.
+
+    x -> z = x - amax(x) -> e = table(exp) -> fully_connected(ones) -> table(reciprocal) -> r,  y = e * r
+
+    LiteRT's own has exp(-10) for whatever is further from the largest, a step and a half for each, and straight lines
+    of 20 thousandths for the exponential.  Sums of many elements are on two grids: those that are small beside what
+    they could be are as precise as others.
+    """
+    count, outer = x.shape[-1], x.type.size // x.shape[-1]
+    largest = node.emit(Amax((len(x.shape) - 1,), True), x)
+    grid = QParams.per_tensor(min(2 * x.type.scale, _FURTHEST / 2**15), 0)
+    apart = node.emit(Sub(), x, largest, qparams=grid)
+    e = look_up(node, apart, np.exp, QParams.per_tensor(1 / DType.INT16.limits[1], 0))
+    ones = node.constant(np.ones((1, count)), TensorType((1, count), DType.INT8, QParams.per_tensor(1.0, 0)))
+    zero = node.constant(np.zeros(1), TensorType((1,), DType.INT64, QParams.per_tensor(e.type.scale, 0)))
+    matrix = node.emit(Reshape((outer, count)), e)
+    unit = QParams.per_tensor(_ROOM / DType.INT16.limits[1], 0)
+
+    def total(most: float) -> Tensor:
+        return node.emit(
+            FullyConnected(), matrix, ones, zero, qparams=QParams.per_tensor(most / DType.INT16.limits[1], 0)
+        )
+
+    if count <= _FEW:
+        r = look_up(node, total(count), np.reciprocal, unit)
+    else:
+        bend = math.sqrt(count)
+        small, large = total(bend), total(count)
+        scalar = large.type.with_shape((1, 1))
+        least = node.constant(np.full((1, 1), round(bend / large.type.scale)), scalar)
+        beyond = node.emit(Maximum(), large, least, qparams=large.type.qparams)
+        offset = node.constant(np.full((1, 1), round(1 / bend / unit.scale[0])), scalar.with_qparams(unit))
+        rest = node.emit(Sub(), look_up(node, beyond, np.reciprocal, unit), offset, qparams=unit)
+        r = node.emit(Add(), look_up(node, small, np.reciprocal, unit), rest, qparams=unit)
+    back = node.emit(Reshape((*x.shape[:-1], 1)), r)
+    return node.emit(Mul(), e, back, qparams=Softmax.quantization.fixed_for(DType.INT16))
 
 
 @composes("log_softmax.int", "_log_softmax.default")

@@ -20,6 +20,7 @@ from typing import Any
 from micronpu.ir.op import AtenImport, Op
 from micronpu.ir.way import WAYS, Capabilities, Composition
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
+from micronpu.ops.softmax import of_wide_rows
 from micronpu.ops.table import look_up
 from micronpu.report.verdict import Verdict
 
@@ -166,8 +167,9 @@ def _collect_import(entry: AtenImport, capabilities: Capabilities, found: set[ty
     function: Any = getattr(entry.build, "__func__", entry.build)
     if isinstance(owner, type) and issubclass(owner, Op) and _uses_class(function):
         found.add(owner)
-    # An operator is a table of int16 numbers where that is nearer, which only devices with tables have.
-    _collect(function, capabilities, found, seen if entry.is_table or capabilities.tables else {*seen, look_up})
+    # What an operator becomes of int16 numbers, only devices with tables have.
+    wide = set() if entry.is_table or capabilities.tables else {look_up, of_wide_rows}
+    _collect(function, capabilities, found, seen | wide if wide else seen)
 
 
 def _uses_class(function: FunctionType) -> bool:

@@ -353,6 +353,17 @@ def test_what_is_steep_elsewhere_is_near_the_function_there(function, lowest, hi
     assert np.abs(got - expected).max() <= 60 * scale
 
 
+@pytest.mark.parametrize("count", [33, 200])
+def test_a_softmax_of_long_rows_gives_nothing_to_what_is_far_from_the_largest(count):
+    """LiteRT's operator gives them a step and a half each, 1 % of the sum for 200 of them."""
+    x = 6 * torch.randn(1, 4, count, generator=torch.Generator().manual_seed(0))
+    got, expected, scale = over_the_grid(lambda v: v.softmax(-1), x)
+    assert np.abs(got - expected).max() <= 40 * scale
+    far = (x.amax(-1, keepdim=True) - x > 13).numpy()
+    assert (got[far] == 0).all() and far.sum() > count
+    assert np.abs(got.sum(-1) - 1).max() < 0.002
+
+
 def test_finer_tables_at_both_ends_run_on_the_npu():
     """In one partition with others, in its own arithmetic."""
     torch.manual_seed(0)
