@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.arithmetic import (
-    float32_quotient,
-    requantize,
-    saturate,
-)
-from micronpu.ir.op import (
-    Quantization,
-    Value,
-    from_aten,
-    operator,
-    own_qparams,
-    shares_qparams,
-)
+from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
+from micronpu.ir.op import Quantization, Value, from_aten, operator, own_qparams, shares_qparams
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.pointwise import Elementwise

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import (
-    Op,
-    Permutation,
-    Value,
-)
+from micronpu.ir.op import Op, Permutation, Value
 from micronpu.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
