@@ -68,7 +68,7 @@ def distill(
             with torch.no_grad():
                 wanted, wanted_between = teaching(*x)
             found, between = learning(*x)
-            loss = difference(floats(found), floats(wanted), states)
+            loss = difference(floats(found), floats(wanted), x, states)
             for y, target in zip(between, wanted_between, strict=True):
                 loss = loss + _BETWEEN * relative_error(y, target)
             if not torch.isfinite(loss):
@@ -95,15 +95,16 @@ def telling(model: GraphModule, nodes: Collection[str]) -> GraphModule:
     return GraphModule(model, graph)
 
 
-def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], states: int = 0) -> Tensor:
+def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], row: Row, states: int = 0) -> Tensor:
     """How far results are from those that are wanted; of scores of classes, in what they say about the classes.
 
     Args:
+        row: inputs of the network.
         states: how many of the last results are states, which are no scores whatever their shape.
     """
     total = torch.zeros(())
     for number, (y, target) in enumerate(zip(found, wanted, strict=True)):
-        if is_scores(target) and number < len(wanted) - states:
+        if is_scores(target, row) and number < len(wanted) - states:
             total = total + _TEMPERATURE**2 * F.kl_div(
                 F.log_softmax(y / _TEMPERATURE, 1), F.softmax(target / _TEMPERATURE, 1), reduction="batchmean"
             )
@@ -112,9 +113,14 @@ def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], states: int = 
     return total
 
 
-def is_scores(y: Tensor) -> bool:
-    """Whether a result [N, K] is one score for each of K classes."""
-    return y.dim() == 2 and 2 <= y.shape[1] <= 20_000
+def is_scores(y: Tensor, row: Row) -> bool:
+    """Whether a result [N, K] is taken for one score for each of K classes: that of an autoencoder is an input again.
+
+    Args:
+        row: inputs of the network, of which there may be another number.
+    """
+    again = any(y.shape[1:] == x.shape[1:] for x in row)
+    return y.dim() == 2 and 2 <= y.shape[1] <= 20_000 and not again
 
 
 def relative_error(y: Tensor, wanted: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Judge:
         found = self._results(model)
         shares, errors = [], [float(relative_error(y, wanted)) for y, wanted in zip(found, self._wanted, strict=True)]
         for number, (y, wanted) in enumerate(zip(found, self._wanted, strict=True)):
-            if is_scores(wanted) and number < len(self._wanted) - self._states:
+            if is_scores(wanted, self.rows[0]) and number < len(self._wanted) - self._states:
                 shares.append(float((y.argmax(1) == wanted.argmax(1)).double().mean()))
             else:
                 shares.append(max(0.0, 1.0 - errors[number]))
@@ -84,7 +84,7 @@ class Judge:
 
         That is finer than the agreement.  What several layers lose together is about the sum of what each loses.
         """
-        return float(difference(self._results(model), self._wanted, self._states))
+        return float(difference(self._results(model), self._wanted, self.rows[0], self._states))
 
     def _scored(self, model: GraphModule) -> float:
         assert self._score is not None

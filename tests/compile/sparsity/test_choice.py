@@ -6,8 +6,10 @@ import itertools
 import random
 
 import pytest
+import torch
 
 from micronpu.sparsity.choice import least_harm
+from micronpu.sparsity.distill import difference
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -29,3 +31,10 @@ def test_large_gains_are_counted_coarsely_and_never_too_high() -> None:
     assert least_harm(gains, harms, 3_500_000) == [0, 3]
     assert least_harm(gains, harms, 10**8) == [0, 1, 2, 3]
     assert least_harm(gains, harms, 0) == least_harm([], [], 0) == []
+
+
+def test_what_an_autoencoder_gives_again_is_no_scores_of_classes() -> None:
+    """Scores that are all higher say the same about the classes; a reconstruction that is higher is another."""
+    y = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    assert difference([y + 1], [y], (torch.zeros(1, 9),)) < 1e-6
+    assert difference([y + 1], [y], (torch.zeros(1, 8),)) > 0.5
