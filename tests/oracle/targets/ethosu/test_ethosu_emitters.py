@@ -41,7 +41,7 @@ def test_stream_is_the_graph(row: Case) -> None:
     np.testing.assert_array_equal(got.reshape(expected.shape), expected)
 
 
-@pytest.mark.parametrize("row", [TABLE, NEAREST, SMALLEST], ids=lambda row: row.op.name)
+@pytest.mark.parametrize("row", [TABLE, NEAREST], ids=lambda row: row.op.name)
 def test_format_alone_is_refused(row: Case) -> None:
     with pytest.raises(RefusedError, match="Vela's program of it computes another result"):
         compile_graph(row.graph(), EthosUCompileSpec("ethos-u85-256", via="litert"))
@@ -54,9 +54,13 @@ def test_tables_are_no_gathers() -> None:
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256"])
-def test_smallest_int16_element_stays_outside(target: str) -> None:
+def test_smallest_int16_element_is_found_by_halves(target: str) -> None:
     with pytest.raises(RefusedError, match="reads one row only"):
-        compile_graph(SMALLEST.graph(), EthosUCompileSpec(target))
+        compile_graph(SMALLEST.graph(), EthosUCompileSpec(target, disabled_passes=("smallest_by_halves",)))
+    program = compile_graph(SMALLEST.graph(), EthosUCompileSpec(target))
+    (expected,) = interpret(SMALLEST.graph(), SMALLEST.samples[2])
+    (got,) = simulated(SMALLEST, target, program.payload)
+    np.testing.assert_array_equal(got.reshape(expected.shape), expected)
 
 
 def test_gather_of_many_rows_stays_outside() -> None:
