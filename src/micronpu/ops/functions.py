@@ -336,6 +336,22 @@ def _random_rectifier(write: Writer) -> Float:
     return write("leaky_relu.default", given["self"], (float(given["lower"]) + float(given["upper"])) / 2)
 
 
+@composes("threshold.default", "threshold_.default")
+def _threshold_composed(write: Writer) -> Float:
+    """threshold(x) -> where(x > threshold, x, value)"""
+    given = write.given
+    chosen = write("gt.Scalar", given["self"], float(given["threshold"]))
+    return write("where.self", chosen, given["self"], write.constant(float(given["value"])))
+
+
+@composes("hardshrink.default")
+def _hard_shrink(write: Writer) -> Float:
+    """hardshrink(x) -> where(abs(x) > lambd, x, 0)"""
+    x = write.given["self"]
+    chosen = write("gt.Scalar", write("abs.default", x), float(write.given["lambd"]))
+    return write("where.self", chosen, x, write.constant(0.0))
+
+
 @composes("softshrink.default")
 def _soft_shrink(write: Writer) -> Float:
     """softshrink(x) -> relu(x - lambd) - relu(-x - lambd)"""

@@ -245,6 +245,8 @@ CHOICES = [
     Form("floor_divide", lambda m, x: x // 0.7, (BATCH,), tables=True),
     Form("remainder", lambda m, x: x % 0.7, (BATCH,), tables=True),
     Form("kept by a comparison", lambda m, x: x * (x >= x.amax(1, keepdim=True)) + (x > 0.5), (BATCH,), rough=True),
+    Form("hardshrink", lambda m, x: F.hardshrink(x, 0.3), (BATCH,), rough=True),
+    Form("threshold", lambda m, x: F.threshold(x, 0.1, -0.2), (BATCH,), rough=True),
     Form("rounded to a decimal", lambda m, x: x.round(decimals=1), (BATCH,), tables=True),
 ]
 STAYING = [
