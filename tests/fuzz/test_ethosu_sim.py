@@ -39,7 +39,7 @@ def seeds(folder: Path) -> list[Path]:
                 compiled = compile_graph(row.graph(), EthosUCompileSpec(target))
             except MicroNpuError:
                 continue
-            if known(row, compiled.plan.format):  # Vela's own stream may already be refused
+            if known(row, compiled.plan.format, target):  # Vela's own stream may already be refused
                 continue
             program = compiled.program
             head = struct.pack(
