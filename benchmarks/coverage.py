@@ -165,6 +165,8 @@ WIDE = (*NETWORKS, *(name for name in map("timm:{}".format, TIMM) if name not in
 WIDE_TARGETS = ("imxrt700-neutron", "imxrt700", "ethos-u55-128", "ethos-u85-256")
 CHECKED = "coverage_check"
 """The file of their figures."""
+ON_ETHOSU = "coverage_ethosu"
+"""The file of the figures of `NETWORKS` on Ethos-U."""
 
 _LIBRARIES = {"tv": "torchvision", "timm": "timm"}
 _schemas: list[torch.library.Library] = []
@@ -287,6 +289,7 @@ def coverage(
         "partitions": report.partitions,
         "macs": report.macs,
         "macs_delegated": report.delegated_macs,
+        "cycles": sum(latency.cycles for latency in report.latency),
         "seconds": {"total": total} | program.seconds,
         "host": host,
         "notes": report.notes,
@@ -383,6 +386,17 @@ def keep(row: dict[str, Any]) -> None:
     results.write(CHECKED, "python -m benchmarks.coverage --whole 20 --size 64", list(rows.values()))
 
 
+def keep_on_ethosu(rows: list[dict[str, Any]]) -> None:
+    """Rows beside those of other accelerators and networks that were measured before."""
+    before = results.read(ON_ETHOSU) if results.is_there(ON_ETHOSU) else []
+    shown = ("network", "target", "operators", "delegated", "partitions", "cycles", "sqnr")
+    new = [{key: row[key] for key in shown} for row in rows if "error" not in row]
+    known = {(row["network"], row["target"]): row for row in (*before, *new)}
+    order = sorted(known, key=lambda key: (NETWORKS.index(key[0]), key[1]))
+    command = "python -m benchmarks.coverage --sqnr --target ethos-u55-128, and ethos-u85-256"
+    results.write(ON_ETHOSU, command, [known[key] for key in order])
+
+
 def line(row: dict[str, Any]) -> str:
     """One row of the table, and below it the operators on the host."""
     share = f"{row['delegated']}/{row['operators']}"
@@ -472,12 +486,11 @@ def main() -> None:
             row["peer"] = peer_row(name, options.samples)
         rows.append(row)
         print(line(row), flush=True)
-    if (
-        [row["network"] for row in rows] == list(NETWORKS)
-        and options.target == TARGET
-        and options.activations == "int8"
-    ):
+    whole = [row["network"] for row in rows] == list(NETWORKS) and options.activations == "int8"
+    if whole and options.target == TARGET:
         results.write("coverage", "python -m benchmarks.coverage --peer", _with_peers(rows))
+    elif options.sqnr and options.activations == "int8" and options.target.startswith("ethos-u"):
+        keep_on_ethosu(rows)
     if options.json is not None:
         text = json.dumps(rows, indent=2)
         if str(options.json) == "-":

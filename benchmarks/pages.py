@@ -176,6 +176,26 @@ def coverage(figures: Any) -> str:
 
 
 @on("coverage.md")
+def coverage_ethosu(figures: Any) -> str:
+    """The same on Ethos-U, with Vela's cycles and what the programs compute."""
+    targets = list(dict.fromkeys(row["target"] for row in figures))
+    found = {(row["network"], row["target"]): row for row in figures}
+
+    def cells(network: str, target: str) -> Iterable[str]:
+        row = found.get((network, target))
+        if row is None:
+            return ("not measured", "", "", "")
+        share = f"{row['delegated']}/{row['operators']}"
+        sqnr = f"{row['sqnr']['program']:.1f} / {row['sqnr']['eager']:.1f}"
+        return share, str(row["partitions"]), f"{row['cycles'] / 1e6:.2f}", sqnr
+
+    short = [target.removeprefix("ethos-").split("-")[0].upper() for target in targets]
+    head = [f"{t}: {what}" for t in short for what in ("on the NPU / all", "partitions", "cycles", "SQNR")]
+    names = dict.fromkeys(row["network"] for row in figures)
+    return table(("network", *head), [(f"`{n}`", *(cell for t in targets for cell in cells(n, t))) for n in names])
+
+
+@on("coverage.md")
 def coverage_check(figures: Any) -> str:
     """What is decided about many networks, and what was compiled."""
     targets = list(dict.fromkeys(target for row in figures for target in row["targets"]))
