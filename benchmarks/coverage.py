@@ -240,10 +240,13 @@ def settle(model: nn.Module, x: Tensor) -> None:
     model.eval()
 
 
-def decibels(result: Tensor, real: Tensor) -> float:
-    """Signal to noise of a result against what it should be."""
-    noise = float((result - real).double().square().sum())
-    return 10 * math.log10(float(real.double().square().sum()) / max(noise, 1e-30))
+def decibels(result: Any, real: Any) -> float:
+    """Signal to noise of results against what they should be, all of them together."""
+    found, wanted = (
+        torch.cat([y.double().flatten() for y in torch.utils._pytree.tree_leaves(ys)]) for ys in (result, real)
+    )
+    noise = float((found - wanted).square().sum())
+    return 10 * math.log10(float(wanted.square().sum()) / max(noise, 1e-30))
 
 
 def coverage(
@@ -386,13 +389,14 @@ def keep(row: dict[str, Any]) -> None:
     results.write(CHECKED, "python -m benchmarks.coverage --whole 20 --size 64", list(rows.values()))
 
 
-def keep_on_ethosu(rows: list[dict[str, Any]]) -> None:
-    """Rows beside those of other accelerators and networks that were measured before."""
+def keep_on_ethosu(row: dict[str, Any]) -> None:
+    """Writes down a row, beside those of other accelerators and networks that were measured before."""
     before = results.read(ON_ETHOSU) if results.is_there(ON_ETHOSU) else []
     shown = ("network", "target", "operators", "delegated", "partitions", "cycles", "sqnr")
-    new = [{key: row[key] for key in shown} for row in rows if "error" not in row]
-    known = {(row["network"], row["target"]): row for row in (*before, *new)}
-    order = sorted(known, key=lambda key: (NETWORKS.index(key[0]), key[1]))
+    new = {key: row[key] for key in shown}
+    known = {(found["network"], found["target"]): found for found in (*before, new)}
+    places = {network: place for place, network in enumerate(NETWORKS)}
+    order = sorted(known, key=lambda key: (places.get(key[0], len(places)), *key))
     command = "python -m benchmarks.coverage --sqnr --target ethos-u55-128, and ethos-u85-256"
     results.write(ON_ETHOSU, command, [known[key] for key in order])
 
@@ -486,11 +490,11 @@ def main() -> None:
             row["peer"] = peer_row(name, options.samples)
         rows.append(row)
         print(line(row), flush=True)
+        if options.sqnr and options.activations == "int8" and options.target.startswith("ethos-u"):
+            keep_on_ethosu(row)
     whole = [row["network"] for row in rows] == list(NETWORKS) and options.activations == "int8"
     if whole and options.target == TARGET:
         results.write("coverage", "python -m benchmarks.coverage --peer", _with_peers(rows))
-    elif options.sqnr and options.activations == "int8" and options.target.startswith("ethos-u"):
-        keep_on_ethosu(rows)
     if options.json is not None:
         text = json.dumps(rows, indent=2)
         if str(options.json) == "-":

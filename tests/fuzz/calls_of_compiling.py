@@ -61,7 +61,8 @@ CALLS: tuple[Call, ...] = (
         "check",
         micronpu.check,
         _check,
-        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": (), "quantization": ()},
+        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": ()},
+        further=_MAPPED,
     ),
     Call(
         "evaluate",
