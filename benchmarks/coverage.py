@@ -234,7 +234,10 @@ def settle(model: nn.Module, x: Tensor) -> None:
         norm.momentum = 1.0
     hooks = [norm.register_forward_pre_hook(train) for norm in norms]
     if norms:
-        model(x)
+        try:
+            model(x)
+        except RuntimeError:  # it takes one row only
+            model(x[:1])
     for hook in hooks:
         hook.remove()
     model.eval()

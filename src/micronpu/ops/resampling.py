@@ -94,7 +94,8 @@ def _resized_by_products(write: Writer) -> Float:
     spatial = len(shape) - 2
     sizes = list(zip(shape[2:], result[2:], _factors(write, spatial), strict=True))
     aligned, smooth = bool(given["align_corners"]), write.overload.startswith("_")
-    if kind == "bilinear" and not smooth and (write.capabilities.resizes or _is_native(sizes, aligned)):
+    resizes = write.capabilities.resizes and all(before > 1 or after == 1 for before, after, _ in sizes)
+    if kind == "bilinear" and not smooth and (resizes or _is_native(sizes, aligned)):
         return None
     for axis, (before, after, factor) in reversed(list(enumerate(sizes, 2))):
         weights = (smooth_matrix if smooth else matrix)(before, after, factor, aligned, _FILTERS[kind])

@@ -153,6 +153,10 @@ RESIZES = [
     Form("bilinear by 1/2", resized(scale_factor=0.5, mode="bilinear")),
     Form("bilinear by 1.5", resized(scale_factor=1.5, mode="bilinear")),
     Form("bilinear to a size", resized(size=(11, 7), mode="bilinear")),
+    Form(
+        "bilinear from one element",
+        lambda m, x: F.interpolate(x[:, :, :1, :1], size=(5, 7), mode="bilinear", align_corners=True),
+    ),
     Form("linear by 2", resized(scale_factor=2, mode="linear"), (LINES,)),
     Form("linear by 2, corners aligned", resized(scale_factor=2, mode="linear", align_corners=True), (LINES,)),
     Form("bicubic by 2", resized(scale_factor=2, mode="bicubic")),
