@@ -45,7 +45,9 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
     def check(turn: Iterator[Node], module: nn.Module, values: tuple[Any, ...]) -> None:
         node, x = next(turn), values[0]
-        if not x.is_floating_point() or not x.numel() or all(math.isfinite(float(v)) for v in torch.aminmax(x)):
+        if not x.is_floating_point() or not x.numel():
+            return
+        if all(math.isfinite(float(v)) for v in torch.aminmax(x.detach())):
             return
         source = origin_of(node).source
         raise ModelError(

@@ -78,9 +78,9 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
         ("ExecuTorch cannot call micronpu_tests::twice, as `twice`", "register its out variant"),
     ),
     "random operator": (
-        lambda: compiled(lambda m, x: F.rrelu(x)),
+        lambda: compiled(lambda m, x: torch.poisson(torch.sigmoid(x))),
         UnsupportedError,
-        ("aten::rrelu_with_noise_functional, as `rrelu`", "test_no_traceback.py:"),
+        ("aten::poisson.out, which `poisson`", "test_no_traceback.py:"),
     ),
     "no kernel, sort": (
         lambda: compiled(lambda m, x: torch.sort(x)[0]),

@@ -218,19 +218,10 @@ class Stays(nn.Module):
         return self.function(x, y) + y.sum() ** 2  # something that is rewritten
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda x, y: torch.einsum("...c,...c->...", x, y), "einsum"),
-        (lambda x, y: torch.einsum("bii->bi", heads(x)[:, 0, :8, :8]), "einsum"),
-        (lambda x, y: x.masked_fill(torch.eye(16, 32) > 0, -math.inf).exp(), "masked_fill"),
-    ],
-    ids=["ellipsis", "diagonal", "read by others"],
-)
-def test_what_is_left_alone(function: Function, name: str):
+def test_a_mask_that_others_than_a_softmax_read_is_left_alone():
     x, y = batches(1)[0]
-    module = rewritten(Stays(lambda x, y: function(x, y).sum()), x, y)
-    assert any(overload_name(n).startswith(name) for n in module.graph.nodes)
+    module = rewritten(Stays(lambda x, y: x.masked_fill(torch.eye(16, 32) > 0, -math.inf).exp().sum()), x, y)
+    assert any(overload_name(n).startswith("masked_fill") for n in module.graph.nodes)
 
 
 class Encoder(nn.Module):
