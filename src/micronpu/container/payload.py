@@ -155,6 +155,8 @@ class NeutronArtifacts:
         payload_version: 0, or 1 where the program has a profile and a debug buffer.
         cycles: the converter's own estimate for the NPU alone, or None where it gives none.
         warnings: what it warned of, in its own words.
+        kernel_operators: for each kernel of a profiled program for silicon, the operators of the LiteRT model that it
+            computes; None where that is not known, or the board does not number kernels.
         kernel_selection: C code that names the kernels in use, "" unless asked for and known to the converter.
         log: everything that it printed.
     """
@@ -170,6 +172,7 @@ class NeutronArtifacts:
     cycles: int | None = None
     warnings: tuple[str, ...] = ()
     kernel_selection: str = ""
+    kernel_operators: tuple[tuple[int, ...], ...] | None = None
     log: str = ""
 
     def __post_init__(self) -> None:

@@ -47,8 +47,9 @@ class Options:
             for_program: leave out what only concerns the machine that compiles, such as paths.
         """
         values = self.program_values() if for_program else asdict(self)
+        defaults = {field.name: field.default for field in fields(self)}
         for name in self.only_where_given:
-            if not values[name]:
+            if values[name] == defaults[name]:
                 del values[name]
         return [(key, json.dumps(value).encode()) for key, value in values.items()]
 

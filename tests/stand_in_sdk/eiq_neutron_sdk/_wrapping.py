@@ -158,3 +158,22 @@ def _buffer(model, data):
     buffer.data = np.frombuffer(data, np.uint8)
     model.buffers.append(buffer)
     return len(model.buffers) - 1
+
+
+def dumps(model: bytes) -> str:
+    """What the vendor's converter prints of a model that it converts for a profile: a kernel for each operator."""
+    graph = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model)).subgraphs[0]
+
+    def names(indices):
+        return "".join(f"    [{i}]: {graph.tensors[t].name.decode()}\n" for i, t in enumerate(indices))
+
+    def border(operator):
+        return f"  Inputs:\n{names(operator.inputs)}  Outputs:\n{names(operator.outputs)}"
+
+    read = "".join(f"  Type: ANY\n{border(o)}  Location: {i}\n" for i, o in enumerate(graph.operators))
+    numbered = list(enumerate(graph.operators, 1))
+    kernel = "    Operators:\n      ANY\n    Kernels:\n      AnyV1\n"
+    extracted = "".join(f'  NeutronOperator "subgraph_{n:03}":\n{kernel}' for n, _ in numbered)
+    made = "".join(f"Name: subgraph_{n:03}\n{border(o)}  Tensors:\n" for n, o in numbered)
+    sections = (read, "= Optimize Graph =\n= Extract Graphs =\n", extracted, "Generate code for NeutronGraph\n")
+    return f"Graphs:\n{''.join(sections)}Graphs:\n{made}"

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from eiq_neutron_sdk._wrapping import wrap
+from eiq_neutron_sdk._wrapping import dumps, wrap
 
 _MOOD = os.environ.get("STAND_IN_MOOD", "")
 
@@ -15,6 +15,8 @@ class _Options:
         self.minNumOpsPerGraph = 3
         self.excludeGraphPasses = ""
         self.verbose = False
+        self.dumpAfterImport = ""
+        self.dumpAfterGenerate = ""
         self.fetchConstantsToSRAM = False
         self.dumpKernelSelectionCode = False
         if _MOOD != "no_profiling":
@@ -62,6 +64,8 @@ def _convert(model, context):
         return [17, 4, 200] * 50
     elif _MOOD == "floats":
         return [300, -1]
+    if options.dumpAfterImport == options.dumpAfterGenerate == "console" and options.verbose:
+        print(dumps(data))
     print("WARNING: layer 3 falls back to a slower kernel")
     print("WARNING: layer 3 falls back to a slower kernel")
     print("Cycle estimation = 353,039 cycles (NPU only)")

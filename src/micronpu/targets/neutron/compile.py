@@ -119,7 +119,7 @@ def write_partition(converted: Converted, options: NeutronCompileOptions) -> Neu
     name, graph, litert, artifacts = converted.name, converted.graph, converted.litert, converted.artifacts
     files = Intermediates(options.intermediates_dir, name)
     payload = pack(_layout(graph, artifacts), artifacts)
-    handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(litert.nodes)}
+    handles = _handles(graph, litert, artifacts)
     files.write("payload.bin", lambda: payload)
     files.write("converter.log", lambda: artifacts.log)
     files.write("report.json", lambda: describe(converted.converter, artifacts, options, len(payload)))
@@ -136,6 +136,22 @@ def write_partition(converted: Converted, options: NeutronCompileOptions) -> Neu
         for file, text in made.firmware_files().items():
             files.write_anyway(file, text)
     return made
+
+
+def _handles(graph: Graph, litert: LiteRtModel, artifacts: NeutronArtifacts) -> dict[int, tuple[int, ...]]:
+    """ExecuTorch's handles by the number under which the runtime reports an operation.
+
+    The host numbers LiteRT operators, a board that times a program numbers kernels; numbers of unknown meaning have no
+    handles, for a wrong line is worse than none.
+    """
+    operators = [graph.nodes[n].origin.debug_handles for n in litert.nodes]
+    if artifacts.kind == "reference" or artifacts.payload_version == 0:
+        return dict(enumerate(operators))
+    kernels = artifacts.kernel_operators or ()
+    return {
+        number: tuple(dict.fromkeys(handle for i in computed if i < len(operators) for handle in operators[i]))
+        for number, computed in enumerate(kernels)
+    }
 
 
 def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:

@@ -21,7 +21,11 @@ from micronpu.container.reference import reference_artifacts
 DEFAULT_TIMEOUT = 600.0
 """Seconds; the longest conversion that has been reported in public took 154."""
 
+EXCLUDED_GRAPH_PASSES = ("HoistSliceAboveTranspose", "MergeTranspose")
+"""Graph passes of the vendor's converter that ExecuTorch's own flow always runs without; so does ours."""
+
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PASS = re.compile(r"[A-Za-z]\w*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class ConverterOptions:
     Attributes:
         target: name of the chip as the converter knows it, such as "imxrt700".
         extra_flags: handed to the vendor's converter as they are; each is one argument.
+        excluded_graph_passes: the vendor's converter runs without these passes of its own.
         fetch_constants_to_sram: prefetch weights from external memory into SRAM.
         dump_kernel_selection_code: also give the C code that names the kernels in use.
         profiling: ask for a program that takes the time of its kernels; its payload has version 1.
@@ -44,6 +49,7 @@ class ConverterOptions:
 
     target: str
     extra_flags: tuple[str, ...] = ()
+    excluded_graph_passes: tuple[str, ...] = EXCLUDED_GRAPH_PASSES
     fetch_constants_to_sram: bool = False
     dump_kernel_selection_code: bool = False
     profiling: bool = False
@@ -60,6 +66,12 @@ class ConverterOptions:
             raise OptionError(
                 f"The converter option extra_flags is {self.extra_flags!r}, but it must be a tuple of filled strings.",
                 hint='for instance extra_flags=("--verbose",)',
+            )
+        passes = self.excluded_graph_passes
+        if not isinstance(passes, tuple) or not all(isinstance(p, str) and _PASS.fullmatch(p) for p in passes):
+            raise OptionError(
+                f"The converter option excluded_graph_passes is {passes!r}, but it must be a tuple of names of passes.",
+                hint=f"for instance excluded_graph_passes={EXCLUDED_GRAPH_PASSES!r}, or () for none",
             )
         for name in ("fetch_constants_to_sram", "dump_kernel_selection_code", "profiling"):
             if not isinstance(getattr(self, name), bool):

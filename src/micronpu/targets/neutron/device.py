@@ -104,8 +104,21 @@ class NeutronDevice(Device):
                     + ", ".join(f"{name} {version}" for name, version in part.artifacts.versions.items())
                     + "; the firmware of the board must be of the same version."
                 )
+                notes.append(_graph_passes(self.options.excluded_graph_passes))
+            if part.artifacts.payload_version and part.artifacts.kernel_operators is None:
+                notes.append(
+                    f"The converter's log does not say what the kernels of `{part.name}` compute, so a profile of the "
+                    "board shows their numbers and no lines of the model."
+                )
             notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
         cycles = [p.artifacts.cycles for p in own if p.artifacts.cycles is not None]
         if own and len(cycles) == len(own):
             notes.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
         return tuple(dict.fromkeys(notes))
+
+
+def _graph_passes(excluded: Sequence[str]) -> str:
+    """Which of its own passes the converter left out, for people."""
+    if not excluded:
+        return "The converter ran with all of its graph passes; ExecuTorch's own flow leaves some out."
+    return f"The converter ran without its graph passes {', '.join(excluded)} (`excluded_graph_passes`)."

@@ -14,6 +14,7 @@ def describe(converter: str, artifacts: NeutronArtifacts, options: NeutronCompil
         "converter": converter,
         "kind": artifacts.kind,
         "versions": dict(artifacts.versions),
+        "excluded_graph_passes": list(options.excluded_graph_passes) if artifacts.kind == "silicon" else [],
         "target": options.target.chip.name,
         "assumed": list(options.target.npu.assumed),
         "cycles_estimated_by_converter": artifacts.cycles,

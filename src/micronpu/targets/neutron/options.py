@@ -15,7 +15,7 @@ from micronpu.base.files import check_intermediates, check_name
 from micronpu.ir.names import named, operator_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
-from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, ConverterOptions
+from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, EXCLUDED_GRAPH_PASSES, ConverterOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
@@ -57,6 +57,8 @@ class NeutronCompileOptions(Switches, Options):
     Attributes:
         config: name of the chip, or the path of a chip file of your own.
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
+        excluded_graph_passes: passes of its own that the vendor's converter runs without. The default is what
+            ExecuTorch's own flow always excludes, so that programs for silicon go the way that is in use; () for none.
         operators_not_to_delegate: ATen operators that shall stay on the host, as the model has them or as ExecuTorch
             decomposes them: "aten.add.Tensor", "aten::convolution", "aten_relu_default".
         use_neutron_for_format_conversion: the NPU itself converts between the program's NCHW tensors and its own
@@ -81,6 +83,7 @@ class NeutronCompileOptions(Switches, Options):
 
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "converter_timeout")
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
+    only_where_given: ClassVar[tuple[str, ...]] = ("excluded_graph_passes",)
     maker: ClassVar[str] = "generate_neutron_compile_spec"
 
     config: str = "imxrt700"
@@ -96,9 +99,10 @@ class NeutronCompileOptions(Switches, Options):
     converter_timeout: float = DEFAULT_TIMEOUT
     sdk_version: str = ""
     disabled_passes: tuple[str, ...] = ()
+    excluded_graph_passes: tuple[str, ...] = EXCLUDED_GRAPH_PASSES
 
     def __post_init__(self) -> None:
-        for name in ("extra_flags", "operators_not_to_delegate", "disabled_passes"):
+        for name in ("extra_flags", "excluded_graph_passes", "operators_not_to_delegate", "disabled_passes"):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         for name in _FLAGS:
             check_switch(name, getattr(self, name))
@@ -124,6 +128,7 @@ class NeutronCompileOptions(Switches, Options):
         return ConverterOptions(
             target=self.target.npu.converter or self.target.chip.name,
             extra_flags=self.extra_flags,
+            excluded_graph_passes=self.excluded_graph_passes,
             fetch_constants_to_sram=self.fetch_constants_to_sram,
             dump_kernel_selection_code=self.dump_kernel_selection_code,
             profiling=self.profiling,
@@ -170,6 +175,7 @@ def generate_neutron_compile_spec(
     converter_timeout: float = DEFAULT_TIMEOUT,
     sdk_version: str = "",
     disabled_passes: Sequence[str] = (),
+    excluded_graph_passes: Sequence[str] = EXCLUDED_GRAPH_PASSES,
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; see `NeutronCompileOptions` for the arguments.
 
@@ -211,6 +217,7 @@ def generate_neutron_compile_spec(
         converter_timeout=converter_timeout,
         sdk_version=sdk_version,
         disabled_passes=strings("disabled_passes", disabled_passes),
+        excluded_graph_passes=strings("excluded_graph_passes", excluded_graph_passes),
     ).to_specs()
 
 

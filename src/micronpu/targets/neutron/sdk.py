@@ -23,6 +23,7 @@ from typing import Any
 from micronpu.base.errors import ConverterError
 from micronpu.container.payload import NeutronArtifacts
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
+from micronpu.targets.neutron.kernel_map import kernel_operators
 from micronpu.targets.neutron.neutron_graph import read_program
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chips
 
@@ -118,6 +119,7 @@ class SdkConverter:
             "action": "convert",
             "target": options.target,
             "extra_flags": list(options.extra_flags),
+            "excluded_graph_passes": ",".join(options.excluded_graph_passes),
             "fetch_constants_to_sram": options.fetch_constants_to_sram,
             "dump_kernel_selection_code": options.dump_kernel_selection_code,
             "profiling": options.profiling,
@@ -142,6 +144,7 @@ class SdkConverter:
             warnings=warnings,
             kernel_selection=selection,
             log=done.log,
+            kernel_operators=kernel_operators(done.log) if options.profiling else None,
         )
 
     def merge_kernel_selections(self, files: Sequence[Path], *, timeout: float = 60.0) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 PACKAGE = "eiq_neutron_sdk"
 
 _OPTIONS = {
+    "excluded_graph_passes": "excludeGraphPasses",
     "fetch_constants_to_sram": "fetchConstantsToSRAM",
     "dump_kernel_selection_code": "dumpKernelSelectionCode",
     "profiling": "useProfiling",
@@ -100,6 +101,11 @@ def _convert(request: dict[str, Any], folder: Path) -> None:
             setattr(options, attribute, request[name])
         elif request[name]:
             raise _FailureError("option", f"{name} ({attribute})")
+    if request["profiling"]:
+        # The board numbers kernels; what a kernel computes stands in these dumps only (see kernel_map).
+        for attribute, value in (("dumpAfterImport", "console"), ("dumpAfterGenerate", "console"), ("verbose", True)):
+            if hasattr(options, attribute):
+                setattr(options, attribute, value)
     for flag in request["extra_flags"]:
         _set_flag(options, flag)
     model = (folder / "model.tflite").read_bytes()

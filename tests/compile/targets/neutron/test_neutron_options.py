@@ -49,6 +49,7 @@ OTHER = NeutronCompileOptions(
     converter_timeout=7.5,
     sdk_version="3.2.0",
     disabled_passes=("fuse_activations",),
+    excluded_graph_passes=("MergeTranspose",),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from tests.stand_in_sdk.eiq_neutron_sdk._wrapping import wrap
 from micronpu.base.errors import ConverterError, MicroNpuError, ModelError, OptionError
 from micronpu.container.payload import align, pack, parse
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
+from micronpu.ir.graph import Origin
 from micronpu.ops.elementwise import Add
-from micronpu.targets.neutron.compile import compile_graph
+from micronpu.targets.neutron.compile import compile_graph, convert_partition, write_partition
 from micronpu.targets.neutron.converter import ConverterOptions, ReferenceConverter
 from micronpu.targets.neutron.neutron_graph import read_program
 from micronpu.targets.neutron.options import NeutronCompileOptions
@@ -68,6 +70,40 @@ def test_options_reach_the_converter(mood):
         assert expected in artifacts.log
     assert artifacts.payload_version == 1
     assert "KERNEL(Conv2DStandardV1)" in artifacts.kernel_selection
+
+
+@pytest.mark.parametrize("excluded", [None, (), ("A", "B")])
+def test_the_converter_leaves_out_the_passes_that_executorch_leaves_out(mood, excluded):
+    given = {} if excluded is None else {"excluded_graph_passes": excluded}
+    expected = "HoistSliceAboveTranspose,MergeTranspose" if excluded is None else ",".join(excluded)
+    log = mood().convert(add_model(), ConverterOptions("imxrt700", **given)).log
+    assert f"('excludeGraphPasses', '{expected}')" in log
+    options = NeutronCompileOptions(**given)
+    assert NeutronCompileOptions.from_specs(options.to_specs()) == options
+    # Programs that were compiled with the default hold the bytes that they held before there was a choice.
+    assert (b"excluded_graph_passes" in b"".join(k.encode() for k, _ in options.to_pairs())) == (excluded is not None)
+
+
+@pytest.mark.parametrize("wrong", ["A,B", (1,), ("A,B",), ("",)])
+def test_passes_to_leave_out_are_names(wrong):
+    with pytest.raises(OptionError, match="excluded_graph_passes"):
+        ConverterOptions("imxrt700", excluded_graph_passes=wrong)
+
+
+def test_a_profile_of_the_board_names_lines_of_the_model(mood):
+    profiled = ConverterOptions("imxrt700", profiling=True, timeout=60)
+    artifacts = mood().convert(add_model(), profiled)
+    assert artifacts.kernel_operators == ((0,),)
+    grid = QParams.per_tensor(0.05, 3)
+    builder = GraphBuilder()
+    x = builder.input(TensorType((2, 8), DType.INT8, grid))
+    y = builder.emit(Add(), x, x, qparams=grid, origin=Origin(("first",), debug_handles=(5,)))
+    z = builder.emit(Add(), y, y, qparams=grid, origin=Origin(("second",), debug_handles=(7,)))
+    graph = builder.finish(z)
+    converted = convert_partition(graph, NeutronCompileOptions(profiling=True), mood())
+    assert write_partition(converted, NeutronCompileOptions()).debug_handles == {0: (5,), 1: (7,)}
+    unknown = replace(converted, artifacts=replace(converted.artifacts, kernel_operators=None))
+    assert write_partition(unknown, NeutronCompileOptions()).debug_handles == {}
 
 
 @pytest.mark.parametrize(
