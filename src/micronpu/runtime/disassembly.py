@@ -162,25 +162,38 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
         simulator.run(content, given, watch=watch, accesses=True)
     except MicroNpuError as error:
         stopped = error.what
+    uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
+    ends = [_place(b) for b in (() if stopped else content.outputs)]
+    flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
+    readers = _first_readers(flow[: len(uses)])
     steps: list[Step] = []
     since: list[Command] = []
     registers: dict[str, tuple[int, int | None]] = {}
     for command in _commands(words_of(content.commands), simulator):
         since.append(command)
         if command.name in _STARTS:
-            found = _step(len(steps), command.name, registers, seen.get(len(steps)), tuple(since))
-            operator = trace.of(_reader(len(steps), seen)) if trace is not None else None
-            steps.append(replace(found, operator=str(operator or "")))
+            index = len(steps)
+            found = _step(index, command.name, registers, seen.get(index), tuple(since))
+            # What a transfer brings is for the operation that reads it, which may stand behind others.
+            brings = index in seen and not seen[index].shape
+            operator = trace.of(readers.get(index, index) if brings else index) if trace is not None else None
+            after = flow[index] if index < len(uses) else ()
+            steps.append(replace(found, operator=str(operator or ""), after=after))
             since = []
         else:
             registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
-    uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
-    ends = [_place(b) for b in (() if stopped else content.outputs)]
-    flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
-    steps = [replace(s, after=after) for s, after in zip(steps, flow, strict=False)] + steps[len(uses) :]
     used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
     memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
     return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
+
+
+def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """Of each operation whose result is read, the first that does."""
+    found: dict[int, int] = {}
+    for index, after in enumerate(flow):
+        for source in after:
+            found.setdefault(source, index)
+    return found
 
 
 def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use]:
@@ -198,19 +211,6 @@ def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use
 
 def _place(border: Border) -> Bytes:
     return Bytes(border.region, border.address, math.prod(border.shape) * border.element_size)
-
-
-def _reader(index: int, seen: Mapping[int, Operation]) -> int:
-    """Of a transfer, the first operation that reads what it brings, which may stand behind others; else itself."""
-    transfer = seen.get(index)
-    if transfer is None or transfer.shape:
-        return index
-    for later in range(index + 1, len(seen)):
-        for w in transfer.writes:
-            for r in seen[later].reads:
-                if r.region == w.region and r.address < w.address + w.size and w.address < r.address + r.size:
-                    return later
-    return index
 
 
 def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:

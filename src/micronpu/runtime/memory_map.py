@@ -6,7 +6,9 @@ it, or to the end for an output.  What is written and never read is alive only m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,25 +65,55 @@ def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Byte
         uses: of the operations in order.
         inputs, outputs: where those of the stream lie.
     """
-    owned: dict[int, list[tuple[int, int, int]]] = {}  # by region: first byte, end, who has written them
+    owned: defaultdict[int, _Owners] = defaultdict(_Owners)
 
-    def write(what: Bytes, owner: int) -> None:
-        start, end = what.address, what.address + what.size
-        kept = [part for a, b, o in owned.get(what.region, []) for part in ((a, min(b, start), o), (max(a, end), b, o))]
-        owned[what.region] = [*(part for part in kept if part[0] < part[1]), (start, end, owner)]
-
-    def read(what: Bytes) -> list[int]:
-        start, end = what.address, what.address + what.size
-        return [owner for a, b, owner in owned.get(what.region, []) if a < end and start < b]
+    def read(ranges: Iterable[Bytes]) -> tuple[int, ...]:
+        return tuple(sorted({owner for b in ranges for owner in owned[b.region].of(b.address, b.address + b.size)}))
 
     for number, own in enumerate(inputs):
-        write(own, -1 - number)
+        owned[own.region].put(own.address, own.address + own.size, -1 - number)
     found = []
     for number, use in enumerate(uses):
-        found.append(tuple(sorted({owner for what in use.reads for owner in read(what)})))
-        for what in use.writes:
-            write(what, number)
-    return [*found, *(tuple(sorted(set(read(own)))) for own in outputs)]
+        found.append(read(use.reads))
+        for b in use.writes:
+            owned[b.region].put(b.address, b.address + b.size, number)
+    return [*found, *(read((own,)) for own in outputs)]
+
+
+class _Owners:
+    """Who has written each byte of a region last: parts in order that do not touch, or have different owners.
+
+    An operation writes a tensor row by row, thousands of ranges; those that touch are one part, so parts stay few.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._owners: list[int] = []
+
+    def put(self, start: int, end: int, owner: int) -> None:
+        """Gives the bytes from `start` to before `end` to an owner."""
+        if start >= end:
+            return
+        # All parts that overlap the new one or touch it.
+        first, behind = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        before: list[tuple[int, int, int]] = []
+        after: list[tuple[int, int, int]] = []
+        for a, b, o in zip(*(x[first:behind] for x in (self._starts, self._ends, self._owners)), strict=True):
+            if o == owner:
+                start, end = min(a, start), max(b, end)
+                continue
+            if a < start:
+                before = [(a, min(b, start), o)]
+            if b > end:
+                after = [(max(a, end), b, o)]
+        parts = [*before, (start, end, owner), *after]
+        for index, values in enumerate((self._starts, self._ends, self._owners)):
+            values[first:behind] = [part[index] for part in parts]
+
+    def of(self, start: int, end: int) -> list[int]:
+        """The owners of the bytes from `start` to before `end`."""
+        return self._owners[bisect_right(self._ends, start) : bisect_left(self._starts, end)] if start < end else []
 
 
 def memory_map(uses: Sequence[Use], region: int, outputs: Sequence[Bytes], columns: int = 64) -> MemoryMap:
