@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from executorch.exir import to_edge
 
 import micronpu
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
@@ -547,3 +548,12 @@ def test_states(kind: str, tmp_path: Path) -> None:
     made.run(*made.rows[0])
     made.deploy(tmp_path / "again")
     assert (tmp_path / "again" / "model.bpte").read_bytes() == vectors[0].read_bytes()
+
+
+def test_a_program_with_two_methods_is_refused_by_their_names(tmp_path: Path) -> None:
+    """Header, pools and vectors are those of one method: a board would run out of memory in the other."""
+    exported = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 3),))
+    data = to_edge({"prefill": exported, "decode": exported}).to_executorch().buffer
+    with pytest.raises(MicroNpuError, match=r"2 methods \(decode, prefill\)"):
+        deploy(data, tmp_path / "firmware")
+    assert not (tmp_path / "firmware").exists()

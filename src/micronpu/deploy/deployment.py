@@ -107,6 +107,13 @@ def deploy(
         raise PayloadError(
             f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
         )
+    if len(summary.methods) > 1:
+        # Pools, header and vectors are those of one method; sizes that leave the others out would fail on the board.
+        raise UnsupportedError(
+            f"{source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the folder is "
+            "written for one.",
+            hint="a program of each method, each deployed with a --name of its own",
+        )
     check_plan(program, source, plan.name)
     board = board_of(plan, target)
     inputs, outputs = borders_of(plan, summary.named_data, known)
