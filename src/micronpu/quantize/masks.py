@@ -8,7 +8,7 @@ exp(-16) = 1.1e-7 times as much as any other, which is zero on the grids of a so
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,13 +41,16 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
             continue
         scores = arguments(node)["self"]
         observer = places.get((scores, node), places.get(scores))
-        if observer is None or is_fixed(observer) or observer._forward_pre_hooks or not _is_last(node, scores):
+        if observer is None or is_fixed(observer) or observer._forward_pre_hooks:
             continue
         values = {p[0] if isinstance(p, tuple) else p for p, other in places.items() if other is observer}
-        if all(_is_for_softmax(value, _row(scores)) for value in values):
-            may_hide = any(_hides(value) for value in values) and is_observer(observer)
-            keeps = may_hide and "MovingAverage" not in type(observer).__name__
-            observer.register_forward_pre_hook(functools.partial(_lifted, also_floor=keeps))
+        found = {value: _rows(value) for value in values}
+        if not all(found.values()):
+            continue
+        rows = [(tuple(value.meta["val"].shape), axes) for value, axes in found.items()]
+        may_hide = any(_hides(value) for value in values) and is_observer(observer)
+        keeps = may_hide and "MovingAverage" not in type(observer).__name__
+        observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
 
 
 def give_grids_to_sums(model: GraphModule) -> None:
@@ -80,49 +83,89 @@ def _is_mask(value: Node) -> bool:
     return given_grid_of(value) == HIDDEN
 
 
-def _lifted(observer: nn.Module, given: tuple[Any, ...], *, also_floor: bool) -> tuple[Any, ...]:
-    """Scores [.., row], of which those that are hidden are `FLOOR` below the lowest of the others.
+def _lifted(
+    observer: nn.Module,
+    given: tuple[Any, ...],
+    *,
+    rows: Sequence[tuple[tuple[Any, ...], frozenset[int | None]]],
+    also_floor: bool,
+) -> tuple[Any, ...]:
+    """Scores, of which those that are hidden are `FLOOR` below the lowest of the others.
 
     Hidden is what lies `_FAR` below the largest of its row, and a row of which all is.
 
     Args:
+        rows: shapes of scores with the axes along which softmaxes read them; None for rows that lie along none.
         also_floor: the floor is observed, too: that no key was hidden says nothing about the next inputs.
     """
     x, *others = given
     if not x.numel():
         return given
-    top = x.detach().amax(-1, keepdim=True)
-    shown = x.detach()[(x >= top - _FAR) & (top > MASKED / 2)]
+    data = x.detach()
+    counts, number = torch.zeros_like(data, dtype=torch.bool), 0
+    axes = {axis for shape, axes in rows for axis in axes if _is_of_shape(x, shape)}
+    for axis in sorted(axes or {None}, key=str):
+        if axis is None:
+            top, near = data.amax(), data > MASKED / 2
+        else:
+            top = data.amax(axis, keepdim=True)
+            near = (data >= top - _FAR) & (top > MASKED / 2)
+        counts, number = counts | near, max(number, top.numel())
+    shown = data[counts]
     if not shown.numel():
         return given
     floor = shown.min() - FLOOR
     if also_floor:
-        observer.forward(floor.expand(top.numel()))
+        observer.forward(floor.expand(number))
     return x.clamp(min=float(floor)), *others
 
 
-def _row(x: Node) -> int:
-    return int(x.meta["val"].shape[-1])
+def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
+    """Whether a value has a shape, of which some sizes may be known at run time only."""
+    pairs = list(zip(x.shape, shape, strict=False))
+    return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))
 
 
-def _is_last(softmax: Node, scores: Node) -> bool:
-    """Whether a softmax goes along the last axis."""
-    rank = len(scores.meta["val"].shape)
-    return bool(rank) and int(arguments(softmax)["dim"]) % rank == rank - 1
+def _rows(value: Node) -> frozenset[int | None]:
+    """The axes along which softmaxes read a value, be it moved before; empty where something else reads it, too.
 
-
-def _is_for_softmax(value: Node, row: int) -> bool:
-    """Whether nothing but softmaxes along the same rows read a value, be it moved before."""
-    if not isinstance(value.meta.get("val"), torch.Tensor) or value.meta["val"].dim() == 0 or _row(value) != row:
-        return False
+    None stands for rows that lie along none: of those that are joined or cut, more than a row decides what counts.
+    """
+    known = value.meta.get("val")
+    if not isinstance(known, torch.Tensor) or known.dim() == 0:
+        return frozenset()
+    found: set[int | None] = set()
     for user in value.users:
         entry = known_import(user)
         if overload_name(user) in SOFTMAX:
-            if not _is_last(user, value):
-                return False
-        elif entry is None or not entry.moves_only or not _is_for_softmax(user, row):
-            return False
-    return True
+            found.add(int(arguments(user)["dim"]) % known.dim())
+        elif entry is not None and entry.moves_only and (behind := _rows(user)):
+            found |= {None if axis is None else _axis_before(user, value, axis) for axis in behind}
+        else:
+            return frozenset()
+    return frozenset(found)
+
+
+def _axis_before(move: Node, value: Node, axis: int) -> int | None:
+    """The axis of a value that becomes a whole axis of what is moved; None where there is none.
+
+    A view tells by its strides: one step along the axis goes as far as a step along the other.
+    """
+    others = [node for node in move.all_input_nodes if node is not value]
+    if not callable(move.target) or not all(isinstance(node.meta.get("val"), (int, torch.SymInt)) for node in others):
+        return None
+    numbers = {node: _size(node.meta["val"]) for node in others}
+    before = torch.empty([_size(n) for n in value.meta["val"].shape], device="meta")
+    after = move.target(*torch.fx.map_arg(move.args, lambda n: numbers.get(n, before)), **move.kwargs)
+    if not isinstance(after, torch.Tensor) or (after is not before and not after._is_view()):
+        return None
+    size, stride = after.shape[axis], after.stride(axis)
+    return next((a for a, n in enumerate(before.shape) if n == size > 1 and before.stride(a) == stride), None)
+
+
+def _size(number: Any) -> int:
+    """A size, or an example of one that is known at run time only."""
+    return number if isinstance(number, int) else int(number.node.hint)
 
 
 def _hides(value: Node) -> bool:
