@@ -76,7 +76,7 @@ class PrebuiltLibraries(BuildHookInterface):
         sources = Path(self.root) / "src"
         sys.path.insert(0, str(sources))
         try:
-            file = sources / "micronpu/runtime/build.py"
+            file = sources / "micronpu/host/build.py"
             spec = importlib.util.spec_from_file_location("micronpu_build", file)
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)

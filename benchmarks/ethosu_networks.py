@@ -52,7 +52,7 @@ def compile_here(name: str, target: str, samples: int) -> Row:
     import micronpu.compiler.compile
     import micronpu.runtime
     import micronpu.targets.ethosu.device
-    from micronpu.targets.ethosu.vela_process import VELA
+    from micronpu.targets.ethosu.vela.process import VELA
 
     torch.export.export(torch.nn.ReLU(), (torch.zeros(1),))  # imports a compiler, as importing the peer does
     module, example, calibration = network(name, samples)

@@ -32,9 +32,9 @@ import micronpu
 from micronpu import SparsityOptions
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.corrections import Corrections
-from micronpu.sparsity.network import batches
-from micronpu.sparsity.network import results as outputs_of
 from micronpu.targets.registry import device_for
+from micronpu.transforms.sparsity.network import batches
+from micronpu.transforms.sparsity.network import results as outputs_of
 
 TARGET = "ethos-u85-256"
 NAME = "sparsity"

@@ -1,7 +1,7 @@
-"""Rows for `micronpu.ops.indices` and `micronpu.ops.lookups`."""
+"""Rows for `micronpu.ops.indices` and `micronpu.ops.tables.lookups`."""
 
 from micronpu.ops.indices import ArgMax, GatherRows
-from micronpu.ops.lookups import ScatterRows
+from micronpu.ops.tables.lookups import ScatterRows
 from tests.cases import c8, case, i8, i16, index
 
 CASES = [

@@ -19,7 +19,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Abs, Exp, Log, Neg, Rsqrt
-from micronpu.targets.ethosu.byte_products import BytesBatchMatmul
+from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
 from tests.cases import b32, c16, case, i8, i16, q, w8
 
 FUSED = [a for a in Activation if a.can_fuse]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from micronpu.ir.types import QParams
-from micronpu.ops.table import LookupTable, wide_table_entries
+from micronpu.ops.tables.table import LookupTable, wide_table_entries
 from tests.cases import case, i16, q
 
 FUNCTIONS = {

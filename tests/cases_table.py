@@ -1,10 +1,10 @@
-"""Rows for `micronpu.ops.table`.  256 elements are every int8 value."""
+"""Rows for `micronpu.ops.tables.table`.  256 elements are every int8 value."""
 
 import math
 
 import numpy as np
 
-from micronpu.ops.table import LookupTable, table_entries
+from micronpu.ops.tables.table import LookupTable, table_entries
 from tests.cases import case, i8, q
 
 SHAPES = [(1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]

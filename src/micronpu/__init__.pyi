@@ -7,16 +7,16 @@ from micronpu.accuracy.numeric_gap import NumericGap as NumericGap
 from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.compiler.compile import check_model, compile_model
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
-from micronpu.frontend.streaming import streaming as streaming
 from micronpu.recipes import get_chip_recipe as get_chip_recipe
 from micronpu.recipes import get_corstone300_recipe as get_corstone300_recipe
 from micronpu.recipes import get_corstone320_recipe as get_corstone320_recipe
 from micronpu.recipes import get_imx93_recipe as get_imx93_recipe
 from micronpu.recipes import get_imxrt700_recipe as get_imxrt700_recipe
 from micronpu.report.budgets import Budgets as Budgets
-from micronpu.sparsity import Sparsified as Sparsified
-from micronpu.sparsity import SparsityOptions as SparsityOptions
-from micronpu.sparsity import sparsify as sparsify
+from micronpu.transforms.sparsity import Sparsified as Sparsified
+from micronpu.transforms.sparsity import SparsityOptions as SparsityOptions
+from micronpu.transforms.sparsity import sparsify as sparsify
+from micronpu.transforms.streaming import streaming as streaming
 
 check = check_model
 compile = compile_model

@@ -22,10 +22,10 @@ from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.deployment import deploy
-from micronpu.deploy.strip import strip
-from micronpu.runtime.border import borders_of
-from micronpu.runtime.plan import Plan, read_plan
-from micronpu.runtime.pte import read_pte
+from micronpu.program.border import borders_of
+from micronpu.program.plan import Plan, read_plan
+from micronpu.program.pte import read_pte
+from micronpu.program.strip import strip
 from tests.deploy import firmware, programs
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ import micronpu
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ir.interpreter import interpret
-from micronpu.runtime.plan import read_plan
+from micronpu.program.plan import read_plan
 from micronpu.targets.ethosu import payload
 from micronpu.targets.whole import whole_network
 from tests.compile.small import Small, batches, conv, image

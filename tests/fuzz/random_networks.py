@@ -50,10 +50,10 @@ from micronpu.ir.graph import Node
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType
 from micronpu.neutron import NeutronPartitioner
+from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram
-from micronpu.runtime.pte import read_pte
-from micronpu.targets.ethosu import prove
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.host import prove
 
 FAMILIES: dict[str, tuple[int, tuple[str, ...]]] = {
     "neutron": (20, ("imxrt700-neutron", "mcxn94x", "imx95")),

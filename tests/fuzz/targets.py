@@ -19,8 +19,8 @@ import numpy as np
 from tests.fuzz.harness import Mutate, Target
 from tests.fuzz.mutate import mutate_bytes, mutate_text, mutate_within
 
+from micronpu.program.pte import extents
 from micronpu.runtime import Digest, stamp, state_of
-from micronpu.runtime.pte import extents
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 _RECORD, _MAGIC = 64, b"MNPR"
@@ -177,7 +177,7 @@ def _run_program(known: Sequence[bytes], graph: bool = False) -> Read:
 def _accidental() -> tuple[Sequence[bytes], Read]:
     """Damage as it happens: the digest tells, whatever else is checked."""
     from micronpu.base.errors import MicroNpuError
-    from micronpu.runtime.pte import read_pte
+    from micronpu.program.pte import read_pte
 
     seeds = golden()
     run = _run_program(seeds)

@@ -13,7 +13,7 @@ from tests.cases import all_cases
 from tests.ethosu_differences import known
 
 from micronpu.base.errors import MicroNpuError
-from micronpu.runtime.build import find_compiler, source_directory
+from micronpu.host.build import find_compiler, source_directory
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 

@@ -51,7 +51,7 @@ PLANS: dict[str, tuple[str, ...]] = {
         f"targets/neutron/rewrites_{name}.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS)
         for name in ("channels", "views", "windows")
     },
-    "targets/neutron/rewrites_arithmetic.py": (
+    "targets/neutron/rewrites/arithmetic.py": (
         _NEUTRON_LIMITS,
         "tests/compile/targets/neutron/test_neutron_rewrites.py::test_a_difference_that_rounds_otherwise_is_left_alone",
         *_REWRITE_ROWS,
@@ -90,13 +90,13 @@ NO_DIFFERENCE: dict[str, dict[str, str]] = {
     "targets/neutron/rules/spatial.py": {
         "`size > MAX_FILTER` is `size >= MAX_FILTER`": "channels count in multiples of an even number, 65535 is odd",
     },
-    "targets/neutron/rewrites_arithmetic.py": {
+    "targets/neutron/rewrites/arithmetic.py": {
         "`scale < _SMALLEST_SCALE` is `scale <= _SMALLEST_SCALE`": "a scale is a float32 number, and 1e-30 is none",
     },
-    "targets/neutron/rewrites_channels.py": {
+    "targets/neutron/rewrites/channels.py": {
         "`_span(x.type) < 2 * _NOTHING` is `_span(x.type) <= 2 * _NOTHING`": "no float32 scale times 255 is 16",
     },
-    "targets/ethosu/rewrites_spare.py": {
+    "targets/ethosu/rewrites/spare.py": {
         "`after < 0` is `after <= 0`": "what is as long as wanted is cut to what it is",
         "`after < 0` is `after < 1`": "what is as long as wanted is cut to what it is",
         "`runs[-1][-1] < axis` is `runs[-1][-1] <= axis`": "no axis comes twice",

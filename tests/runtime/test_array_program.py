@@ -13,12 +13,12 @@ import torch
 from tests.runtime.test_host_program import conv_pte, int8
 
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.program.operators import describe, needs_torch
 from micronpu.runtime import ArrayProgram, Digest, HostProgram, RunOptions
-from micronpu.runtime.operators import describe, needs_torch
 from micronpu.runtime.plugin import load_plugin
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-KERNELS = Path(sys.modules[ArrayProgram.__module__].__file__ or "").with_name("kernels.txt")
+KERNELS = Path(sys.modules[describe.__module__].__file__ or "").with_name("kernels.txt")
 
 _WITHOUT_TORCH = """
 import sys

@@ -15,7 +15,7 @@ from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ops.convolution import Conv2d
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
-from micronpu.runtime.check import GraphReference
+from micronpu.targets.ethosu.host.check import GraphReference
 
 
 def shown(host: HostProgram) -> list[tuple[int, int]]:

@@ -113,7 +113,7 @@ def test_kernels_of_others_stay() -> None:
         import ctypes, pathlib, subprocess, sys, tempfile
         import executorch.extension.pybindings.portable_lib
         from micronpu.runtime import build
-        from micronpu.runtime.build import find_compiler, find_executorch
+        from micronpu.host.build import find_compiler, find_executorch
         wheel = find_executorch()
         source = '''
         #include <executorch/runtime/kernel/operator_registry.h>

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
-from micronpu.runtime.disassembly import difference, disassemble
+from micronpu.targets.ethosu.host.disassembly import difference, disassemble
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-64", "ethos-u65-256", "ethos-u85-512"])

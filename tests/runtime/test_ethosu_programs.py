@@ -22,12 +22,12 @@ from micronpu.cli.inspection import inspect_pte
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
 from micronpu.ir import interpret
+from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram, RunOptions
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
-from micronpu.runtime.pte import read_pte
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.payload import BLOCKS, blocks, parse
-from micronpu.targets.ethosu.vela import compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-256", "ethos-u85-256")
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.ethosu_stream import CONSTANTS, FAST, SCRATCH, TABLES_OF_128, Stream, copy
 
 from micronpu.base.errors import ModelError
-from micronpu.runtime.build import find_compiler, source_directory
-from micronpu.runtime.ethosu_sim import (
+from micronpu.host.build import find_compiler, source_directory
+from micronpu.targets.ethosu.host.simulator import (
     EthosUSimulator,
     NotModelledError,
     Operation,

@@ -14,10 +14,10 @@ from tests.tosa_rows import ROWS
 from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError, SimulationError, TooEarlyError
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError, SimulationError, TooEarlyError
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import EthosUPayload, pack, parse
-from micronpu.targets.ethosu.vela import compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
 TARGET = "ethos-u85-256"
 FIRST = 8

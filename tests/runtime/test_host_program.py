@@ -474,7 +474,7 @@ def test_signature_and_names(tmp_path):
 
 
 def test_an_exception_in_the_simulator_is_told_and_interrupts_pass_through(monkeypatch):
-    from micronpu.runtime.litert_executor import LiteRtProgram
+    from micronpu.host.litert_executor import LiteRtProgram
 
     program = HostProgram(add_pte())
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from micronpu.runtime.ethosu_sim import Bytes
-from micronpu.runtime.memory_map import GRAIN, Use, memory_map, sources
+from micronpu.targets.ethosu.host.memory_map import GRAIN, Use, memory_map, sources
+from micronpu.targets.ethosu.host.simulator import Bytes
 
 
 def alive(uses: list[Use], outputs: list[Bytes], step: int, grain: int) -> bool:

@@ -29,8 +29,8 @@ from torch import nn
 
 import micronpu.quantize  # noqa: F401  (registers the operators of quantized programs)
 from micronpu.base.errors import PayloadError
+from micronpu.program.plan_check import check_plan
 from micronpu.runtime import HostProgram, read_pte
-from micronpu.runtime.plan_check import check_plan
 
 X = torch.linspace(-1, 1, 12).reshape(1, 3, 2, 2)
 

@@ -17,8 +17,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from micronpu.base.errors import RuntimeUnavailableError
-from micronpu.runtime import build, plugin
-from micronpu.runtime.build import build_plugin, cache_directory, find_compiler, find_executorch, source_directory
+from micronpu.host import build
+from micronpu.host.build import build_plugin, cache_directory, find_compiler, find_executorch, source_directory
+from micronpu.runtime import plugin
 from micronpu.runtime.plugin import Plugin, load_plugin
 
 
@@ -234,7 +235,7 @@ def test_sources_of_an_installed_wheel_come_first(monkeypatch, tmp_path):
     package = tmp_path / "site-packages/micronpu"
     (package / "_native").mkdir(parents=True)
     (package / "_native/plugin.cpp").write_text("")
-    monkeypatch.setattr(build, "__file__", str(package / "runtime/build.py"))
+    monkeypatch.setattr(build, "__file__", str(package / "host/build.py"))
     assert source_directory() == package / "_native"
     (package / "_native/plugin.cpp").unlink()
     with pytest.raises(RuntimeUnavailableError, match="neither in"):
@@ -387,12 +388,13 @@ def test_a_wheel_with_libraries_runs_programs_without_a_compiler(tmp_path):
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "there"), str(wheel)], check=True)
     script = """
 import sys, numpy
-from micronpu.runtime import ArrayProgram, ethosu_sim, plugin
+from micronpu.runtime import ArrayProgram, plugin
+from micronpu.targets.ethosu.host import simulator
 for name in ("neutron", "ethosu-litert"):
     with numpy.load(f"{sys.argv[1]}/{name}.npz") as arrays, ArrayProgram(f"{sys.argv[1]}/{name}.pte") as program:
         found = program.run_arrays(*(arrays[n] for n in arrays.files if n.startswith("input")))
         assert (found[0] == arrays["output_0"]).all()
-print(plugin._loaded.path, ethosu_sim._library._name)
+print(plugin._loaded.path, simulator._library._name)
 """
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "there"), "PATH": ""}
     environment |= {"MICRONPU_CACHE_DIR": str(tmp_path / "cache")}

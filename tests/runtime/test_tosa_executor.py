@@ -14,15 +14,15 @@ import micronpu
 from micronpu.base.errors import PayloadError
 from micronpu.emit.tosa import TosaEmitter, TosaTensor
 from micronpu.ethosu import EthosUCompileSpec
+from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import interpret
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.quantization import Requantize
+from micronpu.program.pte import tosa_output_bytes
 from micronpu.runtime import HostProgram
-from micronpu.runtime.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
-from micronpu.runtime.pte import tosa_output_bytes
-from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.emitters import to_tosa
 

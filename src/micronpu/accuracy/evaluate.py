@@ -22,13 +22,13 @@ from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.frontend.checks import check_listener, check_parameters
+from micronpu.program.border import Border, borders_of
+from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.runtime import ArrayProgram, RunOptions
-from micronpu.runtime.border import Border, borders_of
-from micronpu.runtime.plan import read_plan
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Listener: TypeAlias = Callable[[str, float], None]

@@ -62,8 +62,8 @@ def _of_programs(before: Path, after: Path) -> Difference:
     Raises:
         ModelError: they take or give other tensors, so that they are not of one model.
     """
+    from micronpu.program.pte import PteSummary, read_pte
     from micronpu.report.difference import Difference, Figure
-    from micronpu.runtime.pte import PteSummary, read_pte
 
     first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))
 

@@ -13,7 +13,7 @@ from micronpu.base.files import read_file
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu.runtime.disassembly import Disassembly
+    from micronpu.targets.ethosu.host.disassembly import Disassembly
 
 
 @console.guarded
@@ -36,7 +36,7 @@ def disassemble(
 
     With --memory: what lies where in memory while it runs.
     """
-    from micronpu.runtime.disassembly import difference
+    from micronpu.targets.ethosu.host.disassembly import difference
 
     found = _streams(program)
     out = console.output()
@@ -68,10 +68,10 @@ def _streams(path: Path) -> list[Disassembly]:
     Raises:
         OptionError: it has none.
     """
-    from micronpu.runtime.disassembly import disassemble as take_apart
-    from micronpu.runtime.pte import read_pte
+    from micronpu.program.pte import read_pte
     from micronpu.targets.ethosu.family import EthosU
-    from micronpu.targets.ethosu.trace import trace_of
+    from micronpu.targets.ethosu.host.disassembly import disassemble as take_apart
+    from micronpu.targets.ethosu.stream.trace import trace_of
 
     summary = read_pte(read_file(path), name=str(path))
     streams = [

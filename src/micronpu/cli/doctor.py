@@ -109,7 +109,7 @@ def examine() -> Iterator[Finding]:
 
 def _examine_plugin() -> Iterator[Finding]:
     try:
-        from micronpu.runtime.build import cache_directory, find_compiler, has_prebuilt
+        from micronpu.host.build import cache_directory, find_compiler, has_prebuilt
     except ImportError:
         return  # NumPy, which is missing above
     if has_prebuilt():

@@ -40,6 +40,10 @@ from micronpu.partition.moves import move_integers, undo_decisions
 from micronpu.partition.notes import coarse_notes, pattern_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
+from micronpu.program.border import BORDERS_KEY, pack_borders
+from micronpu.program.digest import stamp
+from micronpu.program.plan import read_plan
+from micronpu.program.states import STATES_KEY, pack_states
 from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -47,14 +51,10 @@ from micronpu.quantize.settings_file import Quantization
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.texts import plural
-from micronpu.runtime.border import BORDERS_KEY, pack_borders
-from micronpu.runtime.digest import stamp
-from micronpu.runtime.plan import read_plan
-from micronpu.runtime.states import STATES_KEY, pack_states
-from micronpu.sparsity.entry import Sparsity
-from micronpu.sparsity.options import SparsityOptions
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
+from micronpu.transforms.sparsity.entry import Sparsity
+from micronpu.transforms.sparsity.options import SparsityOptions
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager

@@ -20,7 +20,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.files import check_writable, write_file
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
-from micronpu.runtime.plan import Call, Plan, read_plan
+from micronpu.program.plan import Call, Plan, read_plan
 
 HANDLE = "debug_handle"
 """Key of a node's metadata by which ExecuTorch's tools know it."""

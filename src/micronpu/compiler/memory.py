@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from micronpu.deploy.board import board_of
 from micronpu.deploy.pools import pools_of
-from micronpu.deploy.strip import strip
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
+from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
+from micronpu.program.strip import strip
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport
-from micronpu.runtime.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
 
 ALIGNMENT = 16
 _HIDDEN = (

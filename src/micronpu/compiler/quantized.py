@@ -27,8 +27,8 @@ from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
 from micronpu.report.sparsity import SparsityReport
-from micronpu.sparsity.entry import Sparsity
-from micronpu.sparsity.keep import keep_what_is_sparse
+from micronpu.transforms.sparsity.entry import Sparsity
+from micronpu.transforms.sparsity.keep import keep_what_is_sparse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,4 +10,4 @@ KEY = f"{PREFIX}digest"
 MAGIC = b"micronpu sha-256"
 SIZE = hashlib.sha256().digest_size
 EMPTY = MAGIC + bytes(SIZE)
-"""The named data of a program whose digest nobody has filled in yet; see `micronpu.runtime.digest`."""
+"""The named data of a program whose digest nobody has filled in yet; see `micronpu.program.digest`."""

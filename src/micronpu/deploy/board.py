@@ -12,8 +12,8 @@ from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
 from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.pools import Pools
+from micronpu.program.plan import Plan
 from micronpu.report.memory import Item, Region
-from micronpu.runtime.plan import Plan
 from micronpu.targets.family import Target
 from micronpu.targets.registry import FAMILIES, find_target, firmware_of, options_for
 

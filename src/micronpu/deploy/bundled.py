@@ -12,8 +12,8 @@ from typing import Any
 import flatbuffers
 
 from micronpu.deploy.vectors import Array, Vectors
-from micronpu.runtime.border import Border
-from micronpu.runtime.pte import ELEMENT_TYPES
+from micronpu.program.border import Border
+from micronpu.program.pte import ELEMENT_TYPES
 
 _IDENTIFIER = b"BP08"
 _VERSION = 2

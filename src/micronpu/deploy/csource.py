@@ -11,9 +11,9 @@ import numpy as np
 from micronpu.deploy.board import Board
 from micronpu.deploy.pools import Pools
 from micronpu.deploy.vectors import Array, Vectors
-from micronpu.runtime.border import Border
-from micronpu.runtime.plan import Plan
-from micronpu.runtime.states import StoredState
+from micronpu.program.border import Border
+from micronpu.program.plan import Plan
+from micronpu.program.states import StoredState
 from micronpu.targets.firmware import Firmware
 from micronpu.targets.registry import firmware_of
 

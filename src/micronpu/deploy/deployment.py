@@ -24,13 +24,13 @@ from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
-from micronpu.deploy.strip import strip
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
-from micronpu.runtime.border import Border, Meaning, borders_of
-from micronpu.runtime.digest import Digest, state_of
-from micronpu.runtime.plan import Plan, read_plan
-from micronpu.runtime.plan_check import check_plan
-from micronpu.runtime.states import states_of
+from micronpu.program.border import Border, Meaning, borders_of
+from micronpu.program.digest import Digest, state_of
+from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.program.states import states_of
+from micronpu.program.strip import strip
 
 SECTION = "network_model_sec"
 """Section of the program: the name that Arm's examples use."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.runtime.plan import Plan
+from micronpu.program.plan import Plan
 
 _BY_RUNTIME = ("executorch_prim::",)
 _BY_RUNTIME_OPS = (

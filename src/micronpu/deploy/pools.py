@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from micronpu.runtime.plan import Plan, Value
+from micronpu.program.plan import Plan, Value
 from micronpu.targets.registry import FAMILIES, firmware_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.integration import runner_commands
 from micronpu.deploy.kernels import Kernel
-from micronpu.runtime.border import Border
+from micronpu.program.border import Border
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
 

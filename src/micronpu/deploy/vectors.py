@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import ModelError
-from micronpu.runtime.border import Border
+from micronpu.program.border import Border
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]

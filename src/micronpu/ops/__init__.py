@@ -13,10 +13,8 @@ from micronpu.ops import (
     distances,
     elementwise,
     filling,
-    functions,
     indices,
     linear,
-    lookups,
     matmul,
     movement,
     normalization,
@@ -30,12 +28,12 @@ from micronpu.ops import (
     resize,
     slicing,
     softmax,
-    table,
     tiling,
     transposed,
     unary,
     volumes,
 )
+from micronpu.ops.tables import functions, lookups, table
 
 __all__ = [
     "ATEN_IMPORTS",

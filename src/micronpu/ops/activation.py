@@ -207,7 +207,7 @@ class HardSwish(Elementwise):
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
         if x.type.dtype is DType.INT16:  # LiteRT has HARD_SWISH for int8 only
-            from micronpu.ops.table import look_up
+            from micronpu.ops.tables.table import look_up
 
             return look_up(node, x, lambda v: v * np.clip(v + 3.0, 0.0, 6.0) / 6.0, node.output)
         if cls.multipliers(x.type.scale, node.output.scale[0])[0][1] > 0:

@@ -17,7 +17,7 @@ from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # masks of attention are tried before other choices
 from micronpu.ops.elementwise import Sub, emit_binary
-from micronpu.ops.table import RealFunction, in_lines, in_steps, unary
+from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
 from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, is_made_of_others, number_of, opposite
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
-from micronpu.ops.tosa_windows import covering, fitted, requantized, spread
+from micronpu.ops.tosa.windows import covering, fitted, requantized, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

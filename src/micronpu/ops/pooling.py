@@ -15,7 +15,7 @@ from micronpu.ir.op import Op, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import Pad, from_image, to_image
-from micronpu.ops.tosa_windows import fitted
+from micronpu.ops.tosa.windows import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
-from micronpu.ops.tosa_windows import sum_of_last
+from micronpu.ops.tosa.windows import sum_of_last
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

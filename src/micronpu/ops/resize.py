@@ -13,7 +13,7 @@ from micronpu.ir.op import Op, Steps, Value, from_aten, operator, shares_qparams
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import Size2d
 from micronpu.ops.movement import from_image, to_image
-from micronpu.ops.tosa_resize import bilinear, nearest
+from micronpu.ops.tosa.resize import bilinear, nearest
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

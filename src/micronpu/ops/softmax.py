@@ -31,9 +31,9 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax
-from micronpu.ops.table import look_up
-from micronpu.ops.tosa_softmax import softmax as tosa_softmax
-from micronpu.ops.tosa_softmax import wide_softmax as tosa_wide_softmax
+from micronpu.ops.tables.table import look_up
+from micronpu.ops.tosa.softmax import softmax as tosa_softmax
+from micronpu.ops.tosa.softmax import wide_softmax as tosa_wide_softmax
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

@@ -29,10 +29,10 @@ from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Table
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
-from micronpu.ops.finer_tables import NEAR, is_near
 from micronpu.ops.pointwise import Elementwise, tabulated
 from micronpu.ops.quantization import Requantize
-from micronpu.ops.table import look_up
+from micronpu.ops.tables.finer_tables import NEAR, is_near
+from micronpu.ops.tables.table import look_up
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor

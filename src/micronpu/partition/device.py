@@ -12,7 +12,7 @@ from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.way import Capabilities
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.decisions import Decisions
 from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from micronpu.base.errors import ModelError
+from micronpu.program.pte import TensorValue
 from micronpu.runtime.program import HostProgram
-from micronpu.runtime.pte import TensorValue
 
 Array = np.ndarray[Any, Any]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import micronpu.base.errors
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
-from micronpu.runtime.pte import ELEMENT_TYPES
+from micronpu.program.pte import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """A method on ExecuTorch's runtime without torch, through the C interface of the plug-in: arrays in, arrays out.
 
-The runtime takes the program's plan on trust: `micronpu.runtime.plan_check.check_plan` comes first.
+The runtime takes the program's plan on trust: `micronpu.program.plan_check.check_plan` comes first.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.runtime.litert_executor import NUMPY_TYPES
+from micronpu.host.litert_executor import NUMPY_TYPES
+from micronpu.program.pte import MethodSummary
 from micronpu.runtime.plugin import HostTensor, Plugin
-from micronpu.runtime.pte import MethodSummary
 
 Array = np.ndarray[Any, Any]
 

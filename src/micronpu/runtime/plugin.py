@@ -20,13 +20,14 @@ import numpy as np
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
-from micronpu.runtime import litert_executor, stream_executor, tosa_executor
-from micronpu.runtime.build import build_plugin, find_executorch
-from micronpu.runtime.check import CarriedReference, StreamCheck
-from micronpu.runtime.library import load_library
-from micronpu.runtime.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
-from micronpu.runtime.stream_executor import StreamProgram
-from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.host import litert_executor, tosa_executor
+from micronpu.host.build import build_plugin, find_executorch
+from micronpu.host.library import load_library
+from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.host import executor as stream_executor
+from micronpu.targets.ethosu.host.check import CarriedReference, StreamCheck
+from micronpu.targets.ethosu.host.executor import StreamProgram
 
 _ABI_VERSION = 4
 

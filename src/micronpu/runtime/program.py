@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, write_file
-from micronpu.runtime.check import Reference, checks_of
-from micronpu.runtime.digest import Digest, state_of
+from micronpu.host.litert_executor import Mode
+from micronpu.program.digest import Digest, state_of
+from micronpu.program.operators import needs_torch
+from micronpu.program.plan_check import check_plan
+from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.runtime.isolated import IsolatedProgram
-from micronpu.runtime.litert_executor import Mode
 from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
-from micronpu.runtime.operators import needs_torch
-from micronpu.runtime.plan_check import check_plan
 from micronpu.runtime.plugin import Plugin, load_plugin
-from micronpu.runtime.pte import MethodSummary, TensorValue, read_pte
 from micronpu.runtime.run_options import RunOptions
+from micronpu.targets.ethosu.host.check import Reference, checks_of
 from micronpu.targets.registry import FAMILIES
 
 if TYPE_CHECKING:

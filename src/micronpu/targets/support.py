@@ -21,7 +21,7 @@ from micronpu.ir.op import AtenImport, Op
 from micronpu.ir.way import WAYS, Capabilities, Composition
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
 from micronpu.ops.softmax import of_wide_rows
-from micronpu.ops.table import look_up
+from micronpu.ops.tables.table import look_up
 from micronpu.report.verdict import Verdict
 
 PATH = Path("docs/support-table.md")

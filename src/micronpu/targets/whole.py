@@ -33,7 +33,7 @@ from micronpu.passes.choose import Choice
 from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.optimised import optimised
+from micronpu.targets.ethosu.vela.optimised import optimised
 
 SIGNATURE = "serving_default"
 """Key of the model's only signature, as LiteRT's own converters call it."""

@@ -16,11 +16,11 @@ from tests.report_schema import PLACE
 
 import micronpu
 from micronpu.deploy.pools import pools_of
-from micronpu.deploy.strip import strip
+from micronpu.program.plan import read_plan
+from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.html import page
 from micronpu.report.memory import WEIGHTS
-from micronpu.runtime.plan import read_plan
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 

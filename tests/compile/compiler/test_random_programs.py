@@ -21,9 +21,9 @@ from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import Graph, interpret
 from micronpu.ops.linear import FullyConnected
+from micronpu.program.pte import read_pte
 from micronpu.quantize.config import Activations
 from micronpu.runtime import HostProgram
-from micronpu.runtime.pte import read_pte
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 

@@ -29,10 +29,10 @@ from micronpu.neutron import (
     calibrate_and_quantize,
     generate_neutron_compile_spec,
 )
+from micronpu.program.pte import read_pte
 from micronpu.quantize.data import calibration_sequences
 from micronpu.quantize.states import common_observer
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
-from micronpu.runtime.pte import read_pte
 
 X = (torch.zeros(1, 8),)
 _JOINS = {"quantized_decomposed::quantize_per_tensor.out", "quantized_decomposed::dequantize_per_tensor.out"}

@@ -18,10 +18,10 @@ from micronpu.ir import GraphBuilder, QParams
 from micronpu.ir.way import Capabilities
 from micronpu.ops import Op
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
-from micronpu.ops.functions import GELU_SLOPE
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.signs import never_negative
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.functions import GELU_SLOPE
+from micronpu.ops.tables.table import LookupTable
 from micronpu.quantize.compose import compose
 from micronpu.quantize.writer import GraphWriter
 from micronpu.targets.neutron.rules import check_node

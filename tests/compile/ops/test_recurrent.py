@@ -17,11 +17,11 @@ from micronpu.base.flatbuffer import root
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.states import states_of
 from micronpu.ir.way import Capabilities
+from micronpu.program.plan import read_plan
+from micronpu.program.plan_check import check_plan
 from micronpu.quantize.compose import compose
 from micronpu.quantize.loops import Loop
 from micronpu.runtime import HostProgram
-from micronpu.runtime.plan import read_plan
-from micronpu.runtime.plan_check import check_plan
 
 STEPS, BATCH, INPUTS, HIDDEN = 6, 2, 12, 8
 

@@ -16,7 +16,7 @@ from micronpu.base.errors import OptionError
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.neutron import NeutronCompileOptions, NeutronPartitioner
 from micronpu.partition.backends import ByCompileSpec, be_found
-from micronpu.runtime.pte import read_pte
+from micronpu.program.pte import read_pte
 
 X = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)
 MODEL = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()

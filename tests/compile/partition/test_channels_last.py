@@ -17,9 +17,9 @@ from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
 from micronpu.partition import axes, entry
+from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram
-from micronpu.runtime.pte import read_pte
-from micronpu.targets.ethosu.trace import graph_key
+from micronpu.targets.ethosu.stream.trace import graph_key
 
 LAST = torch.channels_last
 ETHOS_U = "ethos-u55-128"

@@ -22,7 +22,7 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir import DType, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import wide_lookup
 from micronpu.neutron import NeutronQuantizer
-from micronpu.ops.table import table_entries, wide_table_entries
+from micronpu.ops.tables.table import table_entries, wide_table_entries
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from micronpu import SparsityOptions
 from micronpu.frontend.exported import exported
 from micronpu.quantize.corrections import Corrections
-from micronpu.sparsity.corrected import TRIED, nearest, with_corrections
-from micronpu.sparsity.entry import Sparsity
-from micronpu.sparsity.judge import Judge
-from micronpu.sparsity.network import FloatNetwork
 from micronpu.targets.registry import device_for
+from micronpu.transforms.sparsity.corrected import TRIED, nearest, with_corrections
+from micronpu.transforms.sparsity.entry import Sparsity
+from micronpu.transforms.sparsity.judge import Judge
+from micronpu.transforms.sparsity.network import FloatNetwork
 
 U85 = "ethos-u85-256"
 FITTED = Corrections(fit_ranges=True, bias_correction=True)

@@ -9,9 +9,9 @@ from tests.compile.small import Small, conv, linear
 from torch import nn
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.sparsity.distill import relative_error, telling
-from micronpu.sparsity.layers import find_layers, tensor_of
-from micronpu.sparsity.refit import can_be_fitted, refit
+from micronpu.transforms.sparsity.distill import relative_error, telling
+from micronpu.transforms.sparsity.layers import find_layers, tensor_of
+from micronpu.transforms.sparsity.refit import can_be_fitted, refit
 
 
 def network() -> nn.Module:

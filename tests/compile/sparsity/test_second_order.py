@@ -10,10 +10,10 @@ from tests.compile.small import Small, conv, linear
 from torch import Tensor, nn
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.sparsity.keep import kept_weights
-from micronpu.sparsity.layers import Layer, find_layers, tensor_of
-from micronpu.sparsity.network import Moments, batches, takes_any_batch
-from micronpu.sparsity.second_order import pruned
+from micronpu.transforms.sparsity.keep import kept_weights
+from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.transforms.sparsity.network import Moments, batches, takes_any_batch
+from micronpu.transforms.sparsity.second_order import pruned
 
 
 def moments_of(model: nn.Module, x: Tensor) -> tuple[Any, list[Layer], Moments]:

@@ -18,7 +18,7 @@ from micronpu import MicroNpuError, Sparsified, SparsityOptions
 from micronpu.frontend.states import states_of
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.quantize.running import seen_calls
-from micronpu.sparsity import judge, pattern_kept, price, search
+from micronpu.transforms.sparsity import judge, pattern_kept, price, search
 
 U85 = "ethos-u85-256"
 QUICK = SparsityOptions(steps=4, points=2, batch=8)

@@ -14,9 +14,9 @@ import micronpu
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.cli.doctor import examine
 from micronpu.ethosu import EthosUCompileSpec
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.runtime import ArrayProgram
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import IDENTIFIER, TosaProgram
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 HIDDEN = ("tosa_serializer", "tosa_reference_model", "tosa")

@@ -10,16 +10,16 @@ import pytest
 from tests.cases import Array, Case, all_cases, case, i8
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, arithmetic, interpret
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 ROWS = all_cases()
 

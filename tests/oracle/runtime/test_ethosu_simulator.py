@@ -13,11 +13,11 @@ from tests.cases import Array, Case, all_cases
 from tests.ethosu_differences import DIFFERENCES, known
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import interpret
-from micronpu.runtime.ethosu_sim import EthosUSimulator, SimulationError
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, SimulationError
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 ROWS = all_cases()

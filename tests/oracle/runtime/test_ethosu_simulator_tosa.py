@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from tests.tosa_rows import ROWS, Row
 
-from micronpu.runtime.ethosu_sim import EthosUSimulator
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 TARGETS = ("ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048")
 PARTS = 5

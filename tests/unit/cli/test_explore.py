@@ -22,7 +22,7 @@ from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.targets.ethosu.trace import StreamTrace, TracedOperator
+from micronpu.targets.ethosu.stream.trace import StreamTrace, TracedOperator
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -14,7 +14,8 @@ import micronpu.ops
 from micronpu.base.errors import InternalError
 from micronpu.ir.types import DType
 from micronpu.ir.way import WAYS, Capabilities, Composition, Kind, add_way, composes, compositions
-from micronpu.ops import ATEN_IMPORTS, comparisons, functions
+from micronpu.ops import ATEN_IMPORTS, comparisons
+from micronpu.ops.tables import functions
 
 PLAIN, TABLES = Capabilities(), Capabilities(tables=True, index_types=(DType.INT32,))
 MODULES = sorted(Path(micronpu.ops.__file__).parent.glob("*.py"))

@@ -133,8 +133,8 @@ class _Inside:
         return [self.node(0, backend, reads, (("inside", f"not shown: {why}"),), ())], []
 
     def of_stream(self, blob: bytes, named_data: Mapping[str, bytes]) -> tuple[list[GraphNode], Made]:
-        from micronpu.runtime.disassembly import disassemble
-        from micronpu.targets.ethosu.trace import trace_of
+        from micronpu.targets.ethosu.host.disassembly import disassemble
+        from micronpu.targets.ethosu.stream.trace import trace_of
 
         trace = trace_of(blob, named_data)
         stream = disassemble(blob, trace)

@@ -9,11 +9,11 @@ from math import prod
 from micronpu.base.errors import PayloadError
 from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, text_of
 from micronpu.container.payload import parse
+from micronpu.program.plan import Call, Plan, Value, read_plan
+from micronpu.program.pte import read_pte
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Verdict
-from micronpu.runtime.plan import Call, Plan, Value, read_plan
-from micronpu.runtime.pte import read_pte
-from micronpu.targets.ethosu.trace import StreamTrace, graph_key, trace_of
+from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, trace_of
 from micronpu.targets.neutron.family import Neutron
 
 MODEL = "operators"

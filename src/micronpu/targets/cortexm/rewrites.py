@@ -30,7 +30,7 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run

@@ -23,18 +23,18 @@ from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
-from micronpu.targets.ethosu import prove
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
+from micronpu.targets.ethosu.host import prove
+from micronpu.targets.ethosu.host.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
-from micronpu.targets.ethosu.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
-from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
-from micronpu.targets.ethosu.trace import StreamTrace, graph_key, key_of, traced
-from micronpu.targets.ethosu.vela import VelaError, VelaProgram
+from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
+from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, key_of, traced
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
 
 
 @dataclass(frozen=True, kw_only=True)

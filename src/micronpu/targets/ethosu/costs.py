@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 from micronpu.targets.ethosu.accelerators import Accelerator
-from micronpu.targets.ethosu.vela import LayerEstimate, VelaProgram
+from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 BAND = (0.7, 1.4)
 """Measured over estimated time of programs of `LEAST_MILLISECONDS` and more: the ends of what is published, see

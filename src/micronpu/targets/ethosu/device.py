@@ -31,7 +31,7 @@ from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import capabilities_of
-from micronpu.targets.ethosu.vela import VelaProgram
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
 

@@ -19,12 +19,12 @@ from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.indices import GatherRows
-from micronpu.ops.lookups import ScatterRows
 from micronpu.ops.movement import Pad, Reshape, Transpose
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.lookups import ScatterRows
+from micronpu.ops.tables.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.tosa import LEGALIZE_TOSA
 from micronpu.targets.ethosu.options import EthosUCompileSpec

@@ -19,8 +19,8 @@ from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
-from micronpu.targets.ethosu.rewrites_sound import pool_of_mean
-from micronpu.targets.ethosu.rewrites_spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
+from micronpu.targets.ethosu.rewrites.sound import pool_of_mean
+from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
 def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:

@@ -22,7 +22,7 @@ from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.border import Border
 
 if TYPE_CHECKING:
-    from micronpu.targets.ethosu.vela import VelaProgram
+    from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")

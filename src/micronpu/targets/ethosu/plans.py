@@ -28,10 +28,10 @@ from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
+from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
-from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 _LEAST_GAIN = 0.03
 """Part of an operator's cycles that a rewrite must save: what is measured alone differs a little in the program."""

@@ -19,7 +19,7 @@ from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."

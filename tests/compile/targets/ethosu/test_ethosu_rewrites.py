@@ -20,7 +20,7 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.table import LookupTable
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import legalize

@@ -13,11 +13,12 @@ from tests.compile.small import Small, batches, conv, image
 import micronpu
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUCompileSpec
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu import compile as ethosu_compile
-from micronpu.targets.ethosu import plans, prove
+from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.vela import VelaProgram
+from micronpu.targets.ethosu.host import prove
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _ACTIVATION_MAX = 0x127
 

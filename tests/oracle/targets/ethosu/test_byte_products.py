@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import quantize_multiplier
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.runtime.ethosu_sim import EthosUSimulator
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
-from micronpu.targets.ethosu import byte_products
-from micronpu.targets.ethosu.byte_products import BytesBatchMatmul
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.emitters import emitters_of
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.rewrites import byte_products
+from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
 
 ROWS, INNER, COLUMNS = 36, 6, 8
 

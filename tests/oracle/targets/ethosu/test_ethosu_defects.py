@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Tensor, TensorType, interpret
 from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
@@ -20,10 +22,8 @@ from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Pad, Reshape
 from micronpu.ops.slicing import Slice
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.runtime.ethosu_sim import EthosUSimulator
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.compile import compile_graph
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 RNG = np.random.default_rng(0)

@@ -11,13 +11,13 @@ from micronpu.ir import interpret
 from micronpu.ops.indices import GatherRows
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeNearest
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.device import RefusedError
-from micronpu.runtime.ethosu_sim import EthosUSimulator
 from micronpu.targets.ethosu.compile import compile_graph
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import pack
-from micronpu.targets.ethosu.vela import compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
 MANY = 65_537
 REVERSED = tuple(range(127, -129, -1))

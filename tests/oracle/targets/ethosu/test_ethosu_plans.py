@@ -22,7 +22,7 @@ from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
-from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
 GRID = QParams.per_tensor(0.05, -128)

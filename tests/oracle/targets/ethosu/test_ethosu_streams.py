@@ -12,14 +12,14 @@ import pytest
 from tests.cases import Case, all_cases
 from tests.runtime import neutron_programs as programs
 
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import DType, Graph, GraphBuilder, QParams, Stage, TensorType, interpret, verify
 from micronpu.ir.arithmetic import requantize, saturate
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.passes.choose import rewritten
-from micronpu.runtime.litert_executor import Mode
-from micronpu.runtime.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import choose_sound
 from micronpu.targets.ethosu.options import EthosUCompileSpec

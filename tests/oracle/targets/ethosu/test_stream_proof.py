@@ -21,15 +21,15 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import Slice
 from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
-from micronpu.runtime import proof
-from micronpu.runtime.ethosu_sim import EthosUSimulator, NotModelledError
-from micronpu.runtime.proof import MOST_ROWS, ROWS, Outcome, compare, random_integers
 from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.targets.ethosu.host import proof
+from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare, random_integers
+from micronpu.targets.ethosu.host.prove import check_of
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import checksum, content_of, pack, parse
-from micronpu.targets.ethosu.prove import check_of
-from micronpu.targets.ethosu.stream import made_to_wait, words_of
-from micronpu.targets.ethosu.vela import compile_flatbuffer
+from micronpu.targets.ethosu.stream.commands import made_to_wait, words_of
+from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
 BLOCKDEP = 0x12F
 FINE = QParams.per_tensor(0.001, 0)

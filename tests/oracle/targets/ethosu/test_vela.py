@@ -17,12 +17,12 @@ from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
-from micronpu.ops.table import LookupTable
+from micronpu.ops.tables.table import LookupTable
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.rules import Judge
-from micronpu.targets.ethosu.vela import VelaError, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 TARGETS = ("ethos-u55-32", "ethos-u55-256", "ethos-u65-256", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048")
 Q = QParams.per_tensor(0.05, 0)

@@ -19,11 +19,12 @@ from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
-from micronpu.targets.ethosu import rules, vela
+from micronpu.targets.ethosu import rules
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rules import Judge
-from micronpu.targets.ethosu.vela import VelaError, VelaProgram, compile_flatbuffer
-from micronpu.targets.ethosu.vela_process import VELA, VelaProcess, WorkerEndedError
+from micronpu.targets.ethosu.vela import compiler as vela
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
+from micronpu.targets.ethosu.vela.process import VELA, VelaProcess, WorkerEndedError
 
 SPEC = EthosUCompileSpec("ethos-u55-128")
 Q = QParams.per_tensor(0.05, 0)

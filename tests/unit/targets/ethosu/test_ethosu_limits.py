@@ -18,11 +18,9 @@ from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Rewrite
-from micronpu.targets.ethosu import rewrites_cheaper as less
-from micronpu.targets.ethosu import rewrites_fit as fit
-from micronpu.targets.ethosu import rewrites_sound as sound
-from micronpu.targets.ethosu import rewrites_spare as spare
-from micronpu.targets.ethosu.byte_products import LONGEST_SUM
+from micronpu.targets.ethosu.rewrites import cheaper as less
+from micronpu.targets.ethosu.rewrites import fit, sound, spare
+from micronpu.targets.ethosu.rewrites.byte_products import LONGEST_SUM
 
 OUT = q(0.1)
 

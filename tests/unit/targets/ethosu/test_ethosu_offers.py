@@ -16,9 +16,9 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
 from micronpu.ops.reduction import Mean
 from micronpu.passes.rewrite import Rewrite
-from micronpu.targets.ethosu import rewrites_cheaper as less
 from micronpu.targets.ethosu.rewrites import REWRITES
-from micronpu.targets.ethosu.rewrites_sound import MeanAsPool
+from micronpu.targets.ethosu.rewrites import cheaper as less
+from micronpu.targets.ethosu.rewrites.sound import MeanAsPool
 
 GRID, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
 

@@ -13,7 +13,7 @@ from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _parts as parts
-from micronpu.targets.ethosu.vela import VelaProgram
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 PROGRAM = VelaProgram(
     commands=b"COP1" + bytes(range(17)),

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from micronpu.base.errors import PayloadError
-from micronpu.targets.ethosu.stream import accelerator_of, operation_offsets
+from micronpu.targets.ethosu.stream.commands import accelerator_of, operation_offsets
 
 
 def cop1(*words: int) -> bytes:

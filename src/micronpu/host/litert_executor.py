@@ -1,0 +1,395 @@
+"""Runs the LiteRT program of a partition, whichever NPU it is for: the functional simulator behind the plug-in.
+
+Two ways to compute: LiteRT's reference kernels, which are the arithmetic that micronpu promises bit for bit, and the
+fast kernels (XNNPACK), which round a few results differently (0.06 % of the elements of a large convolution by one
+step). A traced run goes operator by operator, through single-operator models cut from the program, so that each has a
+time and a value of its own.
+
+Memory comes as addresses from C++; `Buffer` names them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.program.pte import ELEMENT_TYPES
+
+_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+_WIDE_SOFTMAX = 512
+
+NUMPY_TYPES: dict[int, type[np.generic]] = {
+    number: np.dtype(name).type for number, name in ELEMENT_TYPES.items() if name != "bfloat16"
+}
+"""NumPy type of ExecuTorch's element type numbers (`ScalarType`)."""
+_SCALAR_TYPES = {np.dtype(numpy_type): number for number, numpy_type in NUMPY_TYPES.items()}
+
+
+def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
+    """ExecuTorch's number of a NumPy element type.
+
+    Raises:
+        PayloadError: ExecuTorch has none, as for strings.
+    """
+    if numpy_type not in _SCALAR_TYPES:
+        raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=_COMPILE_AGAIN)
+    return _SCALAR_TYPES[numpy_type]
+
+
+class Mode(IntFlag):
+    """How a program computes; the bits cross the C boundary.
+
+    FAST: XNNPACK instead of the reference kernels. TRACED: `run_traced` will be called, so prepare for it. GRAPH: an
+    Ethos-U program runs the integer graph that it carries, not its command stream.
+    """
+
+    REFERENCE = 0
+    FAST = 1
+    TRACED = 2
+    GRAPH = 4
+
+
+class Buffer(NamedTuple):
+    """A tensor's memory: address, size in bytes, and ExecuTorch's number of its element type."""
+
+    address: int
+    size: int
+    scalar_type: int
+
+
+class Border(Protocol):
+    """An input or output of a partition's program: size in bytes, and element type for NumPy and for ExecuTorch."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def numpy_type(self) -> np.dtype[Any]: ...
+
+    @property
+    def scalar_type(self) -> int: ...
+
+
+def check_buffers(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
+    """The memory that the program around a partition passes fits the partition's tensors.
+
+    Args:
+        what: "Input" or "Output", for the message.
+
+    Raises:
+        PayloadError: a buffer has another size or element type.
+    """
+    for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
+        if buffer.size == border.size and buffer.scalar_type == border.scalar_type:
+            continue
+        found = NUMPY_TYPES.get(buffer.scalar_type)
+        passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
+        raise PayloadError(
+            f"{what} {position} of the NPU partition has {border.size} bytes of {border.numpy_type.name}, "
+            f"but the program around it passes {passed}.",
+            hint=_COMPILE_AGAIN,
+        )
+
+
+@dataclass(frozen=True)
+class OperatorTrace:
+    """One operator of a traced run.
+
+    Attributes:
+        index: of the operator in the LiteRT program; the identifier in the delegate's debug handle map.
+        name: LiteRT's, such as CONV_2D.
+        nanoseconds: host time of the operator alone; says nothing about the NPU.
+        outputs: its values, laid out as in the LiteRT program.
+    """
+
+    index: int
+    name: str
+    nanoseconds: int
+    outputs: tuple[np.ndarray[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A border tensor of the LiteRT program."""
+
+    index: int
+    size: int
+    numpy_type: np.dtype[Any]
+    scalar_type: int
+
+
+def _interpreter(model: bytes, mode: Mode) -> Any:
+    """A LiteRT interpreter with its tensors allocated."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            f"LiteRT, which simulates the NPU on the host, cannot be imported: {error}.",
+            hint="pip install ai-edge-litert",
+        ) from error
+    resolver = OpResolverType.AUTO if Mode.FAST in mode else OpResolverType.BUILTIN_REF
+    try:
+        interpreter = Interpreter(model_content=model, experimental_op_resolver_type=resolver)
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        raise PayloadError(
+            f"LiteRT cannot load the program of the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
+        ) from error
+    return interpreter
+
+
+class LiteRtProgram:
+    """One LiteRT program, ready to run.
+
+    Args:
+        model: LiteRT flatbuffer with one subgraph.
+        mode: which kernels compute.
+        num_inputs, num_outputs: what the payload's header says; checked.
+
+    Raises:
+        PayloadError: LiteRT does not load the model, or its inputs and outputs do not match.
+    """
+
+    def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
+        self._model = model
+        self._mode = mode
+        self._interpreter = _interpreter(model, mode)
+        self._inputs = [_border(detail) for detail in self._interpreter.get_input_details()]
+        self._outputs = [_border(detail) for detail in self._interpreter.get_output_details()]
+        if (len(self._inputs), len(self._outputs)) != (num_inputs, num_outputs):
+            raise PayloadError(
+                f"The NPU partition has {num_inputs} inputs and {num_outputs} outputs, but its LiteRT program has "
+                f"{len(self._inputs)} and {len(self._outputs)}.",
+                hint=_COMPILE_AGAIN,
+            )
+        # Inputs are written straight into LiteRT's arena, which stays where it is: shapes are static.
+        self._addresses = [_address(self._interpreter, tensor) for tensor in self._inputs]
+        self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)
+        self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
+
+    @property
+    def inputs(self) -> tuple[Border, ...]:
+        """Sizes and element types of the inputs."""
+        return tuple(self._inputs)
+
+    @property
+    def outputs(self) -> tuple[Border, ...]:
+        """Sizes and element types of the outputs."""
+        return tuple(self._outputs)
+
+    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Compute all outputs. Inputs and outputs are in the order of the LiteRT program.
+
+        Raises:
+            PayloadError: a buffer does not fit its tensor, or LiteRT fails.
+        """
+        if self._in_parts:
+            return self.run_traced(inputs, outputs, lambda trace: None)
+        check_buffers("Input", inputs, self._inputs)
+        check_buffers("Output", outputs, self._outputs)
+        for tensor, address, buffer in zip(self._inputs, self._addresses, inputs, strict=True):
+            if address is None:
+                value = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
+                self._interpreter.set_tensor(tensor.index, value.reshape(()))
+            elif buffer.size:
+                ctypes.memmove(address, buffer.address, buffer.size)
+        _invoke(self._interpreter)
+        for tensor, buffer in zip(self._outputs, outputs, strict=True):
+            # The view must be gone before the next invoke.
+            if buffer.size:
+                made = np.asarray(self._interpreter.tensor(tensor.index)())  # a scalar without axes
+                ctypes.memmove(buffer.address, made.ctypes.data, buffer.size)
+                del made
+
+    def run_traced(
+        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
+    ) -> None:
+        """Like `run`, operator by operator; `sink` is called after each.
+
+        Raises:
+            PayloadError: as `run`.
+        """
+        check_buffers("Input", inputs, self._inputs)
+        check_buffers("Output", outputs, self._outputs)
+        if self._cuts is None:
+            self._cuts = _cut(self._model, self._mode)
+        values: dict[int, np.ndarray[Any, Any]] = {}
+        for tensor, buffer in zip(self._inputs, inputs, strict=True):
+            values[tensor.index] = np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type)
+        for cut in self._cuts:
+            sink(cut.run(values))
+        for tensor, buffer in zip(self._outputs, outputs, strict=True):
+            # An output that no operator makes is a constant of the program.
+            made = values[tensor.index] if tensor.index in values else self._interpreter.get_tensor(tensor.index)
+            ctypes.memmove(buffer.address, np.ascontiguousarray(made).ctypes.data, buffer.size)
+
+
+class _Cut:
+    """One operator as a LiteRT model of its own. It keeps its interpreter, so variable tensors keep their state."""
+
+    def __init__(self, index: int, name: str, model: bytes, mode: Mode, inputs: list[int], outputs: list[int]) -> None:
+        self.index = index
+        self.name = name
+        self.inputs = inputs
+        self.outputs = outputs
+        self._softmax = Mode.FAST not in mode and _has_wide_softmax(model)
+        self._interpreter = _interpreter(model, mode)
+        self._input_details = self._interpreter.get_input_details()
+        self._output_details = self._interpreter.get_output_details()
+
+    def run(self, values: dict[int, np.ndarray[Any, Any]]) -> OperatorTrace:
+        start = time.perf_counter_ns()
+        if self._softmax:
+            made = (_reference_softmax(values[self.inputs[0]], self._input_details[0], self._output_details[0]),)
+            elapsed = time.perf_counter_ns() - start
+        else:
+            for tensor, detail in zip(self.inputs, self._input_details, strict=True):
+                self._interpreter.set_tensor(detail["index"], values[tensor].reshape(detail["shape"]))
+            start = time.perf_counter_ns()
+            _invoke(self._interpreter)
+            elapsed = time.perf_counter_ns() - start
+            made = tuple(self._interpreter.get_tensor(detail["index"]) for detail in self._output_details)
+        values.update(zip(self.outputs, made, strict=True))
+        return OperatorTrace(self.index, self.name, elapsed, made)
+
+
+def _has_wide_softmax(model: bytes) -> bool:
+    """Whether an int8 softmax may meet a sum of exponentials of 512 or more.
+
+    LiteRT's reference kernel then shifts by more than 31 bits, and an assertion in it ends the process.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    whole = schema.Model.GetRootAs(model, 0)
+    graph = whole.Subgraphs(0)
+    for position in range(graph.OperatorsLength()):
+        operator = graph.Operators(position)
+        code = whole.OperatorCodes(operator.OpcodeIndex())
+        if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) != schema.BuiltinOperator.SOFTMAX:
+            continue
+        x = graph.Tensors(operator.Inputs(0))
+        if x.Type() == schema.TensorType.INT8 and x.Shape(x.ShapeLength() - 1) >= _WIDE_SOFTMAX:
+            return True
+    return False
+
+
+def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The softmax that LiteRT would compute, by micronpu's own definition."""
+    from micronpu.ir.op import Value
+    from micronpu.ir.types import DType, QParams, TensorType
+    from micronpu.ops.softmax import Softmax
+
+    shape = tuple(int(n) for n in detail["shape"])
+    given, result = (TensorType(shape, DType.INT8, QParams.per_tensor(*d["quantization"])) for d in (detail, made))
+    return np.asarray(Softmax().reference(result, Value(x.reshape(shape), given)))
+
+
+def _cut(model: bytes, mode: Mode) -> list[_Cut]:
+    """Single-operator models of a LiteRT program, in program order.
+
+    Raises:
+        PayloadError: LiteRT refuses one of them.
+    """
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    whole = schema.ModelT.InitFromPackedBuf(model, 0)
+    (graph,) = whole.subgraphs
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
+    # Constants have data; everything else that an operator reads comes from outside, except its own state.
+    is_constant = [tensor.isVariable or whole.buffers[tensor.buffer].data is not None for tensor in graph.tensors]
+    made = {int(index) for operator in graph.operators for index in operator.outputs}
+    cuts = []
+    for position, operator in enumerate(graph.operators):
+        touched = (*operator.inputs, *_intermediates(operator), *operator.outputs)
+        used = list(dict.fromkeys(int(i) for i in touched if i >= 0))
+        outputs = [int(i) for i in operator.outputs if i >= 0]
+        # Not the intermediates of an LSTM, and each tensor once even if the operator reads it twice.
+        inputs = list(
+            dict.fromkeys(int(i) for i in operator.inputs if i >= 0 and (int(i) in made or not is_constant[int(i)]))
+        )
+        renumbered = {old: new for new, old in enumerate(used)}
+        code = whole.operatorCodes[operator.opcodeIndex]
+
+        part = schema.ModelT()
+        part.version = whole.version
+        part.operatorCodes = [code]
+        part.buffers = [schema.BufferT()]
+        sub = schema.SubGraphT()
+        sub.tensors = []
+        for old in used:
+            tensor = _copy(graph.tensors[old])
+            if old in inputs or old in outputs or whole.buffers[tensor.buffer].data is None:
+                tensor.buffer = 0
+            else:
+                part.buffers.append(whole.buffers[tensor.buffer])
+                tensor.buffer = len(part.buffers) - 1
+            sub.tensors.append(tensor)
+        alone = _copy(operator)
+        alone.opcodeIndex = 0
+        alone.inputs = [renumbered[int(i)] if i >= 0 else -1 for i in operator.inputs]
+        alone.outputs = [renumbered[i] for i in outputs]
+        if len(_intermediates(operator)):
+            alone.intermediates = [renumbered[int(i)] if i >= 0 else -1 for i in operator.intermediates]
+        sub.operators = [alone]
+        sub.inputs = [renumbered[i] for i in inputs]
+        sub.outputs = list(alone.outputs)
+        part.subgraphs = [sub]
+
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(part.Pack(builder), b"TFL3")
+        number = max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
+        name = code.customCode.decode() if code.customCode else names.get(number, f"OPERATOR_{number}")
+        cuts.append(_Cut(position, name, bytes(builder.Output()), mode, inputs, outputs))
+    return cuts
+
+
+def _copy(record: Any) -> Any:
+    """A shallow copy of a record of the object API: its lists are replaced here, never changed."""
+    twin = object.__new__(type(record))
+    twin.__dict__.update(record.__dict__)
+    return twin
+
+
+def _intermediates(operator: Any) -> Sequence[int]:
+    return operator.intermediates if operator.intermediates is not None else ()
+
+
+def _border(detail: dict[str, Any]) -> _Tensor:
+    numpy_type = np.dtype(detail["dtype"])
+    size = int(np.prod(detail["shape"], dtype=np.int64)) * numpy_type.itemsize
+    return _Tensor(int(detail["index"]), size, numpy_type, scalar_type_of(numpy_type))
+
+
+def _address(interpreter: Any, tensor: _Tensor) -> int | None:
+    """Where an input lies in LiteRT's memory; None for a tensor without axes, which LiteRT hands out as a number."""
+    try:
+        view = interpreter.tensor(tensor.index)()
+        return int(view.ctypes.data) if isinstance(view, np.ndarray) else None
+    except ValueError as error:
+        if tensor.size == 0:
+            return 0
+        raise ModelError(
+            f"Input tensor {tensor.index} of the NPU partition has no memory in LiteRT: {_one_line(error)}.",
+            hint="remove inputs that the model does not use",
+        ) from error
+
+
+def _invoke(interpreter: Any) -> None:
+    try:
+        interpreter.invoke()
+    except (ValueError, RuntimeError) as error:
+        raise PayloadError(
+            f"LiteRT failed while it ran the NPU partition: {_one_line(error)}.", hint=_COMPILE_AGAIN
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")

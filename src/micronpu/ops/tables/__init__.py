@@ -1,0 +1,1 @@
+"""Operators and functions that are a table of their input."""

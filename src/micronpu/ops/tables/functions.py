@@ -1,0 +1,432 @@
+"""Functions of one element without an operator of their own: each once, with every way to compute it.
+
+A function stands here as its definition over real numbers, which becomes a table on chips that look results up, and,
+where it can be put together from operators that every chip has, as a composition for the others.  Compositions keep
+the result up to float rounding, except that of `gelu`, whose error is stated there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from micronpu.ir.aten import AtenArguments
+from micronpu.ir.op import fixed_qparams
+from micronpu.ir.types import DType
+from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.activation import sigmoid
+from micronpu.ops.comparisons import STEEPNESS
+from micronpu.ops.elementwise import inverse, power, scaled
+from micronpu.ops.signs import never_negative
+from micronpu.ops.tables.table import (
+    RealFunction,
+    Reals,
+    Steps,
+    in_lines,
+    in_steps,
+    in_whole_numbers,
+    places,
+    refused,
+    unary,
+)
+
+if TYPE_CHECKING:
+    from micronpu.ir.aten import AtenNode
+    from micronpu.ir.graph import Tensor
+
+GELU_SLOPE = 1.702
+"""x * sigmoid(1.702 x) differs from x * Phi(x) by at most 0.0204 (Hendrycks and Gimpel, 2016)."""
+
+SELU = (1.6732632423543772, 1.0507009873554805)
+"""Slope below zero and scale of `selu` (Klambauer et al., 2017)."""
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _log(x: Reals) -> Reals:
+    """Natural logarithm; minus infinity for what is not positive."""
+    return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), -np.inf)
+
+
+def _softplus(x: Reals) -> Reals:
+    return np.asarray(np.logaddexp(0.0, x))
+
+
+# ---------------------------------------------------------------- tables only
+
+_PLAIN: dict[str, RealFunction] = {
+    "exp2": np.exp2,
+    "log2": lambda x: _log(x) / math.log(2.0),
+    "log10": lambda x: _log(x) / math.log(10.0),
+    "erf": _erf,
+    "erfc": lambda x: 1.0 - _erf(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "sinc": np.sinc,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "frac": lambda x: x - np.trunc(x),
+}
+
+
+_STEPS: dict[str, Steps] = {
+    "floor": in_whole_numbers,
+    "ceil": in_whole_numbers,
+    "round": in_whole_numbers,
+    "trunc": refused,
+    "frac": refused,
+}
+
+
+def _table(name: str, function: RealFunction) -> None:
+    unary(*places(name), steps=_STEPS.get(name))(lambda node: function)
+
+
+for _name, _function in _PLAIN.items():
+    _table(_name, _function)
+
+
+@composes("round.decimals", "round_.decimals")
+def _round_to_decimals(write: Writer) -> Float:
+    """round(x, decimals=2) -> round(100 x) / 100"""
+    x, shift = write.given["self"], 10.0 ** int(write.given["decimals"])
+    return scaled(write, write("round.default", scaled(write, x, shift)), 1.0 / shift)
+
+
+@unary(*places("sign"), *places("sgn"), quantization=fixed_qparams(1.0, 0), steps=in_steps)
+def _sign(node: AtenArguments) -> RealFunction:
+    return np.sign
+
+
+@composes(*places("sign"), *places("sgn"))
+def _sign_composed(write: Writer) -> Float:
+    """sign(x) -> clamp(steep * x, -1, 1): numbers nearer to 0 than 1 / steep are in between, see `STEEPNESS`"""
+    steep = write("mul.Tensor", write.given["self"], write.constant(STEEPNESS))
+    return write("clamp.default", steep, -1.0, 1.0)
+
+
+@unary("pow.Scalar", x="exponent")
+def _power_of_number(node: AtenArguments) -> RealFunction:
+    base = float(node.value("self"))
+    return lambda x: np.power(base, x)
+
+
+@unary("threshold.default", "threshold_.default", steps=refused)
+def _threshold(node: AtenArguments) -> RealFunction:
+    threshold, value = float(node.value("threshold")), float(node.value("value"))
+    return lambda x: np.where(x > threshold, x, value)
+
+
+def _shrunk(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return (refused if node.overload.startswith("hard") else in_lines)(node, x, function)
+
+
+@unary("hardshrink.default", "softshrink.default", steps=_shrunk)
+def _shrink(node: AtenArguments) -> RealFunction:
+    width = float(node.value("lambd"))
+    if node.overload.startswith("hard"):
+        return lambda x: np.where(np.abs(x) > width, x, 0.0)
+    return lambda x: np.sign(x) * np.maximum(np.abs(x) - width, 0.0)
+
+
+@unary("remainder.Scalar", "remainder_.Scalar", "fmod.Scalar", "fmod_.Scalar", steps=refused)
+def _remainder(node: AtenArguments) -> RealFunction:
+    divisor = np.float32(node.value("other"))
+    return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
+
+
+@composes("remainder.Scalar", "remainder.Tensor", decides=True)
+def _remainder_by_division(write: Writer) -> Float:
+    """remainder(x, z) -> x - floor(x / z) * z, of two tensors, and of integers
+
+    ExecuTorch's kernel gives -7 for -7 % 8 of integers, as C does.
+    """
+    x, z, dtype = write.given["self"], write.given["other"], write.dtype()
+    if dtype is DType.FLOAT32:
+        if isinstance(z, (int, float)) or not write.capabilities.computes("floor.default"):
+            return None
+    elif dtype in (None, DType.BOOL, DType.UINT8) or write.dtype(x) is not dtype:
+        return None
+    elif isinstance(z, (int, float)):
+        z = write.constant(np.array(z, dtype.numpy))
+    return write("sub.Tensor", x, write("mul.Tensor", write("floor_divide.default", x, z), z))
+
+
+# ---------------------------------------------------------------- powers and logarithms
+
+_table("reciprocal", np.reciprocal)
+
+
+@composes(*places("reciprocal"))
+def _reciprocal(write: Writer) -> Float:
+    """1 / x -> r = exp(-log(x)), where x is never negative; x * r * r with r = exp(-log(abs(x))) elsewhere."""
+    return inverse(write, write.given["self"])
+
+
+_table("sqrt", np.sqrt)
+
+
+@composes(*places("sqrt"))
+def _root(write: Writer) -> Float:
+    """sqrt(x) -> exp(log(x) / 2)"""
+    return power(write, write.given["self"], 0.5)
+
+
+_table("square", np.square)
+
+
+@composes(*places("square"))
+def _square(write: Writer) -> Float:
+    """square(x) -> x * x"""
+    return write("mul.Tensor", write.given["self"], write.given["self"])
+
+
+_POWERS = ("pow.Tensor_Scalar", "pow_.Scalar")
+
+
+@unary(*_POWERS)
+def _power(node: AtenArguments) -> RealFunction:
+    exponent = float(node.value("exponent"))
+    return lambda x: np.power(x, exponent)
+
+
+@composes(*_POWERS)
+def _power_composed(write: Writer) -> Float:
+    """Whole powers up to 4 by multiplication, 1/2 and -1/2 by the roots, others by exp and log for x >= 0."""
+    x, exponent = write.given["self"], float(write.given["exponent"])
+    if exponent == 1:
+        return x
+    if exponent in (2, 3, 4):
+        square = write("mul.Tensor", x, x)
+        return square if exponent == 2 else write("mul.Tensor", square, x if exponent == 3 else square)
+    if exponent == -0.5:
+        return write("rsqrt.default", x)
+    if exponent == -2:
+        return power(write, write("abs.default", x), -2.0)
+    return power(write, x, exponent) if exponent == 0.5 or never_negative(write, x) else None
+
+
+_table("expm1", np.expm1)
+
+
+@composes(*places("expm1"))
+def _exp_minus_one(write: Writer) -> Float:
+    """expm1(x) -> exp(x) - 1"""
+    return write("sub.Tensor", write("exp.default", write.given["self"]), write.constant(1.0))
+
+
+_table("log1p", lambda x: _log(x + 1))
+
+
+@composes(*places("log1p"))
+def _log_of_one_plus(write: Writer) -> Float:
+    """log1p(x) -> log(x + 1)"""
+    return write("log.default", write("add.Tensor", write.given["self"], write.constant(1.0)))
+
+
+@unary(*places("logit"))
+def _logit(node: AtenArguments) -> RealFunction:
+    low, high = _inside(node)
+    return lambda x: _log(np.clip(x, low, high)) - _log(1.0 - np.clip(x, low, high))
+
+
+@composes(*places("logit"))
+def _logit_composed(write: Writer) -> Float:
+    """logit(x) -> log(x) - log(1 - x), of x moved inside where the call says so"""
+    x, bounds = write.given["self"], _inside(write)
+    if bounds != (None, None):
+        x = write("clamp.default", x, *bounds)
+    rest = write("sub.Tensor", write.constant(1.0), x)
+    return write("sub.Tensor", write("log.default", x), write("log.default", rest))
+
+
+def _inside(node: AtenArguments) -> tuple[float | None, float | None]:
+    """Between which numbers the operand of a `logit` is kept."""
+    eps = node.value("eps")
+    return (None, None) if eps is None else (float(eps), 1.0 - float(eps))
+
+
+# ---------------------------------------------------------------- sigmoid and what is made of it
+
+_table("silu", lambda x: x * sigmoid(x))
+
+
+@composes(*places("silu"))
+def _silu(write: Writer) -> Float:
+    """silu(x) -> x * sigmoid(x)"""
+    return write("mul.Tensor", write.given["self"], write("sigmoid.default", write.given["self"]))
+
+
+@unary(*places("gelu"))
+def _gelu(node: AtenArguments) -> RealFunction:
+    if node.value("approximate") == "tanh":
+        slope = math.sqrt(2.0 / math.pi)
+        return lambda x: 0.5 * x * (1.0 + np.tanh(slope * (x + 0.044715 * x**3)))
+    return lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+
+
+@composes(*places("gelu"))
+def _gelu_composed(write: Writer) -> Float:
+    """gelu(x) -> x * sigmoid(1.702 x), for either form; off by at most 0.0204 (see `GELU_SLOPE`)."""
+    x = write.given["self"]
+    return write("mul.Tensor", x, write("sigmoid.default", scaled(write, x, GELU_SLOPE)))
+
+
+_table("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6)
+
+
+@composes(*places("hardsigmoid"))
+def _hard_sigmoid(write: Writer) -> Float:
+    """clamp(x / 6 + 1/2, 0, 1) -> relu6(x + 3) / 6: the clamp goes into the addition."""
+    shifted = write("add.Tensor", write.given["self"], write.constant(3.0))
+    return scaled(write, write("hardtanh.default", shifted, 0.0, 6.0), 1.0 / 6.0)
+
+
+@composes("glu.default")
+def _gated_linear(write: Writer) -> Float:
+    """glu(x) -> first half * sigmoid(second half)"""
+    x, axis = write.given["self"], write.given["dim"]
+    size = write.shape(x)[axis]
+    value, gate = (write("slice.Tensor", x, axis, a, b) for a, b in ((0, size // 2), (size // 2, size)))
+    return write("mul.Tensor", value, write("sigmoid.default", gate))
+
+
+# ---------------------------------------------------------------- rectifiers
+
+_EXPONENTIAL = (*places("elu"), *places("celu"), *places("selu"))
+
+
+@composes(*places("log2"), *places("log10"))
+def _log_of_base(write: Writer) -> Float:
+    """log2(x), log10(x) -> log(x) / log(2), log(x) / log(10)"""
+    base = 2.0 if write.overload.startswith("log2") else 10.0
+    return write("mul.Tensor", write("log.default", write.given["self"]), write.constant(1.0 / math.log(base)))
+
+
+@composes(*places("exp2"), "pow.Scalar")
+def _exp_of_base(write: Writer) -> Float:
+    """exp2(x), a ** x -> exp(x * log(2)), exp(x * log(a)), for a positive a"""
+    base, power = (
+        (write.given["self"], write.given["exponent"]) if "exponent" in write.given else (2, write.given["self"])
+    )
+    if not isinstance(base, (int, float)) or base <= 0 or base == 1:
+        return None
+    return write("exp.default", write("mul.Tensor", power, write.constant(math.log(base))))
+
+
+@composes("rrelu.default", "rrelu_.default")
+def _random_rectifier(write: Writer) -> Float:
+    """rrelu(x) -> leaky_relu(x), with the slope in the middle, as it is out of training"""
+    given = write.given
+    if given["training"]:
+        return None
+    return write("leaky_relu.default", given["self"], (float(given["lower"]) + float(given["upper"])) / 2)
+
+
+@composes("threshold.default", "threshold_.default")
+def _threshold_composed(write: Writer) -> Float:
+    """threshold(x) -> where(x > threshold, x, value)"""
+    given = write.given
+    chosen = write("gt.Scalar", given["self"], float(given["threshold"]))
+    return write("where.self", chosen, given["self"], write.constant(float(given["value"])))
+
+
+@composes("hardshrink.default")
+def _hard_shrink(write: Writer) -> Float:
+    """hardshrink(x) -> where(abs(x) > lambd, x, 0)"""
+    x = write.given["self"]
+    chosen = write("gt.Scalar", write("abs.default", x), float(write.given["lambd"]))
+    return write("where.self", chosen, x, write.constant(0.0))
+
+
+@composes("softshrink.default")
+def _soft_shrink(write: Writer) -> Float:
+    """softshrink(x) -> relu(x - lambd) - relu(-x - lambd)"""
+    x, edge = write.given["self"], write.constant(float(write.given["lambd"]))
+    above = write("relu.default", write("sub.Tensor", x, edge))
+    return write("sub.Tensor", above, write("relu.default", write("sub.Tensor", write("neg.default", x), edge)))
+
+
+def _bend(node: AtenArguments) -> tuple[float, float, float]:
+    """Of ``scale * (x if x > 0 else alpha * expm1(x * inner))``: alpha, scale, inner."""
+    name = node.overload.split(".")[0].rstrip("_")
+    if name == "selu":
+        return (*SELU, 1.0)
+    alpha = float(node.value("alpha"))
+    if name == "celu":
+        return alpha, 1.0, 1.0 / alpha
+    return alpha, float(node.value("scale")), float(node.value("input_scale"))
+
+
+@unary(*_EXPONENTIAL)
+def _exponential_rectifier(node: AtenArguments) -> RealFunction:
+    alpha, scale, inner = _bend(node)
+    return lambda x: scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) * inner))
+
+
+@composes(*_EXPONENTIAL)
+def _exponential_rectifier_composed(write: Writer) -> Float:
+    """elu(x) -> relu(x) + alpha * (exp(min(x, 0)) - 1), scaled where the variant is"""
+    alpha, scale, inner = _bend(write)
+    x = write.given["self"]
+    below = write("exp.default", scaled(write, write("clamp.default", x, None, 0.0), inner))
+    below = write("sub.Tensor", scaled(write, below, alpha * scale), write.constant(alpha * scale))
+    return write("add.Tensor", scaled(write, write("relu.default", x), scale), below)
+
+
+def _minus_log_sigmoid(write: Writer, x: Float) -> Float:
+    """log(sigmoid(|x|)), which is in [-log 2, 0]: minus the distance of softplus to relu."""
+    return write("log.default", write("sigmoid.default", write("abs.default", x)))
+
+
+def _soft_rectifier(write: Writer, x: Float) -> Float:
+    return write("sub.Tensor", write("relu.default", x), _minus_log_sigmoid(write, x))
+
+
+@unary("softplus.default")
+def _softplus_of(node: AtenArguments) -> RealFunction:
+    beta, threshold = float(node.value("beta")), float(node.value("threshold"))
+    return lambda x: np.where(x * beta > threshold, x, _softplus(x * beta) / beta)
+
+
+@composes("softplus.default")
+def _softplus_composed(write: Writer) -> Float:
+    """softplus(x) -> relu(x) - log(sigmoid(|x|))"""
+    beta = float(write.given["beta"])
+    return scaled(write, _soft_rectifier(write, scaled(write, write.given["self"], beta)), 1.0 / beta)
+
+
+_table("mish", lambda x: x * np.tanh(_softplus(x)))
+
+
+@composes(*places("mish"))
+def _mish(write: Writer) -> Float:
+    """mish(x) -> x * tanh(softplus(x)); tanh does not tell 6 from more, which keeps the grid of softplus fine"""
+    x = write.given["self"]
+    soft = write("hardtanh.default", _soft_rectifier(write, x), 0.0, 6.0)
+    return write("mul.Tensor", x, write("tanh.default", soft))
+
+
+@unary("log_sigmoid.default")
+def _log_sigmoid(node: AtenArguments) -> RealFunction:
+    return lambda x: -_softplus(-x)
+
+
+@composes("log_sigmoid.default")
+def _log_sigmoid_composed(write: Writer) -> Float:
+    """log_sigmoid(x) -> min(x, 0) + log(sigmoid(|x|))"""
+    x = write.given["self"]
+    return write("add.Tensor", write("clamp.default", x, None, 0.0), _minus_log_sigmoid(write, x))

@@ -1,0 +1,203 @@
+"""Tables of functions of one element, for chips that look results up: of 256 int8 results, or of 513 int16 ones.
+
+The importer evaluates a function at the 256 numbers of the operand's grid, so that the NPU computes it in one step,
+whatever it is.  Of an int16 operand it is evaluated at every 128th, and straight lines stand for it between; functions
+with steps, for which that would be wrong, are built of other operators (`micronpu.ops.steps`).
+The functions themselves stand in `micronpu.ops.tables.functions` and `micronpu.ops.comparisons`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import InternalError
+from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
+from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparams
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.way import add_way
+from micronpu.ops.elementwise import Add, Sub
+from micronpu.ops.pointwise import Elementwise
+from micronpu.ops.quantization import Requantize
+from micronpu.ops.steps import refusal, rounded, staircase
+from micronpu.ops.tables.finer_tables import continued, parts_of
+
+if TYPE_CHECKING:
+    from micronpu.emit.litert import LiteRtEmitter
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
+    from micronpu.ir.aten import AtenArguments, AtenNode
+    from micronpu.ir.graph import Tensor
+
+Reals = npt.NDArray[Any]
+RealFunction = Callable[[Reals], Reals]
+
+ENTRIES = {DType.INT8: 256, DType.INT16: 513}
+
+
+def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
+    """The int8 results of a real function for the inputs -128 to 127.
+
+    All is float32, rounded to nearest, ties to even, as PyTorch dequantizes and quantizes.  Infinite results saturate.
+    Where the function has no value it has that of the nearest number with one: a grid for [-1, 1] goes a little beyond,
+    and what the model gives there, as the arc sine of -1.003, is no number that could be quantized.
+    """
+    low, high = DType.INT8.limits
+    reals = (np.arange(low, high + 1) - x.zero_point).astype(np.float32) * np.float32(x.scale)
+    steps = np.float32(1.0 / y.scale[0])
+    finite = continued(lambda x: np.asarray(function(x), np.float32) * steps, reals, 2.0**31)
+    return tuple(int(v) for v in np.clip(np.rint(finite) + y.zero_point[0], low, high))
+
+
+def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
+    """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767.
+
+    Where it has no value, as the square root of what is negative, it has that of the nearest number with one.  Where it
+    jumps, as 1/x does at zero, it does so in several entries: TOSA has no line that is steeper than int16.
+    """
+    largest = 2.0 * y.scale[0] * 2**15
+    low, high = DType.INT16.limits
+    numbers = np.arange(low, high + 1) * x.scale
+
+    def finite(reals: Reals) -> Reals:
+        with np.errstate(all="ignore"):
+            results = np.asarray(function(reals), np.float64)
+        missing = np.isnan(results)
+        if missing.any():
+            results = np.where(missing, np.interp(reals, numbers, continued(function, numbers, largest)), results)
+        return np.nan_to_num(results, posinf=largest, neginf=-largest).clip(-largest, largest)
+
+    entries = [int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0)]
+    steepest = DType.INT16.limits[1]
+    for i in range(1, len(entries)):
+        entries[i] = min(max(entries[i], entries[i - 1] - steepest), entries[i - 1] + steepest)
+    return tuple(entries)
+
+
+@operator("table")
+class LookupTable(Elementwise):
+    """Any function of one element.
+
+    x int8 [any]  ->  y int8 [same], qparams of its own:    y[i] = entries[x[i] + 128].
+    x int16 [any]  ->  y int16 [same], qparams of its own:  straight lines between 513 entries, every 128th result.
+    """
+
+    entries: tuple[int, ...]
+
+    quantization = own_qparams()
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        (x,) = operands
+        if len(self.entries) != ENTRIES.get(x.dtype):
+            raise InternalError(f"A table of {len(self.entries)} entries does not fit {x.dtype.value}.")
+        return x.with_qparams(None)
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The entries as int8 [256] or int16 [513]."""
+        return np.array(self.entries, np.int8 if len(self.entries) == ENTRIES[DType.INT8] else np.int16)
+
+    def every_result(self, x: DType) -> npt.NDArray[Any]:
+        """The results for all elements of a type, from the lowest to the highest."""
+        low, high = x.limits
+        if x is DType.INT8:
+            return self.array
+        return wide_lookup(self.array, np.arange(low, high + 1)).astype(np.int16)
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        (x,) = operands
+        dtype = x.type.dtype
+        return np.asarray(self.every_result(dtype)[x.data.astype(np.int64) - dtype.limits[0]])
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        return emit.table(emit.input(0), self.array)
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        """LiteRT has no table: the elements are made indices, and the results gathered."""
+        x, y = emit.input_type(0), emit.output_type
+        integers = TensorType(x.shape, DType.INT32)
+        wide, indices = emit.intermediate(integers), emit.intermediate(integers)
+        emit.add("CAST", options="CastOptions", outputs=[wide])
+        emit.add("ADD", options="AddOptions", inputs=[wide, emit.int32([-x.dtype.limits[0]])], outputs=[indices])
+        results = self.every_result(x.dtype)
+        entries = emit.constant(results, y.with_shape(results.shape))
+        emit.add("GATHER", options="GatherOptions", inputs=[entries, indices], version=2)
+
+
+def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
+    """A function of every element of x; of int16 numbers from several tables where one is far from it somewhere.
+
+    x -> table -> y                     x -> table ──────────────────────┬ add -> y
+                                          -> requantize(32 x) -> table ──┘     (near zero; elsewhere 32 (x - center))
+    """
+    if x.type.dtype is DType.INT8:
+        return node.emit(LookupTable(table_entries(function, x.type, y)), x, qparams=y)
+    scale, step = x.type.scale, y.scale[0]
+    result: Tensor | None = None
+    for part in parts_of(lambda q: np.asarray(function(q * scale)) / step, wide_table_entries(function, x.type, y)):
+        finer = QParams.per_tensor(scale / part.gain, 0)
+        operand = x
+        if part.center:
+            scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
+            center = node.constant(np.full(scalar.shape, part.center), scalar)
+            operand = node.emit(Sub(), x, center, qparams=finer)
+        elif part.gain != 1:
+            operand = node.emit(Requantize(DType.INT16), x, qparams=finer)
+        made = node.emit(LookupTable(part.entries), operand, qparams=y)
+        result = made if result is None else node.emit(Add(), result, made, qparams=y)
+    assert result is not None
+    return result
+
+
+# ---------------------------------------------------------------- registration
+
+Steps = Callable[["AtenNode", "Tensor", RealFunction], "Tensor"]
+
+
+def in_steps(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return staircase(node, x, function, node.output)
+
+
+def in_whole_numbers(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return rounded(node, x, node.output)
+
+
+def in_lines(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    return look_up(node, x, function, node.output)
+
+
+def refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
+    raise refusal(node, "has steps")
+
+
+def unary(
+    *overloads: str, quantization: Quantization | None = None, steps: Steps | None = None, **names: str
+) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
+    """Registers a real function under ATen overloads; what is decorated returns it for the arguments of a call.
+
+    Args:
+        quantization: annotation rule; an observer of its own unless given.
+        steps: makes the operators for an int16 operand, where the function has steps.
+        names: operand name = schema argument name, where the operand is not ``self``.
+    """
+
+    def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
+        def build(node: AtenNode) -> Tensor:
+            x = node.tensor("x")
+            if steps is not None and x.type.dtype is DType.INT16:
+                return steps(node, x, definition(node))
+            return look_up(node, x, definition(node), node.output)
+
+        for overload in overloads:
+            arguments = tuple(({"x": "self"} | names).items())
+            add_way(AtenImport(overload, build, quantization or own_qparams(), arguments, is_table=True))
+        return definition
+
+    return register
+
+
+def places(name: str) -> tuple[str, str]:
+    """The overloads of a function with nothing but its operand."""
+    return f"{name}.default", f"{name}_.default"

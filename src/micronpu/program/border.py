@@ -1,0 +1,218 @@
+"""What a program's inputs and outputs are: type, shape, layout, and what its integers mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base import flatbuffer
+from micronpu.base.errors import ModelError, PayloadError
+from micronpu.container.digest import PREFIX
+from micronpu.container.payload import parse
+from micronpu.program.plan import ELEMENT_BYTES, Plan
+from micronpu.program.pte import TensorValue
+
+BORDERS_KEY = f"{PREFIX}borders"
+"""Named data in which a program with integer inputs and outputs says what they mean; it stays on the laptop."""
+_INTEGERS = ("int8", "uint8", "int16")
+
+
+class Meaning(Protocol):
+    """What `micronpu.frontend.integers` knows of an input or output."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def zero_point(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Border:
+    """An input or output.
+
+    Attributes:
+        name: "input_0", "output_0" and so on.
+        tensor: type, shape, and order of axes in memory.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None where the elements are no such integers, or
+            where the file does not say.
+        grid: the scale and zero point to which the program itself quantizes a float, or from which it makes one.
+    """
+
+    name: str
+    tensor: TensorValue
+    scale: float | None = None
+    zero_point: int | None = None
+    grid: tuple[float, int, int, int] | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is a type whose integers may stand for floats."""
+        return self.tensor.dtype in _INTEGERS
+
+    @property
+    def elements(self) -> int:
+        return prod(self.tensor.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * ELEMENT_BYTES.get(self.tensor.dtype, 0)
+
+    @property
+    def layout(self) -> str:
+        """In words: how the elements stand in memory."""
+        order = self.tensor.dim_order
+        if order == tuple(range(len(order))):
+            return "contiguous"
+        if order == (0, 2, 3, 1):
+            return "channels last"
+        return f"axes in memory {', '.join(map(str, order))}"
+
+    def flat(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The elements in the order in which they stand in memory."""
+        return np.ascontiguousarray(np.transpose(array, self.tensor.dim_order)).reshape(-1)
+
+    def quantize(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Floats as the program takes them, in float32 as the C function computes."""
+        assert self.scale is not None and self.zero_point is not None
+        limits = np.iinfo(self.tensor.dtype)
+        steps = np.rint(array.astype(np.float32) / np.float32(self.scale)) + np.float32(self.zero_point)
+        return np.asarray(np.clip(steps, limits.min, limits.max), self.tensor.dtype)
+
+
+def borders_of(
+    plan: Plan, named_data: dict[str, bytes], known: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None
+) -> tuple[tuple[Border, ...], tuple[Border, ...]]:
+    """Inputs and outputs of a plan.
+
+    Args:
+        named_data: of the file before it is stripped: what the program says of itself, and the graphs that the host
+            runs, whose borders have scales.
+        known: what the compiler knows of inputs and outputs, where it is at hand.
+
+    Raises:
+        ModelError: an input or output is no tensor of a static shape.
+    """
+    inputs = tuple(_border(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
+    outputs = tuple(_border(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
+    recorded = known or _recorded(named_data)
+    if recorded is not None:
+        inputs = tuple(_meant(b, m) for b, m in zip(inputs, recorded[0], strict=True))
+        outputs = tuple(_meant(b, m) for b, m in zip(outputs, recorded[1], strict=True))
+    carried = _carried(plan, named_data)
+    inputs = tuple(_found(b, carried.get(i)) for b, i in zip(inputs, plan.inputs, strict=True))
+    outputs = tuple(_found(b, carried.get(i)) for b, i in zip(outputs, plan.outputs, strict=True))
+    return inputs, outputs
+
+
+def _border(plan: Plan, name: str, index: int) -> Border:
+    tensor = plan.values[index].tensor
+    if tensor is None or tensor.dynamic:
+        kind = "of a shape that varies" if tensor is not None else f"a {plan.values[index].kind}, not a tensor"
+        raise ModelError(
+            f"The {name.replace('_', ' ')} of the program is {kind}, for which no sources are written.",
+            hint="a program whose inputs and outputs are tensors of fixed shapes",
+        )
+    return Border(name, tensor, grid=_grid(plan, index))
+
+
+def _grid(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
+    """Scale, zero point and limits of the operator that quantizes an input or makes an output."""
+    for call in plan.calls:
+        quantizes = call.operator.endswith("::quantize_per_tensor.out") and call.arguments[0] == index
+        dequantizes = call.operator.endswith("::dequantize_per_tensor.out") and call.arguments[-1] == index
+        if (quantizes or dequantizes) and len(call.arguments) >= 5:
+            scale, zero, low, high = (plan.values[i].number for i in call.arguments[1:5])
+            if None not in (scale, zero, low, high):
+                return float(scale or 0), int(zero or 0), int(low or 0), int(high or 0)
+    return None
+
+
+def _meant(border: Border, meaning: Meaning | None) -> Border:
+    if meaning is None or meaning.dtype != border.tensor.dtype:
+        return border
+    return replace(border, scale=meaning.scale, zero_point=meaning.zero_point)
+
+
+def _found(border: Border, meaning: tuple[float, int] | None) -> Border:
+    if meaning is None or border.scale is not None or not border.is_integer:
+        return border
+    return replace(border, scale=meaning[0], zero_point=meaning[1])
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    dtype: str
+    scale: float
+    zero_point: int
+
+
+def pack_borders(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | None]) -> bytes:
+    """What a program says of its integers, as named data."""
+
+    def rows(meanings: Sequence[Meaning | None]) -> list[Any]:
+        return [None if m is None else [m.dtype, m.scale, m.zero_point] for m in meanings]
+
+    return json.dumps({"inputs": rows(inputs), "outputs": rows(outputs)}, separators=(",", ":")).encode()
+
+
+def _recorded(named_data: dict[str, bytes]) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
+    data = named_data.get(BORDERS_KEY)
+    if data is None:
+        return None
+    try:
+        told = json.loads(data)
+        sides = [
+            [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in told[side]]
+            for side in ("inputs", "outputs")
+        ]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise PayloadError(
+            "What the program says of its integer inputs and outputs is damaged.", hint="compile the model again"
+        ) from error
+    return sides[0], sides[1]
+
+
+def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float, int]]:
+    """Scale and zero point of values that a delegate's graph for the host has, by number of the value."""
+    found: dict[int, tuple[float, int]] = {}
+    for call in plan.calls:
+        if call.kind != "DelegateCall" or call.delegate >= len(plan.delegates):
+            continue
+        payload = plan.delegates[call.delegate].payload
+        blobs = [blob for key, blob in named_data.items() if key.endswith(f"_{len(payload):x}")]
+        for blob in (*blobs, payload):
+            found.update(_graph_border(blob, call.arguments))
+    return found
+
+
+def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
+    """The same of one graph in an open container."""
+    try:
+        container = parse(blob)
+        if container.weights[4:8] != b"TFL3":
+            return {}
+        graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
+    except (PayloadError, flatbuffer.CorruptFlatbufferError):
+        return {}  # a payload of another kind, or a graph in another format
+    # SubGraph: tensors 0, inputs 1, outputs 2; Tensor.quantization 4; scale 2, zero_point 3.
+    found = {}
+    layout = container.layout
+    sides = ((graph.vector(1), layout.inputs, 0), (graph.vector(2), layout.outputs, layout.num_arguments))
+    for vector, slots, first in sides:
+        for number, slot in zip(vector.integers(), slots, strict=False):
+            quantization = graph.vector(0).table(number).table(4)
+            if quantization is None or first + slot.index >= len(arguments):
+                continue
+            scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
+            if len(scales) == 1:
+                zero = int(zeros[0]) if zeros else 0
+                found[arguments[first + slot.index]] = (float(scales[0]), zero)
+    return found

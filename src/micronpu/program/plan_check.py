@@ -1,0 +1,416 @@
+"""Checks everything in the plan of a `.pte` that ExecuTorch's runtime takes on trust.
+
+The runtime checks that the file is a flatbuffer and that most indices exist.  It believes sizes, kinds and pointers: a
+program in which they are wrong ends the process or reads other memory.  Here such a program is a sentence.  What a
+program computes is not judged; see `micronpu.program.digest` for that.
+
+Field numbers are those of `executorch/exir/_serialize/program.fbs`, ExecuTorch 1.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.program.loops import Loop, loops_of
+from micronpu.program.operators import VIEW, Kind, Signature, signature_of
+from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, extents
+
+_HINT = "copy the file again, or compile the model again"
+_MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
+_MOST_MEMORY = 1 << 32  # more than any microcontroller's
+_SLACK = 1 << 16  # between what tensors take of a buffer and its size: alignment
+_EXTERNAL = 1  # in the enum TensorDataLocation
+_BYTES = {name: size for size, names in {
+    1: ("uint8", "int8", "bool"), 2: ("int16", "float16", "bfloat16"), 4: ("int32", "float32"), 8: ("int64", "float64"),
+}.items() for name in names}  # fmt: skip
+_RANGES = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
+_INT32 = (-(1 << 31), (1 << 31) - 1)
+_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE = 1, 2, 3, 4, 5  # in the union InstructionArguments
+
+
+class _BadPlanError(Exception):
+    """What is wrong, as a clause without a full stop."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of the plan.
+
+    Attributes:
+        constant: whether its memory is the program's, which nobody may write to.
+        placed: whether it has memory before anything runs.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    constant: bool
+    placed: bool
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class _Value:
+    kind: Kind
+    content: Any = None  # _Tensor, a number, or the indices in a list
+
+
+def check_plan(data: bytes, name: str, method: str) -> None:
+    """Checks one method of a program; `read_pte` has found the file whole.
+
+    Args:
+        name: what to call the file in messages.
+
+    Raises:
+        PayloadError: the runtime would trust something that is not so.
+    """
+    try:
+        program_size, base, _ = extents(data, name)
+        program = root(memoryview(data)[:program_size], IDENTIFIER)
+        (plan,) = [plan for plan in program.vector(1).tables() if plan.string(0) == method]
+        _Plan(data, program, plan, base).check()
+    except ValueError as error:
+        what = str(error) if isinstance(error, CorruptFlatbufferError) else "it has methods of the same name"
+        raise PayloadError(f"{name} is a damaged ExecuTorch program: {what}.", hint=_HINT) from error
+    except _BadPlanError as error:
+        raise PayloadError(
+            f"{name} is not run, because its plan is damaged, or made for another runtime: {error}.", hint=_HINT
+        ) from None
+
+
+class _Plan:
+    """One execution plan, read step by step; every step may find it bad."""
+
+    def __init__(self, data: bytes, program: Table, plan: Table, base: int) -> None:
+        self._data, self._program, self._plan, self._base = data, program, plan, base
+        self._segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
+        self._buffers = plan.vector(8).integers("<q")
+        self._used = [0] * len(self._buffers)
+        self._values: list[_Value] = []
+        self._loops: dict[int, Loop] = {}
+
+    def check(self) -> None:
+        """Everything, in the order in which the runtime reads it."""
+        for field, what in ((2, "values"), (3, "inputs"), (4, "outputs"), (5, "instructions"), (8, "memory sizes")):
+            _need(self._plan.offset(field), f"it has no {what}")
+        self._values = [self._value(number, table) for number, table in enumerate(self._plan.vector(2).tables())]
+        self._check_lists()
+        self._check_memory()
+        borders = [self._plan.vector(field).integers() for field in (3, 4)]
+        for what, border in zip(("input", "output"), borders, strict=True):
+            for number, index in enumerate(border):
+                self._at(index, f"{what} {number}")
+        self._check_delegates()
+        operators = [self._operator(o) for o in self._plan.vector(6).tables()]
+        placed = {i for i, v in enumerate(self._values) if v.kind is Kind.TENSOR and v.content.placed}
+        placed.update(*borders)
+        for chain in self._plan.vector(5).tables():
+            _need(chain.offset(2), "a chain has no instructions")
+            instructions = list(chain.vector(2).tables())
+            self._loops = {loop.last: loop for loop in loops_of(instructions, operators, self._number)}
+            for number, instruction in enumerate(instructions):
+                self._check_instruction(instruction, number, len(instructions), operators, placed)
+            for loop in self._loops.values():
+                self._check_loop(loop)
+
+    # --- values ---
+
+    def _value(self, number: int, table: Table) -> _Value:
+        where = f"value {number}"
+        kind, body = table.integer(0, "<B"), table.table(1)
+        if kind in (0, Kind.NULL):
+            return _Value(Kind.NULL)
+        _need(kind in Kind._value2member_map_, f"{where} has the unknown kind {kind}")
+        if body is None:
+            raise _BadPlanError(f"{where} is empty")
+        kind = Kind(kind)
+        if kind is Kind.TENSOR:
+            return _Value(kind, self._tensor(body, where))
+        if kind in (Kind.INT, Kind.BOOL, Kind.DOUBLE):
+            return _Value(kind, body.integer(0, {Kind.INT: "<q", Kind.BOOL: "<B", Kind.DOUBLE: "<d"}[kind]))
+        _need(body.offset(0), f"{where}, a {kind}, has no content")
+        items = body.vector(0)
+        width = {Kind.INT_LIST: "<q", Kind.TENSOR_LIST: "<i", Kind.OPTIONAL_TENSOR_LIST: "<i"}.get(kind)
+        if width is not None:
+            return _Value(kind, items.integers(width))
+        if kind is Kind.STRING:
+            return _Value(kind, body.string(0))
+        _need(items.fits(8 if kind is Kind.DOUBLE_LIST else 1), f"{where}, a {kind}, leaves the file")
+        return _Value(kind, items.length)
+
+    def _tensor(self, table: Table, where: str) -> _Tensor:
+        scalar_type = table.integer(0, "<b")
+        _need(scalar_type in ELEMENT_TYPES, f"{where} is a tensor of the unknown type {scalar_type}")
+        dtype = ELEMENT_TYPES[scalar_type]
+        _need(table.integer(1) == 0, f"{where} is a tensor that begins inside its memory")
+        _need(table.offset(2) and table.offset(3), f"{where} is a tensor without sizes or order of axes")
+        shape, order = table.vector(2).integers(), table.vector(3).integers("<B")
+        _need(len(shape) <= _MOST_AXES, f"{where} is a tensor of {len(shape)} axes")
+        _need(all(n >= 0 for n in shape), f"{where} is a tensor of the shape {list(shape)}")
+        _need(sorted(order) == list(range(len(shape))), f"{where} is a tensor with the order of axes {list(order)}")
+        _need(table.integer(8, "<b") in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
+        size = math.prod(shape) * _BYTES[dtype]
+        # Products of some sizes overflow although one of them is 0.
+        _need(math.prod(n for n in shape if n) * _BYTES[dtype] <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
+        extra, place, index = table.table(9), table.table(6), table.integer(5, "<I")
+        if extra is not None:
+            _need(extra.integer(2, "<b") != _EXTERNAL, f"{where} is a tensor whose data is in another file")
+        if index:
+            self._check_data(index, size, _BYTES[dtype], extra, place is not None, where)
+        if place is not None:
+            self._check_place(place, size, _BYTES[dtype], where)
+        return _Tensor(dtype, shape, bool(index) and place is None, bool(index) or place is not None)
+
+    def _check_data(
+        self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
+    ) -> None:
+        """The data of a constant, or the initial data of a variable, are in the file."""
+        inline = self._program.vector(2)
+        subsegment: Table | None = None
+        if is_variable:
+            variables = self._program.vector(6)
+            number = extra.integer(0, "<Q") if extra is not None else 0
+            _need(number < variables.length, f"{where} has initial data that are not there")
+            subsegment = variables.table(number)
+        elif not inline.length:
+            subsegment = self._program.table(5)
+            _need(subsegment is not None, f"{where} is a constant that is not there")
+        if subsegment is None:
+            _need(index < inline.length, f"{where} is constant {index} of {inline.length}")
+            data = inline.table(index).vector(0)
+            _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
+            return
+        offsets = subsegment.vector(1).integers("<Q")
+        segment = subsegment.integer(0, "<I")
+        _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
+        _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
+        start, length = self._segments[segment]
+        _need(offsets[index] + size <= length, f"{where} has {size} bytes, but its constant {length - offsets[index]}")
+        aligned = (self._base + start + offsets[index]) % element == 0
+        _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
+
+    def _check_place(self, place: Table, size: int, element: int, where: str) -> None:
+        memory = place.integer(0, "<I")
+        offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
+        _need(0 < memory < len(self._buffers), f"{where} is in memory {memory}, which the plan does not have")
+        end, most = offset + size, self._buffers[memory]
+        _need(end <= most, f"{where} ends at byte {end} of {most} in memory {memory}")
+        _need(offset % element == 0, f"{where} is at byte {offset} of its memory, which is no multiple of {element}")
+        self._used[memory] = max(self._used[memory], end)
+
+    def _check_lists(self) -> None:
+        """Lists hold what their kind says, and no lists."""
+        for number, value in enumerate(self._values):
+            allowed: tuple[Kind, ...]
+            if value.kind is Kind.INT_LIST:
+                allowed = (Kind.INT,)
+            elif value.kind is Kind.TENSOR_LIST:
+                allowed = (Kind.TENSOR,)
+            elif value.kind is Kind.OPTIONAL_TENSOR_LIST:
+                allowed = (Kind.TENSOR, Kind.NULL)
+            else:
+                continue
+            for index in value.content:
+                if index == -1 and value.kind is Kind.OPTIONAL_TENSOR_LIST:
+                    continue
+                found = self._at(index, f"an item of value {number}").kind
+                _need(found in allowed, f"value {number}, a {value.kind}, holds a {found}")
+
+    def _check_memory(self) -> None:
+        """The memory that the runtime sets aside before anything runs: as much as the tensors take."""
+        for number, (size, used) in enumerate(zip(self._buffers, self._used, strict=True)):
+            _need(
+                0 <= size <= (used + _SLACK if number else _SLACK),
+                f"memory {number} has {size} bytes, but its tensors take {used}",
+            )
+        _need(sum(self._buffers) <= _MOST_MEMORY, f"it asks for {sum(self._buffers)} bytes of memory")
+
+    # --- instructions ---
+
+    def _at(self, index: int, where: str) -> _Value:
+        _need(0 <= index < len(self._values), f"{where} is value {index} of {len(self._values)}")
+        return self._values[index]
+
+    def _operator(self, table: Table) -> str:
+        _need(table.offset(0), "an operator has no name")
+        return ".".join(filter(None, (table.string(0), table.string(1))))
+
+    def _check_delegates(self) -> None:
+        inline = self._program.vector(3)
+        for number, delegate in enumerate(self._plan.vector(7).tables()):
+            where = f"delegate {number}"
+            reference = delegate.table(1)
+            _need(delegate.offset(0), f"{where} has no name")
+            if reference is None:
+                raise _BadPlanError(f"{where} has no payload")
+            _need(delegate.offset(2), f"{where} has no list of compile specs")
+            for spec in delegate.vector(2).tables():
+                _need(spec.offset(0) and spec.offset(1), f"{where} has a compile spec without key or value")
+                _need(spec.vector(1).fits(1), f"{where} has a compile spec that leaves the file")
+            location, index = reference.integer(0, "<b"), reference.integer(1, "<I")
+            _need(location in (0, 1), f"{where} has its payload in the unknown place {location}")
+            count = inline.length if location == 0 else len(self._segments)
+            _need(index < count, f"{where} has payload {index} of {count}")
+            if location == 0:
+                _need(inline.table(index).offset(0), f"{where} has an empty payload")
+
+    def _check_instruction(
+        self, instruction: Table, number: int, count: int, operators: list[str], placed: set[int]
+    ) -> None:
+        where = f"instruction {number}"
+        kind, body = instruction.integer(0, "<B"), instruction.table(1)
+        if body is None or kind not in (_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE):
+            raise _BadPlanError(f"{where} is none")
+        if kind == _KERNEL:
+            index, arguments = body.integer(0), body.vector(1).integers()
+            _need(0 <= index < len(operators), f"{where} calls operator {index} of {len(operators)}")
+            self._check_call(operators[index], arguments, placed, f"{where}, {operators[index]},")
+        elif kind == _DELEGATE:
+            index, arguments = body.integer(0), body.vector(1).integers()
+            delegates = self._plan.vector(7).length
+            _need(0 <= index < delegates, f"{where} calls delegate {index} of {delegates}")
+            for position, argument in enumerate(arguments):
+                self._at(argument, f"argument {position} of {where}")
+                self._check_placed(argument, placed, f"argument {position} of {where}")
+        elif kind == _MOVE:
+            moved, into = (self._at(body.integer(field), where) for field in (0, 1))
+            _need(moved.kind is into.kind, f"{where} moves a {moved.kind} into a {into.kind}")
+            placed.add(body.integer(1))
+        elif kind == _JUMP:
+            condition = self._at(body.integer(0), where).kind
+            _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} decides by a {condition}")
+            destination = body.integer(1)
+            loop = self._loops.get(number)
+            back = loop is not None and loop.first == destination
+            _need(
+                back or number < destination <= count,
+                f"{where} jumps to instruction {destination}, which is neither forward nor the beginning of a loop "
+                "that ends",
+            )
+        else:
+            _need(self._at(body.integer(0), where).kind is Kind.TENSOR, f"{where} frees what is no tensor")
+
+    def _number(self, index: int) -> object:
+        """Content of a value that is an integer."""
+        value = self._values[index] if 0 <= index < len(self._values) else None
+        return value.content if value is not None and value.kind is Kind.INT else None
+
+    def _check_loop(self, loop: Loop) -> None:
+        """A loop runs as often as its sequence has rows, of which it has one or more."""
+        value, axis = self._at(loop.tensor, "the sequence of a loop"), self._number(loop.axis)
+        _need(value.kind is Kind.TENSOR, f"the loop at instruction {loop.first} is over a {value.kind}")
+        shape = value.content.shape
+        rows = shape[axis] if isinstance(axis, int) and 0 <= axis < len(shape) else 0
+        _need(rows > 0, f"the loop at instruction {loop.first} is over a sequence of no rows")
+
+    def _check_placed(self, index: int, placed: set[int], where: str) -> None:
+        value = self._values[index]
+        if value.kind is Kind.TENSOR:
+            has_memory = index in placed or not value.content.elements
+            _need(has_memory, f"{where} is a tensor without memory")
+        elif value.kind in (Kind.TENSOR_LIST, Kind.OPTIONAL_TENSOR_LIST):
+            for item in value.content:
+                if item >= 0:
+                    self._check_placed(item, placed, where)
+
+    def _check_call(self, operator: str, arguments: tuple[int, ...], placed: set[int], where: str) -> None:
+        values = [self._at(index, f"argument {i} of {where}") for i, index in enumerate(arguments)]
+        signature = signature_of(operator)
+        written: set[int] = set()
+        if signature is not None:
+            _check_signature(signature, values, where)
+            written = {i for i, parameter in enumerate(signature.parameters) if parameter.written}
+        for position, (index, value) in enumerate(zip(arguments, values, strict=True)):
+            if position in written:
+                tensors = [value] if value.kind is Kind.TENSOR else [self._values[i] for i in value.content or ()]
+                overwrites = any(t.content.constant for t in tensors)
+                _need(not overwrites, f"{where} writes into a constant")
+            if operator == VIEW and position >= 2:
+                placed.add(index)
+            self._check_placed(index, placed, f"argument {position} of {where}")
+        check = _CHECKS.get(operator)
+        if check is not None and signature is not None:
+            named = {p.name: v for p, v in zip(signature.parameters, values, strict=False)}
+            check(named, where)
+
+
+def _need(holds: object, what: str) -> None:
+    if not holds:
+        raise _BadPlanError(what)
+
+
+def _check_signature(signature: Signature, values: list[_Value], where: str) -> None:
+    count, most = len(signature.parameters), len(signature.parameters) + signature.repeated
+    _need(count <= len(values) <= most, f"{where} has {len(values)} arguments instead of {count}")
+    for parameter, value in zip(signature.parameters, values, strict=False):
+        if value.kind not in parameter.kinds:
+            expected = " or ".join(sorted(map(str, parameter.kinds)))
+            raise _BadPlanError(f"{where} has a {value.kind} as `{parameter.name}`, which must be {expected}")
+
+
+# --- quantization parameters, which ExecuTorch's kernels check by ending the process ---
+
+
+def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None]:
+    """
+    Args:
+        quantized: the argument that is a tensor of integers.
+    """
+
+    def check(named: dict[str, _Value], where: str) -> None:
+        tensor, floats = named[quantized].content, named["out" if quantized == "input" else "input"].content
+        _check_grid(named, tensor.dtype, where)
+        _check_shapes(named, where)
+        _need(floats.dtype == "float32", f"{where} has {floats.dtype} where float32 is expected")
+        scale, zero = named["scale"].content, named["zero_point"].content
+        _need(math.isfinite(scale) and scale > 0, f"{where} has the scale {scale}")
+        _need(_INT32[0] <= zero <= _INT32[1], f"{where} has the zero point {zero}")
+
+    return check
+
+
+def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], None]:
+    def check(named: dict[str, _Value], where: str) -> None:
+        tensor = named[quantized].content
+        _check_grid(named, tensor.dtype, where)
+        _check_shapes(named, where)
+        rank, axis = len(tensor.shape), named["axis"].content
+        _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
+        channels = tensor.shape[axis]
+        for name, dtypes in (("scales", ("float32", "float64")), ("zero_points", ("int64",))):
+            value = named[name]
+            if value.kind is Kind.NULL:
+                continue
+            fits = value.content.dtype in dtypes and value.content.elements == channels
+            _need(fits, f"{where} has {value.content.elements} {value.content.dtype} `{name}` for {channels} channels")
+
+    return check
+
+
+def _check_shapes(named: dict[str, _Value], where: str) -> None:
+    given, made = named["input"].content.shape, named["out"].content.shape
+    _need(given == made, f"{where} makes {list(made)} of {list(given)}")
+
+
+def _check_grid(named: dict[str, _Value], dtype: str, where: str) -> None:
+    low, high = _RANGES.get(dtype, _INT32)
+    least, most = named["quant_min"].content, named["quant_max"].content
+    _need(low <= least <= most <= high, f"{where} has the range {least} to {most} of {dtype}")
+    told = ELEMENT_TYPES.get(named["dtype"].content, "of an unknown type")
+    _need(told == dtype, f"{where} has integers that are {dtype}, but said to be {told}")
+    _need(dtype in ("uint8", "int8", "int16", "int32"), f"{where} has integers that are {dtype}")
+
+
+_CHECKS = {
+    "quantized_decomposed::quantize_per_tensor.out": _check_per_tensor("out"),
+    "quantized_decomposed::dequantize_per_tensor.out": _check_per_tensor("input"),
+    "quantized_decomposed::quantize_per_channel.out": _check_per_channel("out"),
+    "quantized_decomposed::dequantize_per_channel.out": _check_per_channel("input"),
+}

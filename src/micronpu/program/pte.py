@@ -1,0 +1,369 @@
+"""Looks at a `.pte` before the runtime does: is it whole, what does it need, what are its inputs and outputs.
+
+The runtime reports a damaged or unsuited program as an error number; from here the user gets a sentence. Layout: a
+flatbuffer with identifier `ET12`. If there are segments, 32 bytes of extended header follow the identifier (magic
+`eh00`, its length, the flatbuffer's size, offset and size of the segments), and the segments follow the flatbuffer.
+Source: `executorch/exir/_serialize` (`_program.py`, `program.fbs`), ExecuTorch 1.5. No torch, no ExecuTorch:
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from micronpu.base import flatbuffer
+from micronpu.base.arguments import check_bytes, check_text
+from micronpu.base.errors import PayloadError
+from micronpu.container.digest import KEY
+from micronpu.program.loops import loops_of
+from micronpu.targets.ethosu.payload import FIRST, parse
+from micronpu.targets.ethosu.stream.commands import results_of
+
+IDENTIFIER = b"ET12"
+"""Of the flatbuffer, at its fifth byte."""
+_HEADER_MAGIC = b"eh00"
+_COPY_AGAIN = "copy or export the file again"
+_INT, _TENSOR = 2, 5  # in the union KernelTypes
+_TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
+_KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
+_SEGMENT = 1  # in the enum DataLocation
+ELEMENT_TYPES = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    15: "bfloat16",
+}
+"""Torch's name of ExecuTorch's element type numbers (`executorch/exir/scalar_type.py`)."""
+_LITERT = b"TFL3"
+_TOSA = b"TOSA"
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """A tensor of the program's signature: ExecuTorch's number of its element type, shape, axes in memory order."""
+
+    scalar_type: int
+    shape: tuple[int, ...]
+    dim_order: tuple[int, ...]
+    dynamic: bool
+
+    @property
+    def dtype(self) -> str:
+        """Torch's name of the element type."""
+        return ELEMENT_TYPES.get(self.scalar_type, f"type number {self.scalar_type}")
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each axis, as the runtime computes them from the order of axes."""
+        strides = [0] * len(self.shape)
+        step = 1
+        for axis in reversed(self.dim_order):
+            strides[axis] = step
+            step *= self.shape[axis]
+        return tuple(strides)
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """A method: its tensors (None for other values), the operators and delegates that it calls.
+
+    Attributes:
+        recorded_outside: upper bound of what one run writes into a debug buffer when values are recorded, without what
+            the operations of command streams write: every tensor argument of every instruction, and the operators of
+            graphs inside delegates.
+        streams: payloads of an Ethos-U, as parts of the file's bytes.
+        states: tensors in planned memory with a first value, which live on from one call to the next.
+        state_places: memory and offset of each.
+    """
+
+    name: str
+    inputs: tuple[TensorValue | None, ...]
+    outputs: tuple[TensorValue | None, ...]
+    operators: tuple[str, ...]
+    delegates: tuple[str, ...]
+    recorded_outside: int
+    streams: tuple[memoryview, ...] = field(default=(), repr=False)
+    states: tuple[TensorValue, ...] = ()
+    state_places: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def recorded_bytes(self) -> int:
+        """Upper bound of what one run writes into a debug buffer when values are recorded."""
+        return self.recorded_outside + sum(map(stream_output_bytes, self.streams))
+
+
+@dataclass(frozen=True)
+class PteSummary:
+    """What a `.pte` holds.
+
+    Attributes:
+        methods: by name.
+        payloads: (delegate name, blob) of each delegate of each method, in program order.
+        named_data: what delegates look up by name, by key.
+        program_size, segment_size: bytes of the flatbuffer and of the segments.
+    """
+
+    methods: dict[str, MethodSummary]
+    payloads: tuple[tuple[str, bytes], ...]
+    named_data: dict[str, bytes]
+    program_size: int
+    segment_size: int
+
+
+def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
+    """Check that a `.pte` is whole and summarise it.
+
+    Args:
+        data: the file's contents.
+        name: what to call it in messages, such as the path.
+
+    Raises:
+        PayloadError: empty, not a `.pte`, truncated, or damaged.
+    """
+    check_bytes("data", data)
+    check_text("name", name)
+    size = len(data)
+    if size == 0:
+        raise PayloadError(f"{name} is empty, so it is not an ExecuTorch program.", hint=_COPY_AGAIN)
+    if size < 8 or data[4:6] != IDENTIFIER[:2]:
+        raise PayloadError(
+            f"{name} is not an ExecuTorch program (.pte): its {size} bytes do not carry the identifier ET12.",
+            hint="pass a .pte file, such as program.save() writes",
+        )
+    if data[4:8] != IDENTIFIER:
+        raise PayloadError(
+            f"{name} has the ExecuTorch format {data[4:8]!r}, but this runtime reads {IDENTIFIER!r}.",
+            hint="export the model again with ExecuTorch 1.5",
+        )
+    program_size, base, segment_size = extents(data, name)
+    try:
+        program = flatbuffer.root(memoryview(data)[:program_size], IDENTIFIER)
+        return _summary(data, program, program_size, base, segment_size, name)
+    except flatbuffer.CorruptFlatbufferError as error:
+        raise PayloadError(f"{name} is a damaged ExecuTorch program: {error}.", hint=_COPY_AGAIN) from error
+
+
+def extents(data: bytes, name: str) -> tuple[int, int, int]:
+    """Sizes from the extended header: flatbuffer, offset of the segments, all segments.
+
+    Raises:
+        PayloadError: the header is damaged, or names more bytes than there are.
+    """
+    size = len(data)
+    magic, length = data[8:12], int.from_bytes(data[12:16], "little")
+    if magic != _HEADER_MAGIC:
+        # Without segments there is no header; the runtime's verifier then finds what is cut off.
+        return size, 0, 0
+    if size < 40 or length < 24:
+        raise PayloadError(f"{name} is truncated or damaged: its extended header is not whole.", hint=_COPY_AGAIN)
+    program_size, base = struct.unpack_from("<2Q", data, 16)
+    segment_size = struct.unpack_from("<Q", data, 32)[0] if length >= 32 else 0
+    needed = max(program_size, base + segment_size)
+    if size < needed:
+        raise PayloadError(
+            f"{name} is truncated: it has {size} of the {needed} bytes that its header names.", hint=_COPY_AGAIN
+        )
+    if program_size < 8 + length or (segment_size and base < program_size):
+        raise PayloadError(f"{name} is damaged: the sizes in its header contradict each other.", hint=_COPY_AGAIN)
+    return program_size, base, segment_size
+
+
+def _summary(
+    data: bytes, program: flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
+) -> PteSummary:
+    # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4, named_data 7.
+    inline = program.vector(3)
+    segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
+    # A program without header may list an empty segment for constants.
+    if not base and any(length for _, length in segments):
+        raise PayloadError(f"{name} is damaged: it has segments, but no header that says where.", hint=_COPY_AGAIN)
+    for index, (offset, length) in enumerate(segments):
+        if base + offset + length > len(data):
+            raise PayloadError(
+                f"{name} is truncated: its segment {index} ends at byte {base + offset + length}, "
+                f"but it has {len(data)} bytes.",
+                hint=_COPY_AGAIN,
+            )
+
+    def segment(index: int) -> memoryview:
+        if index >= len(segments):
+            raise flatbuffer.CorruptFlatbufferError(f"segment {index} of {len(segments)}")
+        start = base + segments[index][0]
+        return memoryview(data)[start : start + segments[index][1]]
+
+    # NamedData: key 0, segment_index 1.
+    named_data = {entry.string(0): bytes(segment(entry.integer(1, "<I"))) for entry in program.vector(7).tables()}
+    named_data.pop(KEY, None)  # nobody looks it up
+    methods: dict[str, MethodSummary] = {}
+    payloads: list[tuple[str, bytes]] = []
+    for plan in program.vector(1).tables():
+        # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, operators 6, delegates 7.
+        values = plan.vector(2)
+        delegates, views = [], []
+        for delegate in plan.vector(7).tables():
+            # BackendDelegate: id 0, processed 1 (BackendDelegateDataReference: location 0, index 1).
+            delegates.append(delegate.string(0))
+            where = delegate.table(1)
+            location = where.integer(0, "<b") if where else 0
+            index = where.integer(1, "<I") if where else 0
+            if location == _SEGMENT:
+                views.append(segment(index))
+            else:
+                blob = inline.table(index).vector(0)
+                views.append(memoryview(blob.data)[blob.start : blob.start + blob.length])
+            payloads.append((delegates[-1], bytes(views[-1])))
+        operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+        graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
+        recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
+        states = _states(values)
+        methods[plan.string(0)] = MethodSummary(
+            name=plan.string(0),
+            inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
+            outputs=tuple(_tensor(values.table(i)) for i in plan.vector(4).integers()),
+            operators=tuple(operators),
+            delegates=tuple(delegates),
+            recorded_outside=recorded,
+            streams=tuple(view for view in views if view[: len(FIRST)] == FIRST.encode()),
+            states=tuple(states.values()),
+            state_places=tuple(states),
+        )
+    return PteSummary(methods, tuple(payloads), named_data, program_size, segment_size)
+
+
+def _tensor(value: flatbuffer.Table) -> TensorValue | None:
+    # EValue: val 0 (type) and 1 (table). Tensor: scalar_type 0, sizes 2, dim_order 3, shape_dynamism 8.
+    tensor = value.table(1)
+    if value.integer(0, "<B") != _TENSOR or tensor is None:
+        return None
+    shape, dim_order = tensor.vector(2).integers(), tensor.vector(3).integers("<B")
+    if sorted(dim_order) != list(range(len(shape))):
+        raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
+    return TensorValue(
+        scalar_type=tensor.integer(0, "<b"),
+        shape=shape,
+        dim_order=dim_order,
+        dynamic=tensor.integer(8, "<b") != 0,
+    )
+
+
+def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
+    """The states by memory and offset."""
+    # Tensor: data_buffer_idx 5, allocation_info 6. Either says where a tensor is; both are a variable's first value.
+    # AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2; a view has those of its base.
+    found: dict[tuple[int, int], TensorValue] = {}
+    for value in values.tables():
+        tensor = value.table(1)
+        place = tensor.table(6) if value.integer(0, "<B") == _TENSOR and tensor is not None else None
+        own = _tensor(value) if place is not None and tensor is not None and tensor.integer(5, "<I") else None
+        if own is not None and place is not None:
+            offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
+            found.setdefault((place.integer(0, "<I"), offset), own)
+    return found
+
+
+def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
+    """Bytes that the runtime itself records of one run: the arguments of all calls, and the method's outputs."""
+    sizes: dict[int, int] = {}
+
+    def size_of(index: int, in_list: bool = False) -> int:
+        if index not in sizes:
+            value = values.table(index)
+            kind, body = value.integer(0, "<B"), value.table(1)
+            if kind in _TENSOR_LISTS and body is not None:
+                if in_list:
+                    raise flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
+                sizes[index] = sum(size_of(i, True) for i in body.vector(0).integers() if i >= 0)
+            else:
+                tensor = _tensor(value)
+                sizes[index] = _recorded(math.prod(tensor.shape)) if tensor else 0
+        return sizes[index]
+
+    total = sum(map(size_of, plan.vector(4).integers()))
+    # ExecutionPlan.chains 5; Chain.instructions 2; Instruction: type 0, value 1; KernelCall and DelegateCall: args 1.
+    for chain in plan.vector(5).tables():
+        instructions = list(chain.vector(2).tables())
+        rounds = _rounds(plan, values, instructions)
+        for number, instruction in enumerate(instructions):
+            call = instruction.table(1)
+            if call is not None and instruction.integer(0, "<B") in (_KERNEL_CALL, _DELEGATE_CALL):
+                total += sum(map(size_of, call.vector(1).integers())) * rounds[number]
+    return total
+
+
+def _rounds(plan: flatbuffer.Table, values: flatbuffer.Vector, instructions: list[flatbuffer.Table]) -> list[int]:
+    """How often each instruction of a chain is executed."""
+    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+
+    def number(index: int) -> object:
+        value = values.table(index) if 0 <= index < values.length else None
+        body = value.table(1) if value is not None and value.integer(0, "<B") == _INT else None
+        return body.integer(0, "<q") if body is not None else None
+
+    found = [1] * len(instructions)
+    for loop in loops_of(instructions, operators, number):
+        tensor = _tensor(values.table(loop.tensor)) if 0 <= loop.tensor < values.length else None
+        axis = number(loop.axis)
+        if tensor is not None and isinstance(axis, int) and 0 <= axis < len(tensor.shape):
+            for i in range(loop.first, loop.last + 1):
+                found[i] *= max(tensor.shape[axis], 1)
+    return found
+
+
+def graph_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a graph in an open container records; 0 for any other blob."""
+    return litert_output_bytes(blob) or tosa_output_bytes(blob)
+
+
+def stream_output_bytes(payload: bytes | memoryview) -> int:
+    """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
+    try:
+        return sum(map(_recorded, results_of(parse(payload).commands)))
+    except PayloadError:
+        return 0  # the plug-in's to report
+
+
+def tosa_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a TOSA graph in an open container records, which are its outputs; else 0."""
+    start = blob.find(_TOSA)
+    if start < 4:
+        return 0
+    try:
+        # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: tensors 2, outputs 4; TosaTensor: name 0, shape 1.
+        block = flatbuffer.root(memoryview(blob)[start - 4 :], _TOSA).vector(1).table(0).vector(1).table(0)
+        shapes = {tensor.string(0): tensor.vector(1).integers() for tensor in block.vector(2).tables()}
+        return sum(_recorded(math.prod(shapes.get(name, ()))) for name in block.vector(4).strings())
+    except flatbuffer.CorruptFlatbufferError:
+        return 0
+
+
+def litert_output_bytes(blob: bytes) -> int:
+    """Bytes that a traced run of a LiteRT graph in an open container records; 0 for any other blob."""
+    start = blob.find(_LITERT)  # not parsed: a damaged payload is the plug-in's to report
+    if start < 4:
+        return 0
+    try:
+        total = 0
+        for graph in flatbuffer.root(memoryview(blob)[start - 4 :], _LITERT).vector(2).tables():
+            # SubGraph: tensors 0, operators 3; Operator.outputs 2; Tensor.shape 0.
+            tensors = graph.vector(0)
+            for operator in graph.vector(3).tables():
+                for index in operator.vector(2).integers():
+                    if index >= 0:
+                        total += _recorded(math.prod(tensors.table(index).vector(0).integers()))
+        return total
+    except flatbuffer.CorruptFlatbufferError:
+        return 0
+
+
+def _recorded(elements: int) -> int:
+    """A recorded tensor: up to 8 bytes per element, and padding to the sink's alignment."""
+    return 8 * max(elements, 0) + 128

@@ -1,0 +1,89 @@
+"""What a program says of its states: buffers in its planned memory that live on from call to call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from micronpu.base.errors import PayloadError
+from micronpu.container.digest import PREFIX
+from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
+
+STATES_KEY = f"{PREFIX}states"
+"""Named data in which a program names its states and their grids; it stays on the laptop."""
+
+
+class Known(Protocol):
+    """What the compiler knows of a state."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def scale(self) -> float | None: ...
+    @property
+    def zero_point(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A state as the file has it.
+
+    Attributes:
+        name: of the buffer in the model; "state_0" and so on where the file does not say.
+        memory: the planned memory (1 and up) that holds it.
+        offset: its first byte there.
+        initial: its bytes before the first call.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None where it is no quantized float.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    memory: int
+    offset: int
+    initial: bytes
+    scale: float | None = None
+    zero_point: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ELEMENT_BYTES.get(self.dtype, 0)
+
+
+def pack_states(states: Sequence[Known]) -> bytes:
+    """What a program says of its states, as named data."""
+    return json.dumps([[s.name, s.scale, s.zero_point] for s in states], separators=(",", ":")).encode()
+
+
+def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ...]:
+    """The states of a plan, in its order.
+
+    Args:
+        named_data: of the file before it is stripped.
+
+    Raises:
+        PayloadError: what the program says of them is damaged.
+    """
+    found: dict[tuple[int, int], Value] = {}
+    for value in plan.values:
+        if value.initial is not None:
+            found.setdefault((value.planned, value.offset), value)  # a view stands where its base does
+    variables = list(found.values())
+    try:
+        told = [_told(*row) for row in json.loads(named_data.get(STATES_KEY, b"[]"))]
+    except (ValueError, TypeError) as error:
+        raise PayloadError("What the program says of its states is damaged.", hint="compile the model again") from error
+    if len(told) != len(variables):
+        told = [(f"state_{i}", None, None) for i in range(len(variables))]
+    return tuple(
+        StoredState(n, v.tensor.dtype, v.tensor.shape, v.planned, v.offset, v.initial or b"", s, z)
+        for v, (n, s, z) in zip(variables, told, strict=True)
+        if v.tensor is not None
+    )
+
+
+def _told(name: object, scale: float | None, zero_point: int | None) -> tuple[str, float | None, int | None]:
+    return str(name), scale if scale is None else float(scale), zero_point if zero_point is None else int(zero_point)

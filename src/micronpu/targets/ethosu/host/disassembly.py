@@ -1,0 +1,283 @@
+"""A command stream in readable form: commands by name, operations by what they read and write, memory over time.
+
+The stream is run once in the simulator, on random integers, for what every operation writes.  No torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from micronpu.base.errors import MicroNpuError
+from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
+from micronpu.targets.ethosu.host.proof import random_integers
+from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, Operation
+from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.stream.commands import accelerator_of, words_of
+from micronpu.targets.ethosu.stream.trace import StreamTrace
+
+_HAS_VALUE = 0x4000
+_OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
+_STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
+_SCRATCH = (1, 2)
+_REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a stream.
+
+    Attributes:
+        offset: bytes from the first command.
+        name: such as "NPU_SET_IFM_REGION".
+        parameter: upper 16 bits of the command.
+        value: the second word of commands that have one, or None.
+    """
+
+    offset: int
+    name: str
+    parameter: int
+    value: int | None = None
+
+    def __str__(self) -> str:
+        """``0x0028  NPU_SET_IFM_REGION  1``."""
+        second = "" if self.value is None else f"  0x{self.value:08x}"
+        return f"0x{self.offset:04x}  {self.name:<28} {self.parameter}{second}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation, or a transfer, with the commands that set it up.
+
+    Attributes:
+        index: in the stream, transfers included; as profiles and errors name it.
+        name: what it computes, such as "convolution".
+        reads, writes: each "name [sizes] at region+address", as the registers say.
+        work: multiplications, and bytes read.
+        moved: bytes that it reads and writes, by region.
+        commands: those since the operation before it, its own the last.
+        operator: of the user's model that it stems from, with its line, such as "Conv2d model.py:12", or "".
+        after: the operations whose results it reads; -1 - i stands for input i of the stream.
+    """
+
+    index: int
+    name: str
+    reads: tuple[str, ...]
+    writes: str
+    work: int
+    moved: dict[str, int]
+    commands: tuple[Command, ...]
+    operator: str = ""
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Disassembly:
+    """A command stream.
+
+    Attributes:
+        accelerator: that it was made for.
+        steps: operations in order.
+        rest: commands behind the last operation.
+        stopped: why the simulator did not finish, or "".
+        memory: the scratch regions over time; those operations that the simulator did not reach are left out.
+        results: the operations that make each output, as in `Step.after`; empty where the simulator did not finish.
+    """
+
+    accelerator: str
+    steps: tuple[Step, ...]
+    rest: tuple[Command, ...] = ()
+    stopped: str = ""
+    memory: tuple[MemoryMap, ...] = ()
+    results: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes that all operations read and write, by region."""
+        total: Counter[str] = Counter()
+        for step in self.steps:
+            total.update(step.moved)
+        return dict(total)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "moved": self.moved}
+
+    def lines(self, registers: bool = False) -> Iterator[str]:
+        """The stream as text, a line per operation.
+
+        Args:
+            registers: with the commands in front of each.
+        """
+        for step in self.steps:
+            if registers:
+                yield from (f"    {command}" for command in step.commands)
+            reads = ", ".join(step.reads)
+            operator = f"  ; {step.operator}" if step.operator else ""
+            yield f"{step.index:4d}  {step.name:<22} {reads} -> {step.writes}{operator}"
+        if registers:
+            yield from (f"    {command}" for command in self.rest)
+        if self.stopped:
+            yield f"The simulator stops here: {self.stopped}"
+        yield "bytes moved: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.moved.items()))
+
+    def memory_lines(self) -> Iterator[str]:
+        """Memory over time as text: per region, a line per operation with the bytes alive and where they lie."""
+        width = max((len(s.operator or s.name) for s in self.steps), default=0)
+        for region in self.memory:
+            step = self.steps[region.busiest]
+            yield (
+                f"{_region(region.region)}: {region.size:,} bytes, at most {region.peak:,} alive, during operation "
+                f"{step.index} ({step.operator or step.name}); a column is {max(1, region.size // 64):,} bytes: "
+                f"r read, w written, x both, # alive, . free"
+            )
+            for step, live, row in zip(self.steps, region.live, region.picture, strict=False):
+                yield f"{step.index:4d}  {step.operator or step.name:<{width}} {live:>10,}  {row}"
+
+
+def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly:
+    """Takes the stream of a payload apart.
+
+    Args:
+        trace: names the operators of the model.
+
+    Raises:
+        PayloadError: the payload is damaged, or for no known accelerator.
+    """
+    content = parse(payload)
+    accelerator = accelerator_of(content.commands)
+    simulator = EthosUSimulator(accelerator)
+    seen: dict[int, Operation] = {}
+
+    def watch(operation: Operation) -> None:
+        seen[operation.index] = operation
+
+    given = [random_integers(b.shape, f"<i{b.element_size}", i) for i, b in enumerate(content.inputs)]
+    stopped = ""
+    try:
+        simulator.run(content, given, watch=watch, accesses=True)
+    except MicroNpuError as error:
+        stopped = error.what
+    uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
+    ends = [_place(b) for b in (() if stopped else content.outputs)]
+    flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
+    readers = _first_readers(flow[: len(uses)])
+    steps: list[Step] = []
+    since: list[Command] = []
+    registers: dict[str, tuple[int, int | None]] = {}
+    for command in _commands(words_of(content.commands), simulator):
+        since.append(command)
+        if command.name in _STARTS:
+            index = len(steps)
+            found = _step(index, command.name, registers, seen.get(index), tuple(since))
+            # What a transfer brings is for the operation that reads it, which may stand behind others.
+            brings = index in seen and not seen[index].shape
+            operator = trace.of(readers.get(index, index) if brings else index) if trace is not None else None
+            after = flow[index] if index < len(uses) else ()
+            steps.append(replace(found, operator=str(operator or ""), after=after))
+            since = []
+        else:
+            registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
+    used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
+    memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
+    return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
+
+
+def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """Of each operation whose result is read, the first that does."""
+    found: dict[int, int] = {}
+    for index, after in enumerate(flow):
+        for source in after:
+            found.setdefault(source, index)
+    return found
+
+
+def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use]:
+    """The same with what stays inside the NPU until the next operation, as a byte of a region that is none."""
+    inside, found, kept = (Bytes(-1, 0, 1),), [], False
+    for index, use in enumerate(uses):
+        if not seen[index].shape:  # a transfer
+            found.append(use)
+            continue
+        keeps = seen[index].region < 0
+        found.append(Use(use.reads + inside * kept, use.writes + inside * keeps))
+        kept = keeps
+    return found
+
+
+def _place(border: Border) -> Bytes:
+    return Bytes(border.region, border.address, math.prod(border.shape) * border.element_size)
+
+
+def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:
+    """What differs between two streams, as a unified diff of their lines; empty where nothing does."""
+    first, second = (list(d.lines(registers)) for d in (a, b))
+    return list(difflib.unified_diff(first, second, "a", "b", lineterm="", n=1))
+
+
+def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Command]:
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name = simulator.command_name(word) or f"unknown 0x{word & 0x43FF:04x}"
+        value = words[at + 1] if word & _HAS_VALUE and at + 1 < len(words) else None
+        yield Command(4 * at, name, word >> 16, value)
+        at += 2 if word & _HAS_VALUE else 1
+
+
+_Registers = dict[str, tuple[int, int | None]]
+
+
+def _step(
+    index: int, opcode: str, registers: _Registers, seen: Operation | None, commands: tuple[Command, ...]
+) -> Step:
+    name = seen.name if seen is not None else opcode.removeprefix("NPU_OP_").lower()
+
+    def number(register: str) -> int:
+        return registers.get(register, (0, None))[0]
+
+    def address(register: str) -> int:
+        high, low = registers.get(register, (0, 0))
+        return (low or 0) | high << 32
+
+    moved: Counter[str] = Counter()
+    if opcode == "NPU_OP_DMA_START":
+        length = address("DMA0_LEN")
+        source, target = (number(f"DMA0_{side}_REGION") for side in ("SRC", "DST"))
+        moved[_region(source & 7)] += length
+        into = "table memory" if target & 0x100 else _region(target & 7)
+        moved[into] += length
+        read = f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}"
+        return Step(index, name, (read,), f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
+    size = 1 << (number("IFM_PRECISION") >> 2 & 3)
+    depth = number("IFM_DEPTH_M1") + 1
+    rows = number("IFM_HEIGHT0_M1") + 1, number("IFM_WIDTH0_M1") + 1
+    region = number("IFM_REGION")
+    reads = [f"ifm [{rows[0]}, {rows[1]}, {depth}] at {_region(region)}+0x{address('IFM_BASE0'):x}"]
+    moved[_region(region)] += rows[0] * rows[1] * depth * size
+    second = opcode == "NPU_OP_ELEMENTWISE" and number("IFM2_PRECISION") and not number("IFM2_BROADCAST") & 0x88
+    if second or (opcode == "NPU_OP_CONV" and commands[-1].parameter & 1):
+        rows2 = number("IFM2_HEIGHT0_M1") + 1, number("IFM2_WIDTH0_M1") + 1
+        reads.append(f"ifm2 [{rows2[0]}, {rows2[1]}] at {_region(number('IFM2_REGION'))}+0x{address('IFM2_BASE0'):x}")
+    elif opcode in ("NPU_OP_CONV", "NPU_OP_DEPTHWISE"):
+        where = _region(number("WEIGHT_REGION"))
+        length = address("WEIGHT_LENGTH") + sum(address(f"WEIGHT{core}_LENGTH") for core in (1, 2, 3))
+        reads.append(f"{length:,} bytes of weights at {where}+0x{address('WEIGHT_BASE'):x}")
+        moved[where] += length
+    if seen is None:
+        return Step(index, name, tuple(reads), "?", 0, dict(moved), commands)
+    if seen.region < 0:
+        writes = f"[{', '.join(map(str, seen.shape))}] kept inside"
+    else:
+        writes = f"[{', '.join(map(str, seen.shape))}] at {_region(seen.region)}+0x{seen.address:x}"
+        elements = seen.shape[0] * seen.shape[1] * seen.shape[2] if seen.shape else 0
+        moved[_region(seen.region)] += elements * (seen.value.itemsize if seen.value is not None else 1)
+    return Step(index, name, tuple(reads), writes, seen.work, dict(moved), commands)
+
+
+def _region(number: int) -> str:
+    return _REGIONS.get(number, f"region {number}")

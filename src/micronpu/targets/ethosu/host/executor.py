@@ -1,0 +1,186 @@
+"""Runs the command stream of an Ethos-U partition in the open simulator: the bytes that the chip would run.
+
+The interface is that of `micronpu.host.litert_executor.LiteRtProgram`.  Where the simulator does not model something
+that the stream does, and the program carries the integer graph that it was made of, that graph runs in its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from micronpu.base.errors import PayloadError
+from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace
+from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.host.check import StreamCheck
+from micronpu.targets.ethosu.host.simulator import (
+    WEIGHTS_OF_ONE_RUN,
+    EthosUSimulator,
+    NotModelledError,
+    Operation,
+    SimulationError,
+    Watcher,
+)
+from micronpu.targets.ethosu.payload import FIRST, parse
+from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, accelerator_of
+
+IDENTIFIER = FIRST.encode()
+"""What a payload begins with."""
+_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+
+
+class Graph(Protocol):
+    """The executor of the integer graph that a stream was made of."""
+
+    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None: ...
+
+    def run_traced(
+        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
+    ) -> None: ...
+
+
+class StreamProgram:
+    """One command stream, ready to run.
+
+    Args:
+        payload: of the delegate, all blocks inside.
+        mode: the simulator has one way to compute, so that the fast mode makes no difference.
+        num_inputs, num_outputs: of the delegate call; checked.
+        graph: makes the executor of the carried integer graph, or None where there is none.
+        check: compares every run with the graph, operation by operation.
+
+    Raises:
+        PayloadError: the payload cannot be read, is for no known accelerator, or its inputs and outputs do not match.
+        RuntimeUnavailableError: the simulator cannot be built or loaded.
+    """
+
+    def __init__(
+        self,
+        payload: bytes | memoryview,
+        mode: Mode,
+        num_inputs: int,
+        num_outputs: int,
+        graph: Callable[[], Graph] | None = None,
+        check: StreamCheck | None = None,
+    ) -> None:
+        self._content = parse(payload)
+        found = (len(self._content.inputs), len(self._content.outputs))
+        if found != (num_inputs, num_outputs):
+            raise PayloadError(
+                f"The Ethos-U payload has {found[0]} inputs and {found[1]} outputs, but its delegate call has "
+                f"{num_inputs} and {num_outputs}.",
+                hint=_COMPILE_AGAIN,
+            )
+        # Most programs run once, to be checked: who runs again gets what the simulator can keep.
+        self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
+        self._has_run = False
+        self._make_graph = graph
+        self._graph: Graph | None = None
+        self._check = check
+
+    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Compute all outputs. Inputs and outputs are in the order of the payload.
+
+        Raises:
+            PayloadError: a buffer does not fit its tensor, or the stream does what no correct stream does.
+        """
+        if self._graph is not None:
+            return self._graph.run(inputs, outputs)
+        try:
+            self._run(inputs, outputs, None)
+        except NotModelledError as error:
+            self._fall_back(error).run(inputs, outputs)
+
+    def run_traced(
+        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
+    ) -> None:
+        """Like `run`; `sink` is called after each operation of the NPU, with what it has written.
+
+        Raises:
+            PayloadError: as `run`.
+        """
+        if self._graph is not None:
+            return self._graph.run_traced(inputs, outputs, sink)
+        start = time.perf_counter_ns()
+
+        def watch(operation: Operation) -> None:
+            nonlocal start
+            elapsed = time.perf_counter_ns() - start
+            values = () if operation.value is None else (operation.value[None],)
+            sink(OperatorTrace(STREAM_IDENTIFIERS + operation.index, operation.name, elapsed, values))
+            start = time.perf_counter_ns()
+
+        try:
+            self._run(inputs, outputs, watch)
+        except NotModelledError as error:
+            self._fall_back(error).run_traced(inputs, outputs, sink)
+
+    def _fall_back(self, error: NotModelledError) -> Graph:
+        """The carried graph, from now on.
+
+        Raises:
+            PayloadError: there is none.
+        """
+        if self._make_graph is None:
+            raise PayloadError(
+                f"The Ethos-U program cannot run here: {error.what}",
+                hint="compile the model with carry_graph=True, so that its integer graph can run in its place",
+            ) from error
+        warnings.warn(f"The integer graph runs in the place of the command stream: {error.what}", stacklevel=2)
+        self._graph = self._make_graph()
+        return self._graph
+
+    def _run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], watch: Watcher | None) -> None:
+        _check("Input", inputs, self._content.inputs)
+        _check("Output", outputs, self._content.outputs)
+        arrays = [_array(b, border) for b, border in zip(inputs, self._content.inputs, strict=True)]
+        check = self._check
+        if check is not None:
+            check.begin()
+        if self._has_run:
+            self._simulator.keep_weights()
+        self._has_run = True
+        try:
+            made = self._simulator.run(
+                self._content, arrays, watch=_both(watch, None if check is None else check.watch)
+            )
+        except NotModelledError:
+            raise
+        except SimulationError as error:
+            raise PayloadError(f"The Ethos-U program fails: {error.what}", hint=_COMPILE_AGAIN) from error
+        if check is not None:
+            check.end(arrays, made)
+        for array, buffer in zip(made, outputs, strict=True):
+            ctypes.memmove(buffer.address, array.ctypes.data, buffer.size)
+
+
+def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
+    if first is None or second is None:
+        return first or second
+
+    def watch(operation: Operation) -> None:
+        first(operation)
+        second(operation)
+
+    return watch
+
+
+def _array(buffer: Buffer, border: Border) -> np.ndarray[Any, Any]:
+    data = ctypes.string_at(buffer.address, buffer.size) if buffer.size else b""
+    return np.frombuffer(data, f"<i{border.element_size}")
+
+
+def _check(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
+    for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
+        size = int(np.prod(border.shape, dtype=np.int64)) * border.element_size
+        if buffer.size != size:
+            raise PayloadError(
+                f"{what} {position} of the NPU partition has {size} bytes, but the program around it passes "
+                f"{buffer.size}.",
+                hint=_COMPILE_AGAIN,
+            )

@@ -1,0 +1,79 @@
+"""No stream is trusted unseen: what Vela made of a graph runs beside it, on random integers, before anyone gets it.
+
+Vela lets an operation begin before the one before it has ended, now and then too early. Such a one is made to wait,
+which no result can suffer from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from micronpu.ir.graph import Graph
+from micronpu.ops.tables.lookups import rows_numbered
+from micronpu.targets.ethosu.emitters import Emitted
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.payload import checksum, content_of
+from micronpu.targets.ethosu.stream.commands import made_to_wait
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
+
+RULE = "stream_computes_graph"
+SENTENCE = "The command stream that Vela makes of the operator computes what the operator means."
+HINT = "another version of Vela, another Ethos-U, or another form of the model"
+
+_MOST_WAITING = 32
+"""Operations that are made to wait, each for another run."""
+_LARGE = 30_000_000
+"""Multiply-accumulates from which one input is run, not two: a tenth of a second in the reference kernels."""
+_SMALL = 2_000_000
+"""Multiply-accumulates of all further inputs, which outputs of a few elements take."""
+
+
+class StreamDiffersError(VelaError):
+    """Every stream that Vela makes of a graph computes another result than the graph."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a comparison says.
+
+    Attributes:
+        program: Vela's, or the same with operations that wait.
+        objection: why it must not be used, or "".
+        unproved: why nobody can tell, or "".
+        waiting: how many operations were made to wait.
+    """
+
+    program: VelaProgram
+    objection: str = ""
+    unproved: str = ""
+    waiting: int = 0
+
+
+Check = Callable[[Graph, Emitted, VelaProgram], Checked]
+"""Of a graph, what it was written as, and what Vela made of it."""
+
+
+def check_of(spec: EthosUCompileSpec) -> Check:
+    """The comparison for an accelerator."""
+
+    def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
+        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare
+
+        inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
+        counts = [rows_numbered(graph, t) for t in graph.inputs]
+        macs = sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
+        rows, waiting = 1 if macs > _LARGE else ROWS, 0
+        most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
+        while True:
+            seed = checksum(program)
+            found = compare(content_of(program), spec.target, emitted.data, inputs, rows, counts, most, seed=seed)
+            later = made_to_wait(program.commands, found.early) if found.early is not None else None
+            if later is None or waiting == _MOST_WAITING:
+                break
+            program, waiting = replace(program, commands=later), waiting + 1
+        if found.outcome is Outcome.DIFFERENT:
+            return Checked(program, f"Vela's program computes another result: {found.detail}.", "", waiting)
+        return Checked(program, "", found.detail, waiting)
+
+    return check

@@ -1,0 +1,419 @@
+"""The open simulator of Ethos-U: runs the command stream of a payload, NumPy in, NumPy out.
+
+    outputs = EthosUSimulator("ethos-u55-128").run(payload, inputs)
+
+The simulator itself is C++ (`native/ethosu_sim`, interface in its `sim.h`), compiled once and cached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
+from micronpu.host.build import build_ethosu_simulator
+from micronpu.host.library import load_library
+from micronpu.targets.ethosu.accelerators import find_accelerator
+from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.payload import EthosUPayload, parse
+
+Array = npt.NDArray[Any]
+
+_VERSION = 4
+_OK = 0
+_NOT_MODELLED, _TOO_MUCH_WORK, _TOO_EARLY = 2, 4, 5
+_CONSTANT, _SCRATCH = 0, 1
+_NOWHERE = 2**64 - 1
+_ALIGNMENT = 16
+_CONSTANTS_REGION, _SCRATCH_REGION, _FAST_REGION = 0, 1, 2
+FAST_SCRATCH_BYTES = 2 * 1024 * 1024
+"""Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
+WEIGHT_LIMIT = 256 * 1024 * 1024
+"""Of decoded weights, where the caller says nothing."""
+WEIGHTS_OF_ONE_RUN = 1024 * 1024
+"""Of decoded weights, for a single run: stripes of several layers take turns. Those of all layers are three times as
+large as the program."""
+
+
+class SimulationError(MicroNpuError):
+    """A command stream does what no correct stream does; the message names command, offset and operation.
+
+    Attributes:
+        offset: bytes from the first command of the stream, or None.
+        operation: index of the operation in the stream, or None.
+    """
+
+    def __init__(self, what: str, *, offset: int | None = None, operation: int | None = None, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.offset = offset
+        self.operation = operation
+
+
+class NotModelledError(SimulationError):
+    """A command stream may be right, but the simulator cannot compute it; the message names the register."""
+
+
+class TooEarlyError(SimulationError):
+    """An operation may read what the one before it has not written yet; the message names both."""
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("kind", ctypes.c_int32))
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("region", ctypes.c_uint32), ("offset", ctypes.c_uint64), ("size", ctypes.c_uint64))
+
+
+class _FeatureMap(ctypes.Structure):
+    _fields_ = (
+        ("region", ctypes.c_int32),
+        ("address", ctypes.c_uint64),
+        ("shape", ctypes.c_int32 * 3),
+        ("stride", ctypes.c_int64 * 3),
+        ("element_bytes", ctypes.c_int32),
+        ("is_signed", ctypes.c_int32),
+        ("is_bricks", ctypes.c_int32),
+        ("zero_point", ctypes.c_int32),
+    )
+
+
+class _Operation(ctypes.Structure):
+    _fields_ = (
+        ("index", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("opcode", ctypes.c_uint32),
+        ("parameter", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("work", ctypes.c_uint64),
+        ("ofm", _FeatureMap),
+        ("source_region", ctypes.c_uint64),
+        ("source_address", ctypes.c_uint64),
+        ("destination_region", ctypes.c_uint64),
+        ("destination_address", ctypes.c_uint64),
+        ("length", ctypes.c_uint64),
+        ("reads", ctypes.POINTER(_Range)),
+        ("writes", ctypes.POINTER(_Range)),
+        ("num_reads", ctypes.c_uint64),
+        ("num_writes", ctypes.c_uint64),
+    )
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_Operation))
+
+
+class Bytes(NamedTuple):
+    """Neighbouring bytes of a region; region 8 is the table memory inside the NPU."""
+
+    region: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation that a stream has started and finished.
+
+    Attributes:
+        index: in the stream, from 0; transfers and operations count alike.
+        offset: bytes from the first command to the one that starts it.
+        name: such as "convolution", "max pool", "transfer".
+        work: multiplications, and bytes read.
+        region: of the output; -1 where it stays inside the NPU.
+        address: of the output in its region.
+        shape: height, width and depth of the output; empty for a transfer.
+        value: the output as memory holds it now, of `shape`; None for a transfer or where it stays inside the NPU.
+        reads, writes: every byte that it has read and written, in order, where the run was asked for `accesses`.
+    """
+
+    index: int
+    offset: int
+    name: str
+    work: int
+    region: int
+    address: int
+    shape: tuple[int, ...]
+    value: Array | None
+    reads: tuple[Bytes, ...] = ()
+    writes: tuple[Bytes, ...] = ()
+
+
+Watcher = Callable[[Operation], None]
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None
+
+
+def load_simulator() -> ctypes.CDLL:
+    """The simulator's library, compiled and loaded on the first call.
+
+    Raises:
+        RuntimeUnavailableError: it cannot be built or loaded on this machine.
+    """
+    global _library
+    with _lock:
+        if _library is None:
+            path = build_ethosu_simulator()
+            try:
+                _library = _open(path)
+            except RuntimeUnavailableError:
+                # The one that came with the package may ask for a newer C++ library than there is.
+                if (compiled := build_ethosu_simulator(prebuilt=False)) == path:
+                    raise
+                _library = _open(compiled)
+        return _library
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    library, _ = load_library(path, "Ethos-U simulator", "ethosu_sim_version", _VERSION, _declare)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    handle = ctypes.c_void_p
+    library.ethosu_sim_create.restype = handle
+    library.ethosu_sim_create.argtypes = (ctypes.c_int32, ctypes.c_int32)
+    library.ethosu_sim_destroy.argtypes = (handle,)
+    library.ethosu_sim_reset.argtypes = (handle,)
+    library.ethosu_sim_set_callback.argtypes = (handle, _CALLBACK, ctypes.c_void_p)
+    library.ethosu_sim_set_work_limit.argtypes = (handle, ctypes.c_uint64)
+    library.ethosu_sim_set_weight_limit.argtypes = (handle, ctypes.c_uint64)
+    library.ethosu_sim_run.argtypes = (
+        handle,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.POINTER(_Region),
+        ctypes.c_int32,
+        ctypes.POINTER(_Range),
+        ctypes.c_int32,
+    )
+    library.ethosu_sim_run.restype = ctypes.c_int32
+    library.ethosu_sim_unwritten.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
+    library.ethosu_sim_unwritten.restype = ctypes.c_uint64
+    library.ethosu_sim_command_name.argtypes = (handle, ctypes.c_uint32)
+    library.ethosu_sim_command_name.restype = ctypes.c_char_p
+    library.ethosu_sim_error.argtypes = (handle,)
+    library.ethosu_sim_error.restype = ctypes.c_char_p
+    for name in ("ethosu_sim_error_offset", "ethosu_sim_error_operation"):
+        getattr(library, name).argtypes = (handle,)
+        getattr(library, name).restype = ctypes.c_uint64
+
+
+class EthosUSimulator:
+    """An Ethos-U accelerator that computes what the chip would, byte for byte, and refuses what no correct stream does.
+
+    Keeps decoded weights between runs. For one thread at a time.
+
+    Args:
+        accelerator: such as "ethos-u55-128".
+        fast_scratch_bytes: of the NPU's own SRAM, which memory modes with dedicated SRAM use.
+        work_limit: the most multiplications and bytes that a run may take; 0: any number.
+        weight_limit: the most bytes of decoded weights that it keeps; what is run once has no use for them.
+
+    Raises:
+        OptionError: there is no such accelerator.
+        RuntimeUnavailableError: the simulator cannot be built or loaded on this machine.
+    """
+
+    def __init__(
+        self,
+        accelerator: str,
+        *,
+        fast_scratch_bytes: int = FAST_SCRATCH_BYTES,
+        work_limit: int = 0,
+        weight_limit: int = WEIGHT_LIMIT,
+    ) -> None:
+        self.accelerator = find_accelerator(accelerator)
+        self._fast_scratch_bytes = fast_scratch_bytes
+        self._sim: int | None = None
+        self._library = load_simulator()
+        family = int(self.accelerator.family.removeprefix("u"))
+        self._sim = self._library.ethosu_sim_create(family, self.accelerator.macs * self.accelerator.cores)
+        if not self._sim:
+            raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.")
+        self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
+        self.keep_weights(weight_limit)
+
+    def __del__(self) -> None:
+        if getattr(self, "_sim", None):
+            self._library.ethosu_sim_destroy(self._sim)
+            self._sim = None
+
+    def command_name(self, word: int) -> str:
+        """Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; "" if there is none."""
+        name = self._library.ethosu_sim_command_name(self._sim, word)
+        return name.decode() if name else ""
+
+    def keep_weights(self, most: int = WEIGHT_LIMIT) -> None:
+        """From now on keeps up to so many bytes of decoded weights."""
+        self._library.ethosu_sim_set_weight_limit(self._sim, most)
+
+    def reset(self) -> None:
+        """Forgets decoded weights."""
+        self._library.ethosu_sim_reset(self._sim)
+
+    def run(
+        self,
+        payload: bytes | EthosUPayload,
+        inputs: Sequence[Array],
+        *,
+        watch: Watcher | None = None,
+        accesses: bool = False,
+    ) -> list[Array]:
+        """Runs a payload once.
+
+        Args:
+            inputs: one array per input of the payload, of its element size and count, in the order of its program.
+            watch: called after every operation, with its output.
+            accesses: its operations also say which bytes they have read and written.
+
+        Returns:
+            One array per output, of the payload's shape (up to six sizes); integers, signed: the payload knows only
+            the size of elements.
+
+        Raises:
+            PayloadError: the payload is damaged, or its content stands elsewhere.
+            ModelError: the inputs do not fit.
+            SimulationError: the stream does what no correct stream does, or what the simulator cannot compute.
+        """
+        content = payload if isinstance(payload, EthosUPayload) else parse(payload)
+        constants = np.frombuffer(content.constants, np.uint8)
+        if constants.ctypes.data % _ALIGNMENT:
+            constants = _aligned(len(content.constants))
+            constants[:] = np.frombuffer(content.constants, np.uint8)
+        scratch = _aligned(content.scratch_size)
+        fast = _aligned(self._fast_scratch_bytes)
+        if len(inputs) != len(content.inputs):
+            raise ModelError(f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.")
+        ranges = (_Range * len(inputs))()
+        for i, (border, array) in enumerate(zip(content.inputs, inputs, strict=True)):
+            place = _place(border, scratch, f"input {i}")
+            data = np.ascontiguousarray(array)
+            if data.nbytes != place.size or data.itemsize != border.element_size:
+                raise ModelError(
+                    f"Input {i} has {data.size} elements of {data.itemsize} bytes, but the payload expects "
+                    f"{place.size // border.element_size} of {border.element_size}."
+                )
+            place[:] = data.reshape(-1).view(np.uint8)
+            ranges[i] = _Range(border.region, border.address, place.size)
+        regions = (_Region * 3)(
+            _Region(constants.ctypes.data, constants.size, _CONSTANT),
+            _Region(scratch.ctypes.data, scratch.size, _SCRATCH),
+            _Region(fast.ctypes.data, fast.size, _SCRATCH),
+        )
+        self._run(content.commands, regions, ranges, (constants, scratch, fast), watch, accesses)
+        for i, border in enumerate(content.outputs):
+            size = _place(border, scratch, f"output {i}").size
+            hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
+            if hole != _NOWHERE:
+                raise SimulationError(
+                    f"The stream ends, but it has not computed output {i}: nobody has written byte "
+                    f"{hole - border.address} of its {size}."
+                )
+        return [
+            _place(border, scratch, f"output {i}").view(f"<i{border.element_size}").reshape(border.shape).copy()
+            for i, border in enumerate(content.outputs)
+        ]
+
+    def _run(
+        self,
+        commands: bytes,
+        regions: Any,
+        ranges: Any,
+        memories: Sequence[Array],
+        watch: Watcher | None,
+        accesses: bool,
+    ) -> None:
+        failure: list[BaseException] = []
+
+        def watched(_: Any, operation: Any) -> int:
+            # An exception may not leave a callback: it stops the run and is raised here.
+            try:
+                assert watch is not None
+                watch(_operation(operation.contents, memories, accesses))
+            except BaseException as error:
+                failure.append(error)
+                return 1
+            return 0
+
+        callback = _CALLBACK(watched) if watch else _CALLBACK()
+        self._library.ethosu_sim_set_callback(self._sim, callback, None)
+        status = self._library.ethosu_sim_run(
+            self._sim, commands, len(commands), regions, len(regions), ranges, len(ranges)
+        )
+        self._library.ethosu_sim_set_callback(self._sim, _CALLBACK(), None)
+        if failure:
+            raise failure[0]
+        if status == _OK:
+            return
+        sentence = self._library.ethosu_sim_error(self._sim).decode(errors="replace")
+        offset = self._library.ethosu_sim_error_offset(self._sim)
+        operation = self._library.ethosu_sim_error_operation(self._sim)
+        raise _ERRORS.get(status, SimulationError)(
+            sentence,
+            offset=None if offset == _NOWHERE else offset,
+            operation=None if operation == _NOWHERE else operation,
+        )
+
+
+_ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _TOO_EARLY: TooEarlyError}
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    """Zeros at an address that the NPU accepts, of the system's own pages: what no stream touches takes no memory."""
+    return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
+
+
+def _place(border: Border, scratch: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
+    """The bytes of an input or output."""
+    size = int(np.prod(border.shape, dtype=np.int64)) * border.element_size
+    if border.region != _SCRATCH_REGION or border.address < 0 or border.address + size > scratch.size:
+        raise SimulationError(
+            f"The payload's {name} lies at byte {border.address} of region {border.region} and has {size} bytes, "
+            f"but the scratch memory, region {_SCRATCH_REGION}, has {scratch.size}."
+        )
+    return scratch[border.address : border.address + size]
+
+
+def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
+    ofm = o.ofm
+    value: Array | None = None
+    shape = tuple(ofm.shape)
+    if not any(shape):
+        shape = ()
+    elif 0 <= ofm.region < len(memories):
+        value = _read(memories[ofm.region], ofm)
+    found = Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
+    if not accesses:  # profiles and checks have no use for thousands of ranges
+        return found
+    reads = tuple(Bytes(r.region, r.offset, r.size) for r in o.reads[: o.num_reads])
+    writes = tuple(Bytes(r.region, r.offset, r.size) for r in o.writes[: o.num_writes])
+    return replace(found, reads=reads, writes=writes)
+
+
+def _read(memory: Array, ofm: Any) -> Array | None:
+    """A feature map of one tile out of memory; None if it does not lie in it."""
+    height, width, depth = ofm.shape
+    size = ofm.element_bytes
+    c = np.arange(depth)
+    along_depth = c // 16 * ofm.stride[2] + c % 16 * size if ofm.is_bricks else c * size
+    stride_x = 16 * size if ofm.is_bricks else ofm.stride[1]
+    at = (
+        ofm.address
+        + np.arange(height)[:, None, None] * ofm.stride[0]
+        + np.arange(width)[None, :, None] * stride_x
+        + along_depth[None, None, :]
+    )
+    if at.min() < 0 or at.max() + size > memory.size:
+        return None
+    values = memory[at[..., None] + np.arange(size)]
+    kind = "i" if ofm.is_signed else "u"
+    return np.ascontiguousarray(values).view(f"<{kind}{size}").reshape(height, width, depth)

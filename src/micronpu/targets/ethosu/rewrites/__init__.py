@@ -1,0 +1,14 @@
+"""The rewrites of one operator for an Ethos-U, by what they are for.  Each stands in the list of its module."""
+
+from __future__ import annotations
+
+from micronpu.passes.rewrite import Rewrite
+from micronpu.targets.ethosu.rewrites.cheaper import TO_COST_LESS
+from micronpu.targets.ethosu.rewrites.fit import TO_FIT
+from micronpu.targets.ethosu.rewrites.sound import TO_BE_SOUND
+from micronpu.targets.ethosu.rewrites.spare import TO_SPARE
+
+__all__ = ["REWRITES", "TO_BE_SOUND", "TO_COST_LESS", "TO_FIT", "TO_SPARE"]
+
+REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS)
+"""Those that can be left out."""

@@ -1,0 +1,162 @@
+"""Rewrites of an operator that Vela refuses for an Ethos-U."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.constants import BIAS_TYPE
+from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.elementwise import Minimum
+from micronpu.ops.linear import FullyConnected
+from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import Transpose
+from micronpu.ops.pooling import MaxPool2d
+from micronpu.ops.reduction import Amin
+from micronpu.ops.resize import ResizeBilinear, axis_weights
+from micronpu.ops.slicing import Slice
+from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.targets.ethosu.rewrites.byte_products import LONGEST_SUM, BytesBatchMatmul
+from micronpu.targets.ethosu.rewrites.resize_products import BilinearProducts
+
+
+class MultiplyBilinear(Rewrite):
+    """A bilinear resize to 2 or 4 times the size as a depthwise convolution whose channels are phases of the result.
+
+    x -> resize_bilinear{2H, 2W} -> y        x -> resize_bilinear_products{2H, 2W} -> y
+    """
+
+    name = "multiply_bilinear"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, ResizeBilinear) or isinstance(op, BilinearProducts) or x.type.dtype is not DType.INT8:
+            return None
+        products = BilinearProducts(op.size, op.align_corners, op.half_pixel_centers)
+        if not products.factor(x.shape[1], x.shape[2]):
+            return None
+        return Chain(self.name, node).finish(products, x, y)
+
+
+class BilinearByMatrices(Rewrite):
+    """A bilinear resize to 2, 4 or 8 times the size as a product with the weights of the filter along each axis.
+
+    x [H, W] -> resize_bilinear{2H, 2W} -> y
+    x -> transpose -> fully_connected(w [2W, W]) -> transpose -> fully_connected(w [2H, H]) -> transpose -> y
+
+    Not exact: there is a rounding for each axis.
+    """
+
+    name = "bilinear_by_matrices"
+    max_steps = 1
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if type(op) is not ResizeBilinear or not op.half_pixel_centers:
+            return None
+        factor = op.size[0] // x.shape[1]
+        if factor not in _FACTORS or op.size != (factor * x.shape[1], factor * x.shape[2]):
+            return None
+        chain = Chain(self.name, node)
+        columns = _along(chain, chain.add(Transpose((0, 3, 1, 2)), x), factor)
+        rows = _along(chain, chain.add(Transpose((0, 1, 3, 2)), columns), factor)
+        return chain.finish(Transpose((0, 3, 2, 1)), rows, y)
+
+
+_FACTORS = (2, 4, 8)
+
+
+def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
+    """x with so many times the elements along the last axis."""
+    size, steps = x.shape[-1], 2 * factor
+    weights = np.zeros((size, factor, size), np.int64)
+    for element in range(size):
+        for offset in (-1, 0, 1):
+            neighbour = min(max(element + offset, 0), size - 1)
+            weights[element, :, neighbour] += axis_weights(factor)[:, offset + 1]
+    shape = (size * factor, size)
+    matrix = chain.constant(weights, TensorType(shape, DType.INT8, QParams.per_tensor(1 / steps, 0)))
+    grid = QParams.per_tensor(x.type.scale / steps, 0)
+    bias = chain.constant(np.zeros(shape[0]), TensorType(shape[:1], BIAS_TYPE[x.type.dtype], grid))
+    rows = chain.reshape(x, x.type.size // size, size)
+    wide = chain.add(FullyConnected(), rows, matrix, bias, qparams=x.type.qparams)
+    return chain.reshape(wide, *x.shape[:-1], shape[0])
+
+
+class SmallestByHalves(Rewrite):
+    """The smallest of int16 elements as that of the first and of the second half, again and again.  Exact.
+
+    x [4, 6] -> amin(axis 1) -> y        x -> minimum of slices [4, 3] -> minimum of slices [4, 2] -> [4, 1] -> reshape
+
+    Vela's program of an int16 minimum along axes reads one row only, and the opposite of the smallest number is none.
+    """
+
+    name = "smallest_by_halves"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, x, y = node.op, node.inputs[0], node.output
+        if not isinstance(op, Amin) or x.type.dtype is not DType.INT16:
+            return None
+        chain = Chain(self.name, node)
+        for axis in op.axes:
+            while (size := x.shape[axis]) > 1:
+                half = -(-size // 2)  # where the number is odd, the one in the middle is in both
+                x = chain.add(Minimum(), chain.cut(x, axis, 0, half), chain.cut(x, axis, size - half, half))
+        return chain.result(x, y)
+
+
+class PickFromDepthwise(Rewrite):
+    """A depthwise convolution with large strides as one with stride 1, of whose results the wanted ones are picked.
+
+        x -> depthwise_conv2d{stride 4} -> y        x -> depthwise_conv2d{stride 1} -> max_pool2d{1x1, stride 4} -> y
+
+    Costs as many products as there are elements in a block of the strides for each that was needed.
+    """
+
+    name = "pick_from_depthwise"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, y = node.op, node.output
+        if not isinstance(op, DepthwiseConv2d) or op.stride == (1, 1):
+            return None
+        chain = Chain(self.name, node)
+        dense = chain.add(replace(op, stride=(1, 1)), *node.inputs, qparams=y.type.qparams)
+        # Windows that no step reaches stand behind the last one that is wanted.
+        size = [(n - 1) * s + 1 for n, s in zip(y.shape[1:3], op.stride, strict=True)]
+        if dense.shape[1:3] != tuple(size):
+            dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
+        return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)
+
+
+class MultiplyBytes(Rewrite):
+    """A product of two int16 matrices as four products of their bytes, put together in 32 bits.
+
+        x, z -> batch_matmul{int16} -> y        x, z -> batch_matmul_bytes -> y
+
+    Exact, saturated results included.  Costs four times the cycles of an int8 product and a few percent.
+    """
+
+    name = "multiply_bytes"
+
+    def apply(self, node: Node) -> list[Node] | None:
+        op, y = node.op, node.output
+        if type(op) is not BatchMatmul or any(t.type.dtype is not DType.INT16 for t in (*node.inputs, y)):
+            return None
+        if node.inputs[0].shape[2] > LONGEST_SUM:
+            return None
+        chain = Chain(self.name, node)
+        chain.add(BytesBatchMatmul(), *node.inputs, qparams=y.type.qparams)
+        return chain.result(chain.nodes[-1].output, y)
+
+
+TO_FIT: tuple[Rewrite, ...] = (
+    MultiplyBilinear(),
+    BilinearByMatrices(),
+    MultiplyBytes(),
+    PickFromDepthwise(),
+    SmallestByHalves(),
+)
+"""Of what Vela refuses."""

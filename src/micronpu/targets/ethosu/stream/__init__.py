@@ -1,0 +1,1 @@
+"""Command streams of Ethos-U as data."""

@@ -1,0 +1,208 @@
+"""Vela's compiler core, called in memory, in a process that may crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.targets.ethosu.accelerators import clock_hz
+from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.stream.commands import operation_offsets
+from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
+
+_NO_LIMIT = 2**32
+_SECONDS = 60.0
+_SECONDS_PER_KIB = 0.1
+"""Time limit. MobileNetV2 at 224 takes 0.2 s for 4 MiB, 400 blocks of convolutions 0.5 s for 1.3 MiB."""
+
+
+class VelaError(UnsupportedError):
+    """Vela refuses a program; the message is Vela's."""
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """Vela's estimate for one operation.
+
+    Attributes:
+        source: index of the operator in the program that Vela was given, or -1.
+        cycles: of the whole operation, the longest of the following.
+        macs: multiply-accumulate operations.
+        npu_cycles: of the arithmetic.
+        memory_cycles: of reading and writing, per memory.
+        staging_bytes: working memory in use meanwhile.
+    """
+
+    name: str
+    operator: str
+    source: int
+    cycles: int
+    macs: int
+    npu_cycles: int = 0
+    memory_cycles: Mapping[str, int] = field(default_factory=dict)
+    staging_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class VelaProgram:
+    """What Vela makes of a program.
+
+    Attributes:
+        commands: register command stream with its driver actions.
+        constants: encoded weights and tables; a part of a payload's bytes once there is one.
+        scratch_size: bytes of the memory for inputs, outputs and everything between.
+        fast_scratch_size: bytes of the second scratch memory of Dedicated_Sram modes.
+        cycles: Vela's estimate for the whole.
+        memory: peak use in bytes per memory.
+        layers: estimate per operation.
+        clock_hz: clock that the cycles are of.
+        sources: for each operation of the command stream in order, transfers included, index of the operator in the
+            program that Vela was given, or -1.
+    """
+
+    commands: bytes
+    constants: bytes | memoryview
+    scratch_size: int
+    fast_scratch_size: int
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    cycles: int
+    memory: dict[str, int]
+    layers: tuple[LayerEstimate, ...]
+    clock_hz: float
+    sources: tuple[int, ...] = ()
+
+    @property
+    def sram_bytes(self) -> int:
+        """Peak use of the SRAM, weights included where the memory mode keeps them there."""
+        return self.memory.get("Sram", 0)
+
+    @property
+    def milliseconds(self) -> float:
+        return self.cycles / self.clock_hz * 1000
+
+
+def compile_flatbuffer(
+    model: bytes, spec: EthosUCompileSpec, options: Mapping[tuple[str, str], str] | None = None
+) -> VelaProgram:
+    """Compiles a LiteRT or TOSA flatbuffer.
+
+    Args:
+        options: (section, key) and value of the compiler's options beside those of the spec.
+
+    Raises:
+        VelaError: Vela refuses the program, leaves an operator to the CPU, crashes or does not end.
+        RuntimeUnavailableError: the process for Vela cannot be started.
+    """
+    accelerator = spec.accelerator
+    system = (
+        f"[architecture]\nmacs={accelerator.macs}\ncores={accelerator.cores}\n"
+        f"[vela]\nsystem_config_name={spec.system_config}\nmemory_mode_name={spec.memory_mode}\n{spec.ini}"
+    )
+    try:
+        answer = VELA.compile(
+            accelerator.architecture,
+            model,
+            "TFLITE" if model[4:8] == b"TFL3" else "TOSA",
+            system,
+            seconds=_SECONDS + _SECONDS_PER_KIB * len(model) / 1024,
+            options=_options(spec, options or {}),
+            verbose=False,
+        )
+    except WorkerEndedError as error:
+        raise VelaError(f"Vela {error} on this program.") from error
+    result = answer.result
+    if result is None:
+        raise VelaError(_objection(answer.text) or f"Vela refuses the program: {answer.objection}")
+    left, taken = result["cpu_operators"], result["npu_operators"]
+    if left:
+        raise VelaError(f"Vela leaves {left} of {left + taken} operators to the CPU.")
+    return VelaProgram(
+        commands=result["commands"],
+        constants=answer.constants,
+        scratch_size=result["scratch_size"],
+        fast_scratch_size=result["fast_scratch_size"],
+        inputs=tuple(Border(*border) for border in result["inputs"]),
+        outputs=tuple(Border(*border) for border in result["outputs"]),
+        cycles=result["cycles"],
+        memory=result["memory"],
+        layers=_layers(result["tables"]),
+        clock_hz=clock_hz(spec.ini, spec.system_config or ""),
+        sources=_sources(result["tables"], result["commands"]),
+    )
+
+
+def _objection(text: str) -> str:
+    """Vela's reason and constraint as one sentence, from ``Reason: ...`` and the lines that follow it."""
+    _, found, rest = text.partition("Reason:")
+    lines = [line.strip(" -\t") for line in rest.splitlines() if line.strip()]
+    return f"Vela: {'; '.join(line.rstrip('.:') for line in lines[:4])}." if found and lines else ""
+
+
+def _options(spec: EthosUCompileSpec, more: Mapping[tuple[str, str], str]) -> str:
+    values = {
+        ("compiler", "enable_db"): "true",
+        ("compiler", "output_format"): "Raw",
+        ("compiler", "cop_format"): "COP1",
+        ("scheduler", "optimize"): "Performance",
+        ("scheduler", "arena_size_limit"): str(_NO_LIMIT),
+        ("scheduler", "cpu_tensor_alignment"): "16",
+        ("scheduler", "tensor_allocator"): "HillClimb",
+    }
+    values |= {**more, **spec.vela_options()}
+    text = ""
+    for section in ("compiler", "scheduler"):
+        lines = [f"{key}={value}" for (where, key), value in values.items() if where == section]
+        text += f"\n[{section}]\n" + "\n".join(lines) + "\n"
+    return text
+
+
+def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
+    """Which operator each operation of a stream is part of.
+
+    Vela's table of the queue has the offset at which the commands of an operation begin; those up to the next are its.
+    """
+    if not {"queue", "optimised", "source"} <= tables.keys():
+        return ()
+    keys = _column(tables["source"], "id", "ext_key")
+    optimised = _column(tables["optimised"], "id", "source_id")
+    queue = sorted((int(o), i) for o, i in _column(tables["queue"], "offset", "optimised_id").items())
+    found, at = [], -1
+    for offset in operation_offsets(commands):
+        while at + 1 < len(queue) and queue[at + 1][0] <= offset:
+            at += 1
+        found.append(int(keys.get(optimised.get(queue[at][1], ""), "-1")) if at >= 0 else -1)
+    return tuple(found)
+
+
+def _column(table: Sequence[Sequence[str]], key: str, value: str) -> dict[str, str]:
+    header, *rows = table
+    return {row[header.index(key)]: row[header.index(value)] for row in rows}
+
+
+def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimate, ...]:
+    """Rows of Vela's tables, whose first is the header."""
+    if "perf" not in tables:
+        return ()
+    header, *rows = tables["perf"]
+    # Vela leaves the constants of shapes out of its numbers, but names the operator of the file.
+    names, *sources = tables.get("source") or [["id", "ext_key"]]
+    order = {row[names.index("id")]: int(row[names.index("ext_key")]) for row in sources}
+    wanted = ("name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
+    column = {name: header.index(name) for name in wanted}
+    memories = {name.removesuffix("_ac"): i for i, name in enumerate(header) if name.endswith("_ac")}
+    return tuple(
+        LayerEstimate(
+            row[column["name"]],
+            row[column["operator"]],
+            order.get(row[column["source_id"]], -1),
+            int(row[column["op_cycles"]]),
+            int(row[column["mac_count"]]),
+            int(row[column["npu_cycles"]]),
+            {name: int(row[i]) for name, i in memories.items()},
+            int(row[column["staging_usage"]]),
+        )
+        for row in rows
+    )

@@ -1,0 +1,1 @@
+"""A model into another one before it is compiled: sparse, compressed, streaming."""

@@ -1,0 +1,172 @@
+"""`micronpu.sparsify`: a trained network and unlabelled inputs to one with two zeros in every four weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.frontend.checks import check_evaluation_mode, check_listener
+from micronpu.frontend.export import as_inputs
+from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
+from micronpu.frontend.states import states_of
+from micronpu.partition.device import Device
+from micronpu.quantize.data import calibration_calls
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.report.sparsity import SparsityReport
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
+from micronpu.transforms.sparsity.compress import check_compress, compressed, with_bits
+from micronpu.transforms.sparsity.corrected import with_corrections
+from micronpu.transforms.sparsity.judge import Score
+from micronpu.transforms.sparsity.network import FloatNetwork, Row
+from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
+from micronpu.transforms.sparsity.search import Listener, Sparsified, listening, sparsified
+
+DEFAULT_TARGET = "ethos-u85-256"
+
+
+def sparsify(
+    model: nn.Module | ExportedProgram,
+    calibration: Any,
+    example_inputs: Sequence[Any] | Tensor | None = None,
+    target: str = DEFAULT_TARGET,
+    *,
+    max_loss: float | None = None,
+    max_cycles: float | None = None,
+    score: Score | None = None,
+    sparsity: SparsityOptions | None = None,
+    options: Options | None = None,
+    quantizer: StaticQuantizer | None = None,
+    listener: Listener | None = None,
+) -> Sparsified:
+    """Makes two of every four weights zero where the target computes such layers in half the cycles.
+
+    Args:
+        model: a trained float module in evaluation mode, or an exported program of one.
+        calibration: some hundred typical inputs without labels, as for `micronpu.compile`; of a model that keeps a
+            state from call to call, sequences of them.
+        example_inputs: fix shapes and dtypes; the first calibration input unless given.
+        target: see ``micronpu targets``.
+        max_loss, max_cycles: those of `SparsityOptions`, in short.
+        score: a measure of a network, more is better, in the place of the agreement with the float network.
+        sparsity: further options.
+        options: of the NPU's family.
+        quantizer: in the place of the target's own.
+        listener: hears about progress, with the name of the step and the part of it that is done.
+
+    Returns:
+        The sparse network with its report.  On a target that gains nothing the network is as it was, and the report
+        says what the bytes would gain.
+
+    Raises:
+        MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
+    """
+    check_listener(listener)
+    if sparsity is not None and not isinstance(sparsity, SparsityOptions):
+        raise OptionError(f"`sparsity` is of type {type(sparsity).__name__}.", hint="SparsityOptions(steps=1000)")
+    chosen = sparsity or SparsityOptions()
+    if max_loss is not None:
+        chosen = replace(chosen, max_loss=max_loss)
+    if max_cycles is not None:
+        chosen = replace(chosen, max_cycles=max_cycles)
+    if score is not None and not callable(score):
+        raise OptionError(f"`score` is of type {type(score).__name__}.", hint="score=lambda network: accuracy(network)")
+    if quantizer is not None and not isinstance(quantizer, StaticQuantizer):
+        raise OptionError(
+            f"`quantizer` is a {type(quantizer).__name__}.",
+            hint="the quantizer of the NPU's family, such as EthosUQuantizer",
+        )
+    device = device_for(target, options)
+    if example_inputs is None:
+        example_inputs = _first(calibration)
+    examples = as_inputs(example_inputs)
+    if isinstance(model, nn.Module) and not isinstance(model, GraphModule):
+        check_evaluation_mode(model)
+    program = exported_for_any_batch(model, examples)
+    sequences = calibration_calls(calibration, examples, in_turn=bool(states_of(program)))
+    network = FloatNetwork.of(program, examples, sequences)
+    return sparsified(network, device, quantizer or device.quantizer(), chosen, score, listener)
+
+
+class Reduced(NamedTuple):
+    """A model with fewer weights or bits, the quantizer for it, what was made sparse, and notes."""
+
+    model: Exported
+    quantizer: StaticQuantizer
+    report: SparsityReport | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """That the weights of a model to be compiled shall be sparse, or of fewer bits, how, and for what."""
+
+    options: SparsityOptions | None
+    device: Device
+    compress: float | None = None
+
+    @classmethod
+    def of(cls, sparsity: str | SparsityOptions | None, compress: float | None, device: Device) -> Sparsity | None:
+        """What a user asks for in the words of `micronpu.compile`, or None where that is nothing.
+
+        Raises:
+            OptionError: a value that does not fit.
+        """
+        options, most = sparsity_options(sparsity), check_compress(compress)
+        return None if options is None and most is None else cls(options, device, most)
+
+    def reduced(
+        self,
+        model: Exported,
+        sequences: Sequence[Sequence[Row]],
+        quantizer: StaticQuantizer,
+        progress: Callable[[float], None],
+    ) -> Reduced:
+        """Makes weights sparse first, and then gives them fewer bits; the model that is given stays as it is.
+
+        Args:
+            sequences: of the calibration data, of one row each for a model without states.
+            quantizer: of the finished program; one for training is not what the search quantizes with.
+        """
+        program = exported_for_any_batch(model.model, model.examples)
+        own = self.device.quantizer() if quantizer.is_qat else quantizer
+        network = FloatNetwork.of(program, model.examples, sequences)
+        last, report = quantizer, None
+        notes: tuple[str, ...] = ()
+        if self.options is not None:
+            report = sparsified(network, self.device, own, self.options, listener=listening(progress)).report
+            own = with_corrections(own, report.point.corrections)
+            last = quantizer if quantizer.is_qat else own
+        if self.compress is not None:
+            tries = self.options is None or self.options.corrections
+            less = compressed(network, self.device, own, self.compress, progress, tries)
+            last = with_bits(quantizer if quantizer.is_qat else with_corrections(own, less.corrections), less.bits)
+            notes = (less.note,)
+        return Reduced(exported(program, model.examples), last, report, notes)
+
+
+def _first(calibration: Any) -> Any:
+    if calibration is None or isinstance(calibration, dict) or not hasattr(calibration, "__getitem__"):
+        raise ModelError(
+            "Without `example_inputs` the calibration data is a list of inputs, the first of which fixes shapes.",
+            hint="sparsify(model, calibration, example_inputs)",
+        )
+    if not len(calibration):
+        raise ModelError("The calibration data is empty.", hint="pass some hundred typical inputs")
+    try:
+        first = calibration[0]
+        tensors = [torch.as_tensor(t) for t in (first if isinstance(first, (tuple, list)) else (first,))]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"The first of the calibration data is no tensor: {first_line(error)}.", hint="[x1, x2, ...]"
+        ) from error
+    if not all(t.numel() for t in tensors):
+        raise ModelError("The first of the calibration data is an empty tensor.", hint="some hundred typical inputs")
+    return tuple(tensors)

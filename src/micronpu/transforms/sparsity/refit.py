@@ -1,0 +1,202 @@
+"""Layers fitted one after the other to what they gave in the dense network, from what they are given in the sparse one.
+
+A layer behind sparse ones reads other values than before.  With x what a layer reads in the sparse network and y its
+result in the dense one, the least squares of W x + b against y make up for what the layers before it have lost, in
+sparse layers and in dense ones alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692).  Both networks
+are gone through together, so that a layer sees those before it as they are by then.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.transforms.sparsity.layers import Layer, Matrix, tensor_of
+from micronpu.transforms.sparsity.network import SAMPLES_PER_COLUMN, Row, batches, read_by_kernel
+from micronpu.transforms.sparsity.second_order import pruned
+
+_RIDGE = 0.3
+"""Part of the mean second moment by which a layer is held to the weights it has: some rows do not say everything."""
+_MOST_BYTES = 2**30
+"""Of values of both networks that are kept at a time; where that is too little, fewer rows are looked at."""
+_MOST_COLUMNS = 2048
+"""Of a dense layer that is fitted, which takes the third power of them."""
+
+
+def refit(
+    student: GraphModule,
+    teacher: GraphModule,
+    layers: Sequence[Layer],
+    given: Sequence[Layer],
+    pruning: Sequence[Layer],
+    rows: Sequence[Row],
+    *,
+    damping: float,
+    progress: Callable[[float], None] = lambda done: None,
+) -> None:
+    """Fits the layers of a network in place; those of which `can_be_fitted` is not true stay.
+
+    Args:
+        student: the network.
+        teacher: the same program with the weights that it answers rightly with.
+        layers: all that may change.
+        given: those of them that are two in four; the zeros that they have stay.
+        pruning: those of them that become so now.
+        damping: as for `pruned`.
+    """
+    count = min(len(rows), max(_MOST_BYTES // max(2 * _bytes(student), 1), 1))
+    walk = _Walk(student, teacher, list(batches(student, rows[:: -(-len(rows) // count)])))
+    nodes = list(student.graph.nodes)
+    fitted = {layer.nodes[0]: layer for layer in layers if can_be_fitted(student, layer)}
+    with torch.no_grad():
+        for number, node in enumerate(nodes):
+            walk.compute_wanted(node)
+            layer = fitted.get(node.name)
+            if layer is not None:
+                _fit(node, layer.matrices[0], walk, layer in given, layer in pruning, damping)
+            walk.compute(node)
+            progress((number + 1) / len(nodes))
+
+
+def can_be_fitted(model: GraphModule, layer: Layer) -> bool:
+    """Whether a layer is one product of its weights and what one node gives."""
+    if len(layer.nodes) > 1 or len(layer.matrices) > 1:
+        return False
+    (node,) = (n for n in model.graph.nodes if n.name == layer.nodes[0])
+    return overload_name(node) not in RECURRENT and arguments(node).get("groups", 1) == 1
+
+
+class _Walk:
+    """Two networks of one program, node by node on all rows.
+
+    Attributes:
+        mine, wanted: what the nodes of the student and the teacher have given, for each of the parts, for as long as
+            somebody reads it.
+    """
+
+    def __init__(self, student: GraphModule, teacher: GraphModule, parts: Sequence[Row]) -> None:
+        self.student, self.teacher, self.parts = student, teacher, parts
+        self.mine: list[dict[Node, Any]] = [{} for _ in parts]
+        self.wanted: list[dict[Node, Any]] = [{} for _ in parts]
+        self._inputs = [n for n in student.graph.nodes if n.op == "placeholder"]
+        self._frees = _last_reads(student)
+
+    def compute_wanted(self, node: Node) -> None:
+        for part, values in zip(self.parts, self.wanted, strict=True):
+            self._run(self.teacher, node, part, values)
+
+    def compute(self, node: Node) -> None:
+        """Computes the student's, and forgets what nobody reads any more."""
+        for part, mine, wanted in zip(self.parts, self.mine, self.wanted, strict=True):
+            self._run(self.student, node, part, mine)
+            for read in self._frees.get(node, ()):
+                del mine[read], wanted[read]
+
+    def _run(self, model: GraphModule, node: Node, part: Row, values: dict[Node, Any]) -> None:
+        if node.op == "placeholder":
+            values[node] = part[self._inputs.index(node)]
+        elif node.op == "get_attr":
+            values[node] = operator.attrgetter(str(node.target))(model)
+        elif node.op != "output":
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            called: Any = operator.attrgetter(str(node.target))(model) if node.op == "call_module" else node.target
+            values[node] = called(*args, **kwargs)
+
+    def __len__(self) -> int:
+        return sum(len(part[0]) for part in self.parts)
+
+
+def _last_reads(model: GraphModule) -> dict[Node, list[Node]]:
+    """The nodes that nobody reads after a node."""
+    last = {read: node for node in model.graph.nodes for read in (node, *node.all_input_nodes)}
+    found: dict[Node, list[Node]] = {}
+    for read, node in last.items():
+        found.setdefault(node, []).append(read)
+    found.pop(next(n for n in model.graph.nodes if n.op == "output"), None)
+    return found
+
+
+def _bytes(model: GraphModule) -> int:
+    """The most that the values of one row take at a time."""
+
+    def size(node: Node) -> int:
+        value = node.meta.get("val")
+        if node.op == "get_attr" or not isinstance(value, Tensor):
+            return 0
+        sizes = [s for s in value.shape[1:] if isinstance(s, int)]
+        return int(torch.Size(sizes).numel()) * value.element_size()
+
+    frees, alive, most = _last_reads(model), 0, 0
+    for node in model.graph.nodes:
+        alive += size(node)
+        most = max(most, alive)
+        alive -= sum(size(read) for read in frees.get(node, ()))
+    return most
+
+
+class _Sums:
+    """Mean products of what a layer reads and what it should give."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._per_row = max(SAMPLES_PER_COLUMN * columns // rows, 1)
+        self._generator = torch.Generator().manual_seed(0)
+        self.count = 0
+        self.xx = self.yx = self.x = self.y = torch.zeros((), dtype=torch.float64)
+
+    def add(self, node: Node, matrix: Matrix, given: dict[str, Any], y: Tensor) -> None:
+        if overload_name(node) in CONVOLUTIONS:
+            x, sampled = read_by_kernel(given, self._per_row, self._generator, y)
+            assert sampled is not None
+            y = sampled
+        else:
+            x, y = given["input"].flatten(0, -2), y.flatten(0, -2)
+            chosen = torch.randperm(len(x), generator=self._generator)[: self._per_row * len(given["input"])]
+            x, y = x[chosen], y[chosen]
+        x = x if matrix.order is None else x[:, matrix.order]
+        self.count += len(x)
+        self.xx = self.xx + (x.T @ x).double()
+        self.yx = self.yx + (y.T @ x).double()
+        self.x, self.y = self.x + x.double().sum(0), self.y + y.double().sum(0)
+
+
+def _fit(node: Node, matrix: Matrix, walk: _Walk, keeps: bool, prunes: bool, damping: float) -> None:
+    """Gives a layer the weights and the bias with which it comes nearest to what it should give."""
+    if not prunes and matrix.columns > _MOST_COLUMNS:
+        return
+    given = arguments(node)
+    read, parts = given["input"], list(zip(walk.mine, walk.wanted, strict=True))
+    if not prunes and all(torch.equal(mine[read], wanted[read]) for mine, wanted in parts):
+        return
+    sums = _Sums(len(walk), matrix.columns)
+    for mine, wanted in parts:
+        values = {name: torch.fx.map_arg(value, mine.__getitem__) for name, value in given.items()}
+        sums.add(node, matrix, values, wanted[node])
+    if not prunes and sums.count < matrix.columns:
+        return
+    weight, bias = tensor_of(walk.student, matrix.attribute), given.get("bias")
+    before = matrix.rows(weight).double()
+    xx, yx = sums.xx / sums.count, sums.yx / sums.count
+    x, y = sums.x / sums.count, sums.y / sums.count
+    fits_bias = isinstance(bias, Node) and bias.op == "get_attr" and len(bias.users) == 1
+    if fits_bias:
+        xx, yx = xx - torch.outer(x, x), yx - torch.outer(y, x)
+    elif bias is not None:
+        yx = yx - torch.outer(walk.mine[0][bias].double(), x)
+    ridge = _RIDGE * xx.diagonal().mean().clamp(min=1e-12)
+    system = xx + ridge * torch.eye(len(xx), dtype=xx.dtype)
+    weights = torch.cholesky_solve((yx + ridge * before).T, torch.linalg.cholesky(system)).T
+    if keeps or prunes:
+        mask = before != 0 if keeps else None
+        weights = pruned(weights, xx, matrix.groups, damping=damping, mask=mask)
+    weight.copy_(matrix.weights(weights.to(weight.dtype)))
+    if fits_bias:
+        assert isinstance(bias, Node)
+        tensor_of(walk.student, str(bias.target)).copy_(y - weights @ x)

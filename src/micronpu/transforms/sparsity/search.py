@@ -1,0 +1,498 @@
+"""The way from a dense network to a sparse one.
+
+Layers are chosen by what they gain and what they cost.  The network goes from dense to sparse in some steps, the layers
+that gain most for the least harm first; at each step the weights that go are made up for by those that stay
+(`second_order`) and by the layers behind (`refit`), and then the network learns to answer as it did (`distill`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
+from micronpu.partition.device import Device
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
+from micronpu.transforms.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
+from micronpu.transforms.sparsity.corrected import nearest
+from micronpu.transforms.sparsity.distill import distill
+from micronpu.transforms.sparsity.judge import Judge, Score
+from micronpu.transforms.sparsity.keep import masks_of, pattern_kept
+from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.transforms.sparsity.network import FloatNetwork, Moments, Row, batches, stateless
+from micronpu.transforms.sparsity.options import SparsityOptions
+from micronpu.transforms.sparsity.price import Price, integers, price
+from micronpu.transforms.sparsity.refit import can_be_fitted, refit
+from micronpu.transforms.sparsity.second_order import pruned
+
+Listener = Callable[[str, float], None]
+
+_LEAST_ROWS = 8
+_FEW_KEPT = 20
+"""Inputs kept back, below which an answer is a large part of the agreement."""
+_SLACK = 0.005
+"""Part of the cycles that is nothing to speak of."""
+_TRIES = 3
+"""Of a choice of layers, which is priced as a whole."""
+_RANGE_ROWS = 50
+"""Inputs that the ranges of a network are taken from while it is on its way."""
+_JUDGED_ALONE = 100
+"""Inputs on which single layers are fitted, and compared."""
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A network on the way.
+
+    Attributes:
+        state: its tensors.
+        point: what it costs, and how good it is.
+        price: what it costs by layer.
+    """
+
+    state: dict[str, Tensor]
+    point: SparsePoint
+    price: Price
+
+
+@dataclass
+class Sparsified:
+    """A sparse network.
+
+    Attributes:
+        model: the float network with sparse weights, batch norms folded, for any number of rows where the model takes
+            any; `micronpu.compile` takes it as it takes the model.  States are its last inputs and its last outputs.
+        report: what became of every layer, and the points on the way.
+        masks: which weights stay, by the name of the model's tensor.
+    """
+
+    model: GraphModule
+    report: SparsityReport
+    masks: dict[str, Tensor]
+    _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
+    _rows: list[tuple[SparseLayer, ...]] = field(default_factory=list, repr=False)
+    _layers: list[Layer] = field(default_factory=list, repr=False)
+
+    @property
+    def quantization(self) -> dict[str, bool]:
+        """The corrections with which the integer network was nearest to the float one, for `micronpu.compile`."""
+        return dict.fromkeys(self.report.point.corrections, True)
+
+    def at(self, point: int) -> Sparsified:
+        """The network at another point of the report.
+
+        Raises:
+            OptionError: there is no such point.
+        """
+        if isinstance(point, bool) or not isinstance(point, int) or not 0 <= point < len(self._states):
+            raise OptionError(f"There is no point {point!r}.", hint=f"a number from 0 to {len(self._states) - 1}")
+        with quiet():
+            model = copy.deepcopy(self.model)
+        model.load_state_dict(self._states[point])
+        names = set(self.report.points[point].layers)
+        own = [layer for layer in self._layers if layer.title in names]
+        report = replace(self.report, chosen=point, layers=self._rows[point])
+        return Sparsified(model, report, masks_of(model, own), self._states, self._rows, self._layers)
+
+    def keeping_pattern(self) -> AbstractContextManager[None]:
+        """Keeps the zeros while the model is trained inside of a ``with``."""
+        return pattern_kept(self.model, self.masks)
+
+    def __rich__(self) -> Any:
+        return self.report.__rich__()
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def sparsified(
+    network: FloatNetwork,
+    device: Device,
+    quantizer: StaticQuantizer,
+    options: SparsityOptions,
+    score: Score | None = None,
+    listener: Listener | None = None,
+) -> Sparsified:
+    """`sparsify` for a network, which is changed in place."""
+    with torch.random.fork_rng(devices=[]), quiet(), stateless(network.model, network.states) as results:
+        torch.manual_seed(options.seed)
+        return _Work(network, device, quantizer, options, score, listener, results).done()
+
+
+def listening(progress: Callable[[float], None]) -> Listener:
+    """A listener that hears how much of the whole is done."""
+    begins = {"price": 0.0, "sensitivity": 0.15, "distill": 0.2}
+    ends = {"price": 0.15, "sensitivity": 0.2, "distill": 1.0}
+    return lambda name, part: progress(begins[name] + part * (ends[name] - begins[name]))
+
+
+class _Work:
+    def __init__(
+        self,
+        network: FloatNetwork,
+        device: Device,
+        quantizer: StaticQuantizer,
+        options: SparsityOptions,
+        score: Score | None,
+        listener: Listener | None,
+        states: int = 0,
+    ) -> None:
+        model, rows = network.model, network.rows
+        self.layers, self.left = find_layers(model)
+        if len(rows) < _LEAST_ROWS and not device.dense_only:
+            most = max((layer.columns for layer in self.layers), default=0)
+            raise ModelError(
+                f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
+                f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
+                f"as many inputs of a layer as it has columns, up to {most:,} here.",
+                hint="some hundred typical inputs, without labels",
+            )
+        if score is None and options.max_loss is not None and options.max_loss > 1:
+            raise OptionError(
+                f"`max_loss` is {options.max_loss:g}; without `score` it is the share of the inputs kept back that may "
+                "get another answer, 0 to 1.",
+                hint="max_loss=0.01 for one in a hundred",
+            )
+        self.model, self.examples, self.device = model, network.examples, device.unverified()
+        self.options, self.quantizer = options, quantizer
+        every = round(1 / options.held_back) if options.held_back else 0
+        self.kept = list(rows[::every]) if every else list(rows)
+        self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)
+        self.teacher = copy.deepcopy(model)
+        self.judge, self.states = Judge(self.teacher, self.kept, score, states), states
+        self.tell = listener or (lambda name, part: None)
+        self.notes: list[str] = []
+        self.why: dict[str, str] = {}
+        if states:
+            self.notes.append(
+                "The model keeps a state from call to call: every call was compared by itself, with the state that the "
+                "float network has then."
+            )
+        if len(self.kept) < _FEW_KEPT and not device.dense_only:
+            self.notes.append(
+                f"Points were judged with only {len(self.kept)} inputs kept back, each of which is "
+                f"{1 / len(self.kept):.0%} of the agreement."
+            )
+        self._check_names()
+        self.given = [layer for layer in self.layers if layer.is_sparse(model)]
+        if self.given:
+            count = len(self.given)
+            self.notes.append(
+                f"{count} layer{'' if count == 1 else 's'} of the network came with two zeros in every four weights, "
+                "which stay as they are."
+            )
+
+    def _check_names(self) -> None:
+        known = [n for layer in self.layers for n in (layer.title, layer.name)]
+        known += [n for left in self.left for n in (left.title, left.name)]
+        for name in self.options.dense:
+            if name not in known:
+                raise OptionError(
+                    f"`dense` names {name!r}, and there is no such layer with weights.",
+                    hint=f"one of {', '.join(dict.fromkeys(layer.title for layer in self.layers))}",
+                )
+
+    # -- prices
+
+    def price(self) -> Price:
+        """What the network costs as it is now, without corrections: they change no cycles."""
+        return self._priced(integers(self.model, self.rows[:_RANGE_ROWS], self.quantizer))
+
+    def _priced(self, quantized: GraphModule) -> Price:
+        return price(quantized, self.examples, [*self.layers, *self.left], self.device)
+
+    def stop(self, layers: Sequence[Layer]) -> _Stop:
+        """The network as it is now, quantized as well as can be, compiled and judged."""
+        tries = self.options.corrections and not self.device.dense_only
+        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries)
+        cost, judged = self._priced(made.network), made.judgement
+        titles = tuple(layer.title for layer in layers)
+        point = SparsePoint(titles, cost.cycles, cost.bytes, judged.agreement, judged.loss, made.corrections)
+        return _Stop(self.state(), point, cost)
+
+    # -- weights
+
+    def pruned_alone(self, layers: Sequence[Layer], moments: Moments) -> dict[str, Tensor]:
+        """The weights of layers, each made sparse by itself, by the tensor's name."""
+        found = {}
+        with torch.no_grad():
+            for m in (m for layer in layers for m in layer.matrices):
+                rows = m.rows(tensor_of(self.model, m.attribute))
+                made = pruned(rows, moments.mean(m.attribute), m.groups, damping=self.options.damping)
+                found[m.attribute] = m.weights(made)
+        return found
+
+    def put(self, layers: Sequence[Layer], weights: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for m in (m for layer in layers for m in layer.matrices):
+                tensor_of(self.model, m.attribute).copy_(weights[m.attribute])
+
+    def make_sparse(
+        self, layers: Sequence[Layer], before: Sequence[Layer], rows: Sequence[Row], alone: Mapping[str, Tensor]
+    ) -> None:
+        """Makes layers sparse, and fits them and those behind to what the dense network gives.
+
+        Args:
+            before: those that are sparse already.
+            alone: weights of layers that cannot be fitted.
+        """
+        self.put([layer for layer in layers if not can_be_fitted(self.model, layer)], alone)
+        refit(self.model, self.teacher, self.layers, before, layers, rows, damping=self.options.damping)
+
+    def moments(self, layers: Sequence[Layer]) -> Moments:
+        return Moments(self.model, layers, len(self.rows)).collect(batches(self.model, self.rows))
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    # -- the way
+
+    def done(self) -> Sparsified:
+        self.tell("price", 0.0)
+        stops = [self.stop(self.given)]
+        start, dense = stops[0].state, stops[0].price
+        self.tell("price", 0.5)
+        candidates = self._possible()
+        moments = self.moments(candidates)
+        candidates = self._enough(candidates, moments)
+        alone, sparse = self._all_sparse(candidates, moments)
+        self.tell("price", 1.0)
+        if self.device.dense_only:
+            self._say_bytes(dense, sparse)
+            self.why = {layer.name: "zeros save no product on this target" for layer in self.layers}
+            return self._result(stops, 0, sparse, {})
+        if self._turned(candidates, sparse):
+            self.model.load_state_dict(start)
+            candidates = [layer for layer in self.layers if layer.name in {c.name for c in candidates}]
+            alone, sparse = self._all_sparse(candidates, self.moments(candidates))
+        gaining = self._gaining(candidates, dense, sparse)
+        self.model.load_state_dict(start)
+        errors = self._sensitivities(gaining, alone, start)
+        gains = {layer.name: dense.by_layer[layer.name] - sparse.by_layer[layer.name] for layer in gaining}
+        needed = self._needed(gaining, gains, errors, alone, stops[0])
+        chosen = list(self.given)
+        stages = self._stages(needed, gains, errors)
+        for number, stage in enumerate(stages):
+            if number:
+                unfitted = [layer for layer in stage if not can_be_fitted(self.model, layer)]
+                alone = self.pruned_alone(unfitted, self.moments(unfitted)) if unfitted else {}
+            self.make_sparse(stage, chosen, self.rows, alone)
+            chosen += stage
+            # The later a layer comes, the more harm it does.
+            steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
+            self._learn(chosen, steps, number, len(stages))
+            stops.append(self.stop(chosen))
+            if is_enough(self.options, [stop.point for stop in stops]):
+                break
+        best, note = choose(self.options, [stop.point for stop in stops])
+        self.notes += [note] if note else []
+        return self._result(stops, best, sparse, errors)
+
+    def _possible(self) -> list[Layer]:
+        """Layers that could become sparse."""
+        found = []
+        for layer in self.layers:
+            if layer.title in self.options.dense or layer.name in self.options.dense:
+                self.why[layer.name] = "named in `dense`"
+            elif layer not in self.given:
+                found.append(layer)
+        return found
+
+    def _enough(self, layers: Sequence[Layer], moments: Moments) -> list[Layer]:
+        """Layers of which enough inputs were seen."""
+        found = []
+        for layer in layers:
+            few = [m for m in layer.matrices if moments.samples[m.attribute] < self.options.least_samples * m.columns]
+            if few:
+                seen, columns = moments.samples[few[0].attribute], few[0].columns
+                self.why[layer.name] = f"the second order of {columns:,} columns needs as many inputs, and saw {seen:,}"
+            else:
+                found.append(layer)
+        if layers and not found and not self.device.dense_only:
+            raise ModelError(
+                f"{len(self.rows)} calibration inputs are too few: the second order of `{layers[0].title}` needs as "
+                f"many inputs of the layer as it has columns, {layers[0].columns:,}, and saw "
+                f"{moments.samples[layers[0].matrices[0].attribute]:,}.",
+                hint="more typical inputs, without labels",
+            )
+        return found
+
+    def _all_sparse(self, layers: Sequence[Layer], moments: Moments) -> tuple[dict[str, Tensor], Price]:
+        """The weights of layers that are each made sparse by itself, and what the network costs with all of them."""
+        alone = self.pruned_alone(layers, moments)
+        self.put(layers, alone)
+        return alone, self.price()
+
+    def _turned(self, layers: Sequence[Layer], sparse: Price) -> bool:
+        """Takes linear layers behind a flattened picture in the order in which the NPU reads them; whether any is."""
+        names = [
+            layer.name
+            for layer in layers
+            if layer.name not in sparse.sparse and any(m.order is not None for m in layer.matrices)
+        ]
+        if names:
+            given = {layer.name for layer in self.given}
+            self.layers, self.left = find_layers(self.model, names)
+            self.given = [layer for layer in self.layers if layer.name in given]
+        return bool(names)
+
+    def _gaining(self, layers: Sequence[Layer], dense: Price, sparse: Price) -> list[Layer]:
+        """Layers that take fewer cycles when they are sparse."""
+        found = []
+        for layer in layers:
+            before, after = dense.by_layer[layer.name], sparse.by_layer[layer.name]
+            if layer.name not in sparse.sparse:
+                self.why[layer.name] = "the NPU's compiler does not store its weights sparse"
+                if not before:
+                    self.why[layer.name] = "it does not run on the NPU"
+            elif before - after < max(self.options.least_gain * before, 1):
+                self.why[layer.name] = (
+                    f"sparse it takes {after:,} cycles: it waits for its inputs or its results, not for products"
+                )
+            else:
+                found.append(layer)
+        if not found:
+            self.notes.append(f"No layer takes fewer cycles of {self.device.target} when it is sparse.")
+        return found
+
+    def _sensitivities(
+        self, layers: Sequence[Layer], alone: Mapping[str, Tensor], start: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """What the results lose where one layer alone is sparse, and those behind make up for it; see `Judge.harm`."""
+        few = len(self.kept) > _JUDGED_ALONE
+        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE], None, self.states) if few else self.judge
+        rows = self.rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
+        found = {}
+        for number, layer in enumerate(layers):
+            self.make_sparse([layer], self.given, rows, alone)
+            found[layer.name] = judge.harm(self.model)
+            self.model.load_state_dict(dict(start))
+            self.tell("sensitivity", (number + 1) / len(layers))
+        return found
+
+    def _needed(
+        self,
+        layers: Sequence[Layer],
+        gains: Mapping[str, int],
+        errors: Mapping[str, float],
+        alone: Mapping[str, Tensor],
+        dense: _Stop,
+    ) -> list[Layer]:
+        """The layers that do the least harm for the cycles that were asked for, or all."""
+        limit = cycles_wanted(self.options, dense.price.cycles)
+        if limit is None or self.options.max_loss is not None:
+            return list(layers)
+        missing, chosen = dense.price.cycles - limit, list(layers)
+        for _ in range(_TRIES):
+            picked = least_harm([gains[n.name] for n in layers], [errors[n.name] for n in layers], missing)
+            chosen = [layers[i] for i in picked]
+            if len(chosen) == len(layers):
+                break
+            # The whole may take other cycles than its layers say.
+            self.put(chosen, alone)
+            above = self.price().cycles - limit
+            self.model.load_state_dict(dense.state)
+            if above <= 0:
+                break
+            missing += above
+        for layer in layers:
+            if layer not in chosen:
+                self.why[layer.name] = "not needed for the cycles that were asked for"
+        return chosen
+
+    def _stages(
+        self, layers: Sequence[Layer], gains: Mapping[str, int], errors: Mapping[str, float]
+    ) -> list[list[Layer]]:
+        """Layers in the order in which they become sparse, in steps of about the same gain."""
+        # Ties are settled by the order of the program.
+        order = sorted(layers, key=lambda layer: -gains[layer.name] / max(errors[layer.name], 1e-9))
+        total, sofar = sum(gains[layer.name] for layer in order), 0
+        stages: list[list[Layer]] = [[] for _ in range(self.options.points)]
+        for layer in order:
+            middle = sofar + gains[layer.name] / 2
+            sofar += gains[layer.name]
+            stages[min(int(middle * self.options.points / total), self.options.points - 1)].append(layer)
+        return [stage for stage in stages if stage]
+
+    def _learn(self, layers: Sequence[Layer], steps: int, number: int, count: int) -> None:
+        if not steps:
+            return
+        # The dense network teaches what it answers, and what the products of weights give.
+        products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
+        told = [n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)]
+        distill(
+            self.model,
+            self.teacher,
+            self.rows,
+            masks_of(self.model, list(layers)),
+            told,
+            self.states,
+            steps=steps,
+            rate=self.options.rate,
+            batch=self.options.batch,
+            seed=self.options.seed + number,
+            progress=lambda part: self.tell("distill", (number + part) / count),
+        )
+
+    # -- the result
+
+    def _say_bytes(self, dense: Price, sparse: Price) -> None:
+        text = f"{self.device.dense_only} The network stays as it is"
+        if dense.bytes:
+            share = 1 - sparse.bytes / dense.bytes
+            text += (
+                f": with two zeros in every four its weights would take {sparse.bytes:,} bytes instead of "
+                f"{dense.bytes:,} ({share:.0%} less), "
+            )
+            if sparse.cycles < (1 - _SLACK) * dense.cycles:
+                text += f"and it {sparse.cycles:,} cycles instead of {dense.cycles:,}, since it waits for weights"
+            else:
+                text += "in as many cycles"
+        self.notes.append(f"{text}.")
+
+    def _result(self, stops: Sequence[_Stop], chosen: int, sparse: Price, errors: Mapping[str, float]) -> Sparsified:
+        states, points = [stop.state for stop in stops], tuple(stop.point for stop in stops)
+        rows = [self._rows(stop, stops[0].price, sparse, errors) for stop in stops]
+        self.model.load_state_dict(states[chosen])
+        own = [layer for layer in self.layers if layer.title in points[chosen].layers]
+        report = SparsityReport(
+            self.device.target,
+            self.options.pattern,
+            rows[chosen],
+            points,
+            chosen,
+            len(self.kept),
+            tuple(self.notes),
+        )
+        return Sparsified(self.model, report, masks_of(self.model, own), states, rows, self.layers)
+
+    def _rows(self, stop: _Stop, dense: Price, sparse: Price, errors: Mapping[str, float]) -> tuple[SparseLayer, ...]:
+        """What became of every layer in one of the networks, as its compiler sees it."""
+        rows: dict[str, SparseLayer] = {}
+        for layer in self.layers:
+            has_pattern = layer.title in stop.point.layers
+            # What a rewrite puts beside a dense layer may have zeros enough of its own.
+            is_sparse = has_pattern and layer.name in stop.price.sparse
+            why = self.why.get(layer.name, "sparse at a later point")
+            if layer in self.given:
+                why = "came with its zeros" if is_sparse else "came with zeros that the NPU does not skip"
+            elif has_pattern:
+                why = "" if is_sparse else "the NPU's compiler does not skip its zeros"
+            before, after, now = (cost.by_layer[layer.name] for cost in (dense, sparse, stop.price))
+            error = errors.get(layer.name, 0.0)
+            row = SparseLayer(layer.title, layer.source, layer.shape, is_sparse, before, after, error, why, now)
+            rows[layer.name] = row
+        for left in self.left:
+            before, now = dense.by_layer[left.name], stop.price.by_layer[left.name]
+            row = SparseLayer(left.title, left.source, left.shape, False, before, why=left.why, cycles=now)
+            rows[left.name] = row
+        return tuple(rows[node.name] for node in self.model.graph.nodes if node.name in rows)

@@ -1,0 +1,445 @@
+"""From a network over a whole recording to the one that takes the newest frames and keeps the rest as state.
+
+A rule per kind of operators says how it streams: a convolution keeps the frames that its next window still needs, a
+recurrent layer its states, and what looks at all frames at once, as a global average does, a window of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.quiet import quiet
+from micronpu.frontend.export import as_inputs, check_static, export
+from micronpu.frontend.functional import functional
+from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.movement import VIEWS
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.ops.softmax import SOFTMAX
+from micronpu.transforms.step_graph import Flow, StepGraph
+
+aten = torch.ops.aten
+_POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
+_SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.default", "detach.default")
+
+
+class Streaming(nn.Module):
+    """What `streaming` returns: call after call the newest frames in, and what the network makes of all until then.
+
+    Attributes:
+        network: the graph; its buffers are the states.
+        step: frames in a call.
+        offline_frames: frames of the example input: how long the windows are.
+        lag: how many results come before the first one of the model, which pads less than its windows look back.
+    """
+
+    def __init__(self, network: GraphModule, step: int, offline_frames: int, lag: int) -> None:
+        super().__init__()
+        self.network = network
+        self.step = step
+        self.offline_frames = offline_frames
+        self.lag = lag
+        self._first = {name: buffer.clone() for name, buffer in network.named_buffers() if name.startswith("past_")}
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.network(x)
+
+    def reset(self) -> None:
+        """Forgets all frames.
+
+        Raises:
+            ModelError: the network keeps none.
+        """
+        if not self._first:
+            raise ModelError("The network keeps no frames, so there is nothing to reset.", hint="call it as it is")
+        with torch.no_grad():
+            for name, value in self._first.items():
+                self.network.get_buffer(name).copy_(value)
+
+
+def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int = 1) -> Streaming:
+    """The network that takes ``step`` new frames in a call and keeps what it needs of those before as state.
+
+    Each call gives what the model gives for these frames after all that came before, with the same floats; what looks
+    at all frames at once (a global average, attention, a flattening) gives what the model gives for the last frames,
+    as many as the example input has, once as many have come.  Before the first frame there is what the model pads with,
+    zeros as a rule.
+
+    Args:
+        model: in evaluation mode, with one input; over time it must not look ahead.  Of `CompiledProgram.quantized` the
+            stream is made of the same operators on the same grids: each call gives the integers of the whole program.
+        example_inputs: a whole recording.
+        dim: axis of time in it.
+        step: frames in a call.
+
+    Returns:
+        A module with buffers, for `micronpu.compile` with sequences of frames as calibration data.
+
+    Raises:
+        ModelError: an operator looks ahead, or time is strided over in larger steps; names it with its line.
+        OptionError: ``dim`` or ``step`` does not fit the input.
+    """
+    examples = as_inputs(example_inputs)
+    if len(examples) != 1:
+        raise ModelError(f"The model has {len(examples)} inputs, and one of them is time.", hint="a model of one input")
+    (x,) = examples
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        raise OptionError(f"`dim` is {dim!r}, which is no axis of an input of shape {list(x.shape)}.", hint="dim=-1")
+    axis = dim % x.dim()
+    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        raise OptionError(f"`step` is {step!r}; it is a number of frames.", hint="step=1")
+    if step > x.shape[axis]:
+        raise OptionError(
+            f"A call takes {step} frames, but the example has {x.shape[axis]} along axis {axis}: the sequence is "
+            "shorter than one step.",
+            hint="a longer example input, or a smaller step",
+        )
+    program = export(_without_training(model), examples)
+    with quiet():
+        module = functional(program).module(check_guards=False)
+    assert isinstance(module, GraphModule)
+    check_static(module)
+    rewriter = _Rewriter(module, axis, step)
+    return Streaming(rewriter.run(), step, int(x.shape[axis]), rewriter.lag)
+
+
+def _without_training(model: nn.Module) -> nn.Module:
+    """A converted module with the parts that it keeps of the model in evaluation mode, which torch forgets there."""
+    if not isinstance(model, GraphModule) or not any(map(is_dequantize, model.graph.nodes)):
+        return model
+    with quiet():
+        own = copy.deepcopy(model)
+    for part in own.modules():
+        part.training = False
+    return own
+
+
+class _Rewriter(StepGraph):
+    """Writes the graph of a step, operator by operator."""
+
+    def run(self) -> GraphModule:
+        for node in self._module.graph.nodes:
+            if node.op == "placeholder":
+                self._flows[node] = Flow(self._graph.placeholder(node.name), self._axis, self._step)
+            elif node.op == "get_attr":
+                self._share(node)
+            elif node.op == "output":
+                results = torch.fx.map_arg(node.args[0], self._result)
+                for state, value in self._writes:
+                    self._call(aten.copy_.default, state, value)
+                self._graph.output(results)
+            else:
+                self._rewrite(node)
+        self._graph.set_codegen(self._module.graph._codegen)
+        return GraphModule(self._root, self._graph)
+
+    def _rewrite(self, node: Node) -> None:
+        sources = [n for n in node.all_input_nodes if n in self._flows]
+        if not sources:
+            self._nodes[node] = self._graph.node_copy(node, lambda n: self._nodes[n])
+            return
+        rule = self._rule(node, sources)
+        before = len(self._graph.nodes)
+        made = rule(node)
+        for new in list(self._graph.nodes)[before:]:
+            if "stack_trace" not in new.meta and new.op == "call_function":
+                new.meta |= {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")}
+        if isinstance(made, Flow):
+            self._flows[node] = made
+        else:
+            self._nodes[node] = made
+
+    def _rule(self, node: Node, sources: Sequence[Node]) -> Callable[[Node], Any]:
+        name = overload_name(node)
+        if name in CONVOLUTIONS:
+            return self._convolution
+        if name in _POOLS:
+            return self._pool
+        if name in RECURRENT:
+            return self._recurrent
+        if node.target is operator.getitem:
+            return self._unpacked
+        named = {
+            "pad.default": self._pad,
+            "constant_pad_nd.default": self._pad,
+            "slice.Tensor": self._slice,
+            "select.int": self._select,
+            **dict.fromkeys(CONCATENATIONS, self._cat),
+            "permute.default": self._permute,
+            "transpose.int": self._permute,
+            "unsqueeze.default": self._unsqueeze,
+            "squeeze.dim": self._squeeze,
+            "squeeze.dims": self._squeeze,
+            "linear.default": self._by_frame,
+            "quantize_per_tensor.default": self._on_grid,
+            "dequantize_per_tensor.default": self._on_grid,
+            **dict.fromkeys(SOFTMAX, self._by_frame),
+            "layer_norm.default": self._by_frame,
+            "batch_norm.default": self._by_frame,
+            "_native_batch_norm_legit_no_training.default": self._by_frame,
+        }
+        if name in named:
+            return named[name]
+        if name in VIEWS:
+            return self._view
+        pointwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+        return self._pointwise if pointwise or name in _SAME_AXES else self._whole
+
+    # -- rules
+
+    def _whole(self, node: Node) -> Node:
+        """An operator that looks at all frames at once gets the last ones; what follows it is as in the model."""
+        windows = {n: self._window(node, n) for n in node.all_input_nodes if n in self._flows}
+        return self._graph.node_copy(node, lambda n: windows[n] if n in windows else self._nodes[n])
+
+    def _pointwise(self, node: Node) -> Any:
+        sources = [n for n in node.all_input_nodes if n in self._flows]
+        flows = [self._flows[n] for n in sources]
+        rank = node.meta["val"].dim()
+        axes = {f.axis + rank - n.meta["val"].dim() for f, n in zip(flows, sources, strict=True)}
+        if len({(f.frames, f.over) for f in flows}) > 1 or len(axes) > 1:
+            return self._whole(node)
+        if len({f.lag for f in flows}) > 1:
+            raise self._refuse(node, "joins frames of different times", "slices that leave out the first frames")
+        for n in node.all_input_nodes:
+            value = n.meta.get("val")
+            if n in self._nodes and isinstance(value, torch.Tensor):
+                place = next(iter(axes)) - rank + value.dim()
+                if place >= 0 and value.shape[place] != 1:
+                    return self._whole(node)  # something else for each frame of the sequence
+        if any(f.padded for f in flows):
+            self._flow(node, sources[0])
+        return replace(flows[0], node=self._copy(node), axis=next(iter(axes)))
+
+    def _by_frame(self, node: Node) -> Any:
+        """Along other axes than time."""
+        source = node.all_input_nodes[0]
+        flow = self._flow(node, source)
+        given, rank = arguments(node), source.meta["val"].dim()
+        name = overload_name(node)
+        if name.startswith("layer_norm"):
+            apart = flow.axis < rank - len(given["normalized_shape"])
+        elif "batch_norm" in name:
+            apart = flow.axis != 1
+        else:
+            apart = flow.axis != (rank - 1 if name.startswith("linear") else given["dim"] % rank)
+        return replace(flow, node=self._copy(node)) if apart else self._whole(node)
+
+    def _on_grid(self, node: Node) -> Flow:
+        """Quantizes or dequantizes each element; padding in front has been rounded to the grid, zeros stay zeros."""
+        flow, value = self._flows[node.all_input_nodes[0]], 0.0
+        if flow.value and is_quantize(node):
+            scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
+            value = (min(max(round(flow.value / scale) + zero, low), high) - zero) * scale
+        return replace(flow, node=self._copy(node), value=value if is_quantize(node) else flow.value)
+
+    def _convolution(self, node: Node) -> Flow:
+        given = arguments(node)
+        source = given["input"]
+        flow, rank = self._flow(node, source, pads=True), node.meta["val"].dim()
+        place = flow.axis - 2
+        if place < 0:
+            raise self._refuse(node, "has time as its batch or its channels", "dim=.. with the axis of time")
+        kernel = given["weight"].meta["val"].shape[flow.axis]
+        sides = rank - 2
+        stride, dilation = (_listed(given[k], sides) for k in ("stride", "dilation"))
+        if isinstance(given["padding"], str):
+            total = dilation[place] * (kernel - 1) if given["padding"] == "same" else 0
+            if any(
+                given["weight"].meta["val"].shape[2 + i] != 1 and given["padding"] == "same"
+                for i in range(sides)
+                if i != place
+            ):
+                raise self._refuse(node, "pads by name along time and another axis", "padding=(..) in numbers")
+            padding, left = [0] * sides, total // 2
+            right = total - left
+        else:
+            padding = _listed(given["padding"], sides)
+            left = right = padding[place]
+            padding[place] = 0
+        reach = dilation[place] * (kernel - 1)
+        windows = self._windows(node, source, flow, reach, stride[place], left)
+        weight, bias = self._nodes[given["weight"]], self._optional(given["bias"])
+        plain = getattr(aten, overload_name(node).split(".")[0]).default
+        made = self._call(plain, windows.node, weight, bias, stride, padding, dilation, given["groups"])
+        return replace(windows, node=made, over=-(-right // stride[place]))
+
+    def _pool(self, node: Node) -> Any:
+        given = arguments(node)
+        source = given["self"]
+        flow = self._flow(node, source, pads=True)
+        sides = 1 if "1d" in overload_name(node) else 2
+        place = flow.axis - (source.meta["val"].dim() - sides)
+        if place < 0:
+            return replace(self._flow(node, source), node=self._copy(node))
+        kernel = _listed(given["kernel_size"], sides)
+        stride = _listed(given["stride"] or kernel, sides)
+        padding, dilation = _listed(given["padding"], sides), _listed(given.get("dilation", 1), sides)
+        if kernel[place] == source.meta["val"].shape[flow.axis] and node.meta["val"].shape[flow.axis] == 1:
+            return self._whole(node)
+        if padding[place] or given.get("ceil_mode"):
+            raise self._refuse(
+                node, "pads time on both sides: its last results would have to know the future", "padding=0 along time"
+            )
+        reach = dilation[place] * (kernel[place] - 1)
+        windows = self._windows(node, source, flow, reach, stride[place], 0)
+        made = self._graph.node_copy(node, lambda n: windows.node if n is source else self._nodes[n])
+        return replace(windows, node=made)
+
+    def _recurrent(self, node: Node) -> Any:
+        given = arguments(node)
+        source = given["input"]
+        flow = self._flow(node, source)
+        if given["bidirectional"]:
+            raise self._refuse(node, "goes through time backwards, too", "bidirectional=False")
+        if flow.axis != (1 if given["batch_first"] else 0):
+            raise self._refuse(node, "does not go along the axis of time", "dim=.. with the axis of time")
+        if flow.lag:
+            raise self._refuse(
+                node,
+                "would hear what comes before the first frame, since an operator over time in front of it pads nothing",
+                "F.pad(x, (p, 0)) in front of that operator",
+            )
+        states = given["hx"] if overload_name(node) == "lstm.input" else [given["hx"]]
+        past = []
+        for state in states:
+            value = state.meta["val"]
+            past.append(self._past(value.shape))
+            first = self._constant(state)
+            if first is None:
+                raise self._refuse(node, "begins with a state that the model computes", "no initial state")
+            self._root.get_buffer(f"past_{self._count - 1}").copy_(first)
+        hx: Any = past if overload_name(node) == "lstm.input" else past[0]
+        params = [self._nodes[p] for p in given["params"]]
+        options = [given[k] for k in ("has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")]
+        made = self._call(node.target, flow.node, hx, params, *options)
+        for number, state in enumerate(past, 1):
+            self._writes.append((state, self._call(operator.getitem, made, number)))
+        return replace(flow, node=made)
+
+    def _unpacked(self, node: Node) -> Any:
+        source, index = node.args
+        assert isinstance(source, Node)
+        made = self._call(operator.getitem, self._flows[source].node, index)
+        return replace(self._flows[source], node=made) if index == 0 else made
+
+    def _pad(self, node: Node) -> Any:
+        given = arguments(node)
+        source = given["self"]
+        flow, rank = self._flows[source], source.meta["val"].dim()
+        if given.get("mode", "constant") != "constant":
+            raise self._refuse(node, "pads with values of the input", "padding with a constant")
+        pad = list(given["pad"])
+        place = 2 * (rank - 1 - flow.axis)
+        left, right = (pad[place], pad[place + 1]) if place + 1 < len(pad) else (0, 0)
+        if left < 0 or right < 0 or flow.padded:
+            raise self._refuse(node, "pads and cuts time at once", "slices and one padding")
+        value = float(given["value"] or 0.0)
+        rest = [p if not place <= i <= place + 1 else 0 for i, p in enumerate(pad)]
+        made = self._call(aten.constant_pad_nd.default, flow.node, rest, value) if any(rest) else flow.node
+        return replace(flow, node=made, over=flow.over + right, padded=left, value=value)
+
+    def _slice(self, node: Node) -> Any:
+        given = arguments(node)
+        source = given["self"]
+        flow, value = self._flows[source], source.meta["val"]
+        if given["dim"] % value.dim() != flow.axis:
+            return replace(flow, node=self._copy(node))
+        size = value.shape[flow.axis]
+        start, stop, stride = slice(given["start"], given["end"], given["step"]).indices(size)
+        cut = size - stop
+        if stride != 1 or cut > flow.over or flow.padded:
+            raise self._refuse(
+                node, "leaves out the newest frames, or some between", "slices that begin later and end at the end"
+            )
+        return replace(flow, over=flow.over - cut, lag=flow.lag + start)
+
+    def _select(self, node: Node) -> Any:
+        given = arguments(node)
+        source = given["self"]
+        flow, value = self._flows[source], source.meta["val"]
+        dim = given["dim"] % value.dim()
+        if dim != flow.axis:
+            return replace(flow, node=self._copy(node), axis=flow.axis - (dim < flow.axis))
+        self._flow(node, source)
+        if given["index"] in (-1, value.shape[dim] - 1):
+            return self._call(node.target, flow.node, dim, -1)
+        if is_dequantize(source):
+            raise self._refuse(
+                node,
+                "takes out one frame of a quantized model, in which a recurrent layer is written step by step, each "
+                "step on grids of its own",
+                "the float model, and sequences of frames as calibration data",
+            )
+        return self._whole(node)
+
+    def _cat(self, node: Node) -> Any:
+        given = arguments(node)
+        parts = list(given["tensors"])
+        flows = [self._flows[p] for p in parts if p in self._flows]
+        dim = given["dim"] % node.meta["val"].dim()
+        same = len(flows) == len(parts) and len({(f.frames, f.over, f.padded, f.axis, f.lag) for f in flows}) == 1
+        if dim != flows[0].axis:
+            return replace(flows[0], node=self._copy(node)) if same else self._whole(node)
+        known = self._constant(parts[0]) if len(parts) == 2 and parts[1] in self._flows else None
+        if known is None or bool((known != known.flatten()[0]).any()):
+            raise self._refuse(node, "puts other frames beside those of the input", "F.pad(x, (p, 0))")
+        size = parts[0].meta["val"].shape[dim]
+        return replace(self._flow(node, parts[1]), padded=size, value=float(known.flatten()[0]))
+
+    def _permute(self, node: Node) -> Flow:
+        given = arguments(node)
+        source = given["self"]
+        flow, rank = self._flows[source], source.meta["val"].dim()
+        if overload_name(node) == "transpose.int":
+            axes = list(range(rank))
+            one, other = given["dim0"] % rank, given["dim1"] % rank
+            axes[one], axes[other] = axes[other], axes[one]
+        else:
+            axes = [a % rank for a in given["dims"]]
+        return replace(flow, node=self._copy(node), axis=axes.index(flow.axis))
+
+    def _unsqueeze(self, node: Node) -> Flow:
+        flow = self._flows[node.all_input_nodes[0]]
+        dim = arguments(node)["dim"] % node.meta["val"].dim()
+        return replace(flow, node=self._copy(node), axis=flow.axis + (dim <= flow.axis))
+
+    def _squeeze(self, node: Node) -> Any:
+        source = node.all_input_nodes[0]
+        flow, shape, given = self._flows[source], source.meta["val"].shape, arguments(node)["dim"]
+        dims = [d % len(shape) for d in (given if isinstance(given, (list, tuple)) else [given])]
+        if flow.axis in dims and shape[flow.axis] == 1:
+            return self._whole(node)
+        gone = sum(1 for d in dims if d < flow.axis and shape[d] == 1)
+        dims = [d for d in dims if d != flow.axis]
+        made = self._call(aten.squeeze.dims, flow.node, dims) if dims else flow.node
+        return replace(flow, node=made, axis=flow.axis - gone)
+
+    def _view(self, node: Node) -> Any:
+        """A reshape that leaves the axis of time alone; another one gets the last frames."""
+        source = node.all_input_nodes[0]
+        flow, before, after = self._flows[source], list(source.meta["val"].shape), list(node.meta["val"].shape)
+        for axis in range(len(after)):
+            if after[axis] == before[flow.axis] and prod(after[:axis]) == prod(before[: flow.axis]):
+                self._flow(node, source)
+                after[axis] = flow.frames
+                return replace(flow, node=self._call(aten.reshape.default, flow.node, after), axis=axis)
+        return self._whole(node)
+
+
+def _listed(value: Any, count: int) -> list[int]:
+    """A number for each axis."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values if len(values) == count else [values[0]] * count
