@@ -55,7 +55,7 @@ def sizes(text: str) -> pools.Sizes:
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes]:
-    """The program that counts, and the sizes of ExecuTorch's structures on this machine."""
+    """The program with exact pools, and the sizes of ExecuTorch's structures on this machine."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
     folder = tmp_path_factory.mktemp("counter")
@@ -69,27 +69,37 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes
         [
             *flags,
             "-Wno-deprecated-declarations",
-            str(HERE / "count_pools.cpp"),
+            str(HERE / "exact_pools.cpp"),
             "-o",
-            str(folder / "count"),
+            str(folder / "exact"),
             *libraries(),
         ]
     )
-    return folder / "count", sizes(host([str(folder / "sizes")]))
+    return folder / "exact", sizes(host([str(folder / "sizes")]))
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
-def test_pools_are_what_a_runtime_hands_out(kind: str, counter: tuple[Path, pools.Sizes], tmp_path: Path) -> None:
-    """To the byte: the walk of `Method::init`, with the sizes of this machine's structures."""
-    count, own = counter
+def test_pools_of_the_predicted_size_suffice_and_a_byte_less_does_not(
+    kind: str, counter: tuple[Path, pools.Sizes], tmp_path: Path
+) -> None:
+    """In the runtime of the pinned ExecuTorch, with the sizes that its structures have on this machine."""
+    run, own = counter
     plan = plan_of(kind)
     (tmp_path / "model.pte").write_bytes(programs.program(kind).buffer)
+    handles = {backend: 2 * size for backend, size in pools.HANDLES.items()}  # of 64-bit pointers
+    found, method = pools.pools_of(plan, own), pools.method_bytes(plan, own, handles)
+    scratch = [*found.scratch, *[0] * (len(plan.delegates) - len(found.scratch))]
     of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
-    told = dict(re.findall(r"^(\w+) (\d+)$", host([str(count), str(tmp_path / "model.pte"), *of_core]), re.MULTILINE))
-    assert int(told["method"]) == int(told["method_after"]) == pools.method_bytes(plan, own, handles={})
-    lookup = max((pools.lookup_bytes(plan, c.arguments, own) for c in plan.calls if c.operator), default=0)
-    assert int(told["lookup"]) == lookup
-    assert told["ran"] == "1"
+
+    def ends(method_pool: int, temporary_pool: int) -> str:
+        lists = (",".join(str(handles[d.backend]) for d in plan.delegates), ",".join(map(str, scratch)))
+        pool_sizes = (str(method_pool), str(temporary_pool))
+        return host([str(run), str(tmp_path / "model.pte"), *pool_sizes, *lists, *of_core]).strip()
+
+    assert ends(method, found.temporary) == "ok"
+    assert ends(method - 1, found.temporary) == "the method does not load"
+    if found.temporary:
+        assert ends(method, found.temporary - 1) != "ok"
 
 
 def test_sizes_are_those_of_the_core(tmp_path: Path) -> None:

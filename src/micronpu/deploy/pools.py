@@ -7,7 +7,7 @@ the host's sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from micronpu.program.plan import Plan, Value
@@ -30,6 +30,7 @@ class Sizes:
         span: `Span` and `ArrayRef`.
         tensor_meta: `TensorMeta`, by which a kernel is looked up.
         named: `NamedData`, one for each external constant.
+        buffer_alignment: alignment of `FreeableBuffer`, which `BackendDelegate` and `NamedData` hold.
         wide: alignment of 64-bit numbers.
     """
 
@@ -44,6 +45,7 @@ class Sizes:
     span: int
     tensor_meta: int
     named: int
+    buffer_alignment: int = 8
     wide: int = 8
 
 
@@ -61,6 +63,8 @@ CORTEX_M = Sizes(
     named=40,
 )
 """ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
+_MOST_AXES = 16
+"""`kTensorDimensionLimit` of ExecuTorch; an axis takes a byte."""
 HANDLES = {family.backend: family.firmware().handle_bytes for family in FAMILIES.values() if family.backend}
 """What a delegate takes for its own handle, by backend."""
 
@@ -97,7 +101,7 @@ def pools_of(plan: Plan, sizes: Sizes = CORTEX_M) -> Pools:
         PayloadError: a delegate's payload cannot be read.
     """
     scratch, unknown = [], []
-    temporary = max((lookup_bytes(plan, call.arguments, sizes) for call in plan.calls if call.operator), default=0)
+    temporary = max((lookup_bytes(call.arguments, sizes) for call in plan.calls if call.operator), default=0)
     for delegate in plan.delegates:
         firmware = firmware_of(delegate.backend)
         if firmware is None:
@@ -133,11 +137,11 @@ def method_bytes(plan: Plan, sizes: Sizes = CORTEX_M, handles: Mapping[str, int]
     take(len(plan.inputs), 1)
     external = sum(v.external for v in plan.values)
     if external:
-        take(sizes.named * external, word)
+        take(sizes.named * external, sizes.buffer_alignment)
     for value in plan.values:
         for size, alignment in _value_bytes(value, sizes):
             take(size, alignment)
-    take(sizes.delegate * len(plan.delegates), word)
+    take(sizes.delegate * len(plan.delegates), sizes.buffer_alignment)  # aligned also where there is none
     for delegate in plan.delegates:
         take(sizes.spec * len(delegate.specs), word)
         take(handles.get(delegate.backend, 0), word)
@@ -168,7 +172,10 @@ def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
     return []
 
 
-def lookup_bytes(plan: Plan, arguments: tuple[int, ...], sizes: Sizes = CORTEX_M) -> int:
-    """What looking up a kernel takes from the temporary allocator: types and orders of axes of its arguments."""
-    ranks = sum(len(v.tensor.shape) for v in (plan.values[i] for i in arguments) if v.tensor is not None)
-    return sizes.tensor_meta * len(arguments) + ranks
+def lookup_bytes(arguments: Sequence[int], sizes: Sizes = CORTEX_M) -> int:
+    """What the temporary pool must hold for a kernel to be looked up in it.
+
+    `Method::resolve_operator` needs types and orders of axes of the arguments, takes the temporary allocator only where
+    that has room for the largest rank of each, and the method allocator, for good, where it has not.
+    """
+    return (sizes.tensor_meta + _MOST_AXES) * len(arguments)
