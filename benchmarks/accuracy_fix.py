@@ -5,7 +5,7 @@
     python -m benchmarks.accuracy_fix --compare "GRU spotter"
 
 Cures are searched with the calibration rows alone, which are split; the rows with labels, on which accuracy is counted,
-are seen by nothing but the last step.  Needs the data folder (`benchmarks/networks.py`).  The GRU, the small vision
+are seen by nothing but the last step.  Needs the data folder (`benchmarks/networks`).  The GRU, the small vision
 transformer and the MobileNetV3 are trained here, in about a minute each, on rows that do not judge them.
 """
 

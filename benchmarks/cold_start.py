@@ -27,7 +27,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks import peer_ethosu, peer_nxp
+from benchmarks.peers import ethosu as peer_ethosu
+from benchmarks.peers import nxp as peer_nxp
 
 HERE = Path(__file__).resolve().parents[1]
 MODEL = "examples/keyword_spotting/model.py:dscnn"

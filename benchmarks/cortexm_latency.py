@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks import results
-from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.networks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.networks.plain import mobilenet_v1
 from benchmarks.neutron_latency import _with_softmax
-from benchmarks.plain_networks import mobilenet_v1
 from examples.keyword_spotting.model import DSCNN
 from torch import nn
 

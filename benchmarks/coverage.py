@@ -29,9 +29,9 @@ from typing import Any
 
 import torch
 from benchmarks import results
-from benchmarks.child import ChildError
-from benchmarks.peer_nxp import measure
-from benchmarks.small_networks import NETWORKS as SMALL
+from benchmarks.networks.small import NETWORKS as SMALL
+from benchmarks.peers.child import ChildError
+from benchmarks.peers.nxp import measure
 from torch import Tensor, nn
 
 import micronpu

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 from benchmarks import results
-from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.networks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.networks.plain import mobilenet_v1, mobilenet_v2
 from benchmarks.neutron_latency import Anchor, _with_softmax
-from benchmarks.plain_networks import mobilenet_v1, mobilenet_v2
 from examples.keyword_spotting.model import DSCNN
 from torch import nn
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.child import ChildError, json_row
-from benchmarks.peer_ethosu import ROOT, TRAINED, network
-from benchmarks.peer_ethosu import measure as measure_peer
+from benchmarks.peers.child import ChildError, json_row
+from benchmarks.peers.ethosu import ROOT, TRAINED, network
+from benchmarks.peers.ethosu import measure as measure_peer
 
 TRAINED_NETWORKS = ("resnet8", "cifarnet", "dscnn", "mobilenetv1", "autoencoder", "wake_word")
 NETWORKS = (*(TRAINED + name for name in TRAINED_NETWORKS), "mbv2_224", "chain100", "chain400")

@@ -4,7 +4,7 @@
     python -m benchmarks.ethosu_streams --networks own:gru tv:mobilenet_v2 # some; the others keep their figures
 
 Both run through the ExecuTorch runtime from one `.pte`: the stream in the simulator, the graph in LiteRT's reference
-kernels or TOSA's reference model.  Trained networks (`benchmarks/networks.py`, which needs the data folder) on all
+kernels or TOSA's reference model.  Trained networks (`benchmarks/networks`, which needs the data folder) on all
 evaluation rows on one accelerator of each family and on the first ones on the others; larger networks of
 `benchmarks/coverage.py` have random weights and one random input.
 """

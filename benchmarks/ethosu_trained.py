@@ -3,7 +3,7 @@
     python -m benchmarks.ethosu_trained
     python -m benchmarks.ethosu_trained --networks dscnn --targets ethos-u85-256 --activations int8 --json figures.json
 
-Needs the data folder (`benchmarks/networks.py`). Cycles are Vela's estimate.
+Needs the data folder (`benchmarks/networks`). Cycles are Vela's estimate.
 """
 
 from __future__ import annotations

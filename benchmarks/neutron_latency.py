@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from benchmarks import results
-from benchmarks.architectures import Autoencoder, MobileNetV1, ResNet8
-from benchmarks.plain_networks import fomo, mobilenet_v1, mobilenet_v2
+from benchmarks.networks.architectures import Autoencoder, MobileNetV1, ResNet8
+from benchmarks.networks.plain import fomo, mobilenet_v1, mobilenet_v2
 from examples.keyword_spotting.model import DSCNN
 from torch import Tensor, nn
 

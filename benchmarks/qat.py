@@ -7,7 +7,7 @@
 The hard case is MobileNetV1-0.25 of the visual wake words with weights of few bits, simulated on the int8 grid
 that holds them, so that the programs are ordinary int8 programs that run.  Half of the labelled images trains,
 with the float network's answers as the aim; the other half judges the finished `.pte`.  Needs the data folder
-(`benchmarks/networks.py`).
+(`benchmarks/networks`).
 """
 
 from __future__ import annotations

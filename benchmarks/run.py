@@ -6,7 +6,7 @@
     python -m benchmarks.run --json figures.json
 
 What is measured of all its networks goes to `benchmarks/results/`, from where `python -m benchmarks.pages` takes it.
-Needs the data folder (`benchmarks/networks.py`) and, for `time`, the peers folder (`benchmarks/peer_nxp.py`). A figure
+Needs the data folder (`benchmarks/networks`) and, for `time`, the peers folder (`benchmarks/peers/nxp.py`). A figure
 that misses its aim is printed in red. The exit code is 1 if two ways to run a program differ in a bit, or if something
 could not be measured; a missed aim is no error.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.child import ChildError
+from benchmarks.peers.child import ChildError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -214,7 +214,8 @@ def time_row(name: str, samples: int, repeat: int) -> Row:
     Raises:
         ChildError: one of them fails.
     """
-    from benchmarks import own_neutron, peer_nxp
+    from benchmarks.peers import nxp as peer_nxp
+    from benchmarks.peers import own_neutron
 
     ours, peers = [], []
     with progress(f"{name}: time", 2 * repeat) as done:

@@ -3,7 +3,7 @@
     python -m benchmarks.sparsity                        # all, about 25 minutes of an idle machine
     python -m benchmarks.sparsity resnet20 mobilenet_v2  # some; the others keep their figures
 
-ResNet-20 and ResNet8 are those of the data folder (`benchmarks/networks.py`), with its 500 calibration images and 1,405
+ResNet-20 and ResNet8 are those of the data folder (`benchmarks/networks`), with its 500 calibration images and 1,405
 test images; ResNet8 with three seeds of the training without labels.  A network like MobileNetV3 and a vision
 transformer are trained here on 5,000 images of FashionMNIST and judged on 2,000 others; `train` trains them on with
 labels, quantization in view, once they are sparse.  MobileNetV2 at 224x224 has random weights: cycles only.
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from benchmarks import networks, results
-from benchmarks.plain_networks import mobilenet_v2
+from benchmarks.networks.plain import mobilenet_v2
 from torch import Tensor, nn
 
 import micronpu

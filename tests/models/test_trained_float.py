@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import architectures, networks
+from benchmarks import networks
+from benchmarks.networks import architectures
 from examples.keyword_spotting import model as keyword_spotting
 
 pytestmark = pytest.mark.models

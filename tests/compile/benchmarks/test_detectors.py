@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from benchmarks.coverage import decisions
-from benchmarks.detectors import DistributionHead, Fomo, SsdLite, Yolo
+from benchmarks.networks.detectors import DistributionHead, Fomo, SsdLite, Yolo
 
 import micronpu
 from micronpu.compiler.compile import check_model

@@ -33,7 +33,7 @@ def test_the_peer_does_not_outlive_the_benchmark(number: signal.Signals, tmp_pat
         os.set_blocking(reader, True)
         # The benchmark holds the pipe as well, so that it ends where the benchmark does before there is a peer.
         benchmark = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.peer_nxp", "dscnn"],
+            [sys.executable, "-m", "benchmarks.peers.nxp", "dscnn"],
             cwd=ROOT,
             env=os.environ | {"MICRONPU_PEERS": str(tmp_path)},
             stdout=writer,

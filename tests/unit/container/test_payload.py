@@ -197,7 +197,7 @@ def test_what_inspect_says_of_a_container():
 def test_conversion_is_deterministic_and_ignores_the_target():
     model = flatbuffer()
     first = ReferenceConverter().convert(model, OPTIONS)
-    second = ReferenceConverter().convert(model, ConverterOptions("mcxn947", ("--x",), True, True))
+    second = ReferenceConverter().convert(model, ConverterOptions("mcxn947", ("--x",), (), True, True))
     assert first == second and hash(first) == hash(second)
     assert isinstance(ReferenceConverter(), NeutronConverter)
 

@@ -48,7 +48,7 @@ def lacks(cls: type[Op], rows: list[Case], makers: set[str]) -> Iterator[str]:
     if not any(_built_by(entry, cls) for entry in ATEN_IMPORTS.values()) and cls.__name__ not in makers:
         yield "a maker: no ATen operator is imported to it, and no importer or pass creates it"
     if len(rows) < FEWEST_ROWS:
-        yield f"rows: {len(rows)} in tests/cases_*.py, where at least {FEWEST_ROWS} are wanted"
+        yield f"rows: {len(rows)} in tests/cases/*.py, where at least {FEWEST_ROWS} are wanted"
     if not inspect.isabstract(cls) and isinstance(getattr(cls, "quantization", None), Quantization):
         for row in rows[:FEWEST_ROWS]:
             yield from _lacks_work(row)
@@ -299,7 +299,7 @@ def test_an_incomplete_operator_is_named(registry: None, changes: dict[str, Any]
 
 def test_too_few_rows_are_named(registry: None):
     found = all_problems([*ROWS, *rows_of(half(), FEWEST_ROWS - 1)])
-    assert "half lacks rows: 2 in tests/cases_*.py, where at least 3 are wanted" in found
+    assert "half lacks rows: 2 in tests/cases/*.py, where at least 3 are wanted" in found
 
 
 def test_the_walk_fails_for_an_incomplete_operator(registry: None):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from benchmarks.detectors import Fomo, SsdLite, Yolo
+from benchmarks.networks.detectors import Fomo, SsdLite, Yolo
 from torch import Tensor, nn
 
 Make = Callable[[], nn.Module]

@@ -6,7 +6,7 @@ A row is one operator with the types of its operands:
     case(Conv2d(), x=i8(1, 4, 4, 3), weight=w8(8, 3, 3, 3, axis=0), out=q(0.1, 5))
     case(Concat(1), tensors=[i8(1, 2), i8(1, 3)])
 
-Rows stand in the list ``CASES`` of `tests/cases_<family>.py`; every such file is found by itself, and every row is run
+Rows stand in the list ``CASES`` of `tests/cases/<family>.py`; every such file is found by itself, and every row is run
 by `tests/oracle/ops/test_operators.py`.  Operands are in the operator's own layout (channels last for windows).  A bias
 that a row does not name is made up, at the scale that it must have.
 """
@@ -142,7 +142,7 @@ class Case:
 
     @property
     def family(self) -> str:
-        """The part of the file name behind ``cases_``."""
+        """The part of the file name without its end."""
         return self.name.split("-", maxsplit=1)[0]
 
     def graph(self) -> Graph:
@@ -237,9 +237,9 @@ def case(
 def all_cases() -> list[Case]:
     """Every row of every file, with its name."""
     rows: list[Case] = []
-    for path in sorted(Path(__file__).parent.glob("cases_*.py")):
-        family = path.stem.removeprefix("cases_")
-        module = importlib.import_module(f"tests.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
+        family = path.stem
+        module = importlib.import_module(f"{__name__}.{family}")
         for number, row in enumerate(module.CASES):
             shape = "x".join(map(str, next(iter(_types(row))).shape)) or "scalar"
             what = re.sub(r"[^A-Za-z0-9_.+]+", "_", row.name).strip("_") or shape

@@ -1,6 +1,6 @@
 """The peer: ExecuTorch's own Neutron flow (`executorch.backends.nxp`) on a network, in a process of its own.
 
-    python -m benchmarks.peer_nxp dscnn resnet8 chain100
+    python -m benchmarks.peers.nxp dscnn resnet8 chain100
 
 The peers folder is the one that MICRONPU_PEERS names, or else `../shared/peers` beside the repository. It holds a
 stand-in for NXP's closed SDK, which converts nothing: the time in `converter` says nothing about the real one.
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ChildError, json_row
+from benchmarks.peers.child import ChildError, json_row
 
 
 def peer_script() -> Path:
@@ -24,7 +24,7 @@ def peer_script() -> Path:
     Raises:
         ChildError: there is none.
     """
-    folder = Path(os.environ.get("MICRONPU_PEERS") or Path(__file__).resolve().parents[2] / "shared" / "peers")
+    folder = Path(os.environ.get("MICRONPU_PEERS") or Path(__file__).resolve().parents[3] / "shared" / "peers")
     script = folder.resolve() / "nxp" / "run_upstream.py"
     if not script.is_file():
         raise ChildError(f"The NXP peer is not at {script}. Try: set MICRONPU_PEERS to the folder that holds nxp/.")

@@ -1,6 +1,6 @@
 """The peer: ExecuTorch's own Ethos-U flow (`executorch.backends.arm`) on a network, in a process of its own.
 
-    python -m benchmarks.peer_ethosu dscnn mbv2_224 trained:resnet8 --target ethos-u85-256
+    python -m benchmarks.peers.ethosu dscnn mbv2_224 trained:resnet8 --target ethos-u85-256
 
 The peers folder is the one that MICRONPU_PEERS names, or else `../shared/peers` beside the repository. A network is
 one of its `ethosu/models.py`, whose weights are random with a fixed seed, or `trained:` and a name of
@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.child import ChildError, json_row
+from benchmarks.peers.child import ChildError, json_row
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TRAINED = "trained:"
 
 
@@ -74,7 +74,7 @@ def measure(name: str, target: str, *, samples: int = 1, time_limit: float = 900
         ChildError: the peer is missing, fails, prints no row, or exceeds the time limit.
     """
     peer_script()
-    command = [sys.executable, "-m", "benchmarks.peer_ethosu", "--here", name, "--target", target]
+    command = [sys.executable, "-m", "benchmarks.peers.ethosu", "--here", name, "--target", target]
     row = json_row(
         [*command, "--samples", str(samples)],
         f"The Ethos-U peer on {name!r} for {target}",

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from benchmarks.architectures import (
+from benchmarks.networks.architectures import (
     Autoencoder,
     CifarNet,
     MobileNetV1,
@@ -114,7 +114,7 @@ def data_folder() -> Path:
     Raises:
         FileNotFoundError: there is no such folder.
     """
-    folder = Path(os.environ.get("MICRONPU_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    folder = Path(os.environ.get("MICRONPU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
     if not folder.is_dir():
         raise FileNotFoundError(
             f"The trained networks and their data are not at {folder}. Try: set MICRONPU_DATA to the folder."

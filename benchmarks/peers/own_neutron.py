@@ -1,6 +1,6 @@
 """micronpu on the peer's networks, measured as the peer is: in a process of its own, imports left out.
 
-    python -m benchmarks.own_neutron dscnn resnet8 chain100
+    python -m benchmarks.peers.own_neutron dscnn resnet8 chain100
 
 One JSON line per network. The networks are the peer's, so that both sides compile the same module.
 """
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ChildError, json_row
-from benchmarks.peer_nxp import peer_script
+from benchmarks.peers.child import ChildError, json_row
+from benchmarks.peers.nxp import peer_script
 
 
 def measure(model: str, *, samples: int = 4, time_limit: float = 900.0) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def measure(model: str, *, samples: int = 4, time_limit: float = 900.0) -> dict[
         ChildError: the networks are missing, the process fails, or exceeds the time limit.
     """
     peer_script()  # says what to try where the networks are missing
-    command = [sys.executable, "-m", "benchmarks.own_neutron", model, "--samples", str(samples)]
-    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "benchmarks.peers.own_neutron", model, "--samples", str(samples)]
+    root = Path(__file__).resolve().parents[2]
     return json_row(command, f"micronpu on {model!r}", time_limit=time_limit, folder=root)
 
 
