@@ -1,15 +1,18 @@
 """Reads a saved program, `file.pt2`, without running what somebody may have hidden in it.
 
-torch's own loader runs code out of the file in several ways: a pickle that does not load with ``weights_only=True`` is
-loaded without it, native libraries in the archive are loaded, operators are looked up by any dotted name, and symbolic
-sizes are evaluated as Python.  None of this is needed for a model of tensors, so that an archive with any of it is
-refused before the loader sees it.  What is read is one copy in memory, through torch's own reader of archives.
+torch's own loader runs code out of the file in several ways: names become Python source, a pickle that does not load
+with ``weights_only=True`` is loaded without it, native libraries in the archive are loaded, operators are looked up by
+any dotted name, and sizes and guards are evaluated as Python.  None of this is needed for a model of tensors, so that
+an archive with any of it is refused before the loader sees it.  What is read is one copy in memory, through torch's
+own reader of archives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -18,24 +21,23 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.files import read_file
+from micronpu.cli.archive_fields import RefusedError, check_fields, shown
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _SAVE_AGAIN = "save it again with torch.export.save, with the torch of this environment"
 _SAVE_TENSORS = "a program of tensors, saved with torch.export.save; what is more belongs into path/to/file.py:function"
-# Operators of graphs, and what torch.export makes of arithmetic with sizes.
-_OPERATOR = re.compile(
-    r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\._?sym_\w+|math\.\w+"
-    r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_|getitem)"
+_MODEL = "model"  # what torch.export.save calls the one program that it writes
+_RECORDS = re.compile(
+    r"archive_format|archive_version|byteorder|\.data/(version|serialization_id)|version"
+    r"|models/model\.json|data/sample_inputs/model\.pt|extra/[\w.\-/]{1,200}"
+    r"|data/weights/(weight_\d{1,9}|model\.pt|model_weights_config\.json)"
+    r"|data/constants/(tensor_\d{1,9}|model\.pt|model_constants_config\.json)"
 )
-_NO_OPERATORS = ("torch.ops.aten.from_file",)  # opens any file
-_EXPRESSION = re.compile(r"(\w|[\s+\-*/(),<>=!&|~%]|(?<=\d)\.(?=\d|\b))*")
-_CONTAINERS = frozenset(("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"))
-
-
-class _RefusedError(Exception):
-    """What the archive holds, as the end of a sentence."""
+_EXPANDED = 64 << 20
+"""Bytes up to which a tensor may be larger than what is stored of it, as one that `expand` made is."""
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def load_archive(path: Path) -> ExportedProgram:
@@ -50,15 +52,13 @@ def load_archive(path: Path) -> ExportedProgram:
 
     try:
         reader = _package.PT2ArchiveReader(io.BytesIO(data))
-        names = reader.get_file_names()
-        _check(reader, names)
+        _check(reader, len(data))
         # Not torch.export.load, which goes on to an older format where this one fails.
-        programs = _package.load_pt2(io.BytesIO(data)).exported_programs
-        if "model" not in programs:
-            raise _RefusedError("no model")
-        program: ExportedProgram = programs["model"]
+        with _tensors_only():
+            program: ExportedProgram = _package.load_pt2(io.BytesIO(data)).exported_programs[_MODEL]
+        _check_sizes(program)
         return program
-    except _RefusedError as refused:
+    except RefusedError as refused:
         raise ModelError(f"{path} is not loaded, because it holds {refused}.", hint=_SAVE_TENSORS) from None
     except MicroNpuError:
         raise
@@ -69,43 +69,81 @@ def load_archive(path: Path) -> ExportedProgram:
         ) from error
 
 
-def _check(reader: Any, names: list[str]) -> None:
-    """Refuses an archive of which loading runs code.
+@contextlib.contextmanager
+def _tensors_only() -> Iterator[None]:
+    """torch.load reads nothing but tensors and numbers, also where its caller asks for more."""
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_FORCE)
+        if before is not None:
+            os.environ[_FORCE] = before
+
+
+def _check(reader: Any, size: int) -> None:
+    """Refuses an archive of which loading runs code, or takes more memory than the file has bytes.
 
     Raises:
-        _RefusedError: with what was found.
+        RefusedError: with what was found.
     """
+    from torch._export.serde import schema
     from torch.export.pt2_archive import constants as at
 
+    names = reader.get_file_names()
     for name in names:
         if name.startswith((at.AOTINDUCTOR_DIR, at.EXECUTORCH_DIR, at.MTIA_DIR)) or name.endswith((".so", ".pyd")):
-            raise _RefusedError(f"a compiled library ({name})")
-    prefix, suffix = at.MODELS_FILENAME_FORMAT.split("{}")
+            raise RefusedError(f"a compiled library ({shown(name)})")
+        if name.startswith((at.WEIGHTS_DIR, at.CONSTANTS_DIR)) and re.search(r"/(custom|opaque)_obj_", name):
+            raise RefusedError(f"an object that is no tensor ({shown(name)})")
+        if not _RECORDS.fullmatch(name):
+            raise RefusedError(f"the record {shown(name)}, which no saved program has")
+    _check_zip(reader.archive_file, names, size)
+    model = at.MODELS_FILENAME_FORMAT.format(_MODEL)
+    if model not in names:
+        raise RefusedError("no model")
     pickles = [name for name in names if name.endswith(".pt")]
-    for file in (name for name in names if name.startswith(at.MODELS_DIR)):
-        model = file[len(prefix) : -len(suffix)]
-        pickles.append(at.SAMPLE_INPUTS_FILENAME_FORMAT.format(model))
-        for folder, config in (
-            (at.WEIGHTS_DIR, at.WEIGHTS_CONFIG_FILENAME_FORMAT),
-            (at.CONSTANTS_DIR, at.CONSTANTS_CONFIG_FILENAME_FORMAT),
-        ):
-            if config.format(model) in names:
-                pickles += _pickles_of(json.loads(reader.read_bytes(config.format(model))), folder)
-        _check_graph(json.loads(reader.read_bytes(file)))
+    for folder, config in (
+        (at.WEIGHTS_DIR, at.WEIGHTS_CONFIG_FILENAME_FORMAT),
+        (at.CONSTANTS_DIR, at.CONSTANTS_CONFIG_FILENAME_FORMAT),
+    ):
+        if config.format(_MODEL) in names:
+            content = _json(reader, config.format(_MODEL))
+            check_fields(schema.PayloadConfig, content)
+            pickles += _payloads(reader, content, folder)
     for name in dict.fromkeys(pickles):
         _check_pickle(reader.read_bytes(name), name)
+    check_fields(schema.ExportedProgram, _json(reader, model))
 
 
-def _pickles_of(config: Any, folder: str) -> Iterator[str]:
-    """Names of the records that the loader would unpickle."""
-    from torch.export.pt2_archive import constants as at
+def _json(reader: Any, name: str) -> Any:
+    return json.loads(reader.read_bytes(name).decode())  # as the loader decodes it
 
-    for payload in config["config"].values():
-        name = str(payload["path_name"])
-        if name.startswith((at.CUSTOM_OBJ_FILENAME_PREFIX, at.OPAQUE_OBJ_FILENAME_PREFIX)):
-            raise _RefusedError(f"an object that is no tensor ({name})")
+
+def _check_zip(file: Any, names: list[str], size: int) -> None:
+    """Refuses what is larger unpacked than as a file: torch writes records as they are, without compression."""
+    if len({name.lower() for name in names}) != len(names):
+        raise RefusedError("a record twice")
+    if sum(file.get_record_size(name) for name in names) > size:
+        raise RefusedError("compressed records, which may be of any size unpacked")
+
+
+def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
+    """Checks that tensors are no larger than what is stored of them; names of the records that would be unpickled."""
+    from torch._export.serde import schema, serialize
+
+    for name, payload in config["config"].items():
+        record = os.path.join(folder, payload["path_name"])
         if payload["use_pickle"]:
-            yield os.path.join(folder, name)
+            yield record
+            continue
+        meta = payload["tensor_meta"]
+        count = math.prod(size["as_int"] for size in meta["sizes"])
+        width = serialize.deserialize_scalar_type(schema.ScalarType(meta["dtype"])).itemsize
+        stored = reader.archive_file.get_record_size(record)
+        if count * width > max(stored, _EXPANDED) or (count and not stored):
+            raise RefusedError(f"the tensor {shown(name)} of {count * width:,} bytes, of which {stored:,} are stored")
 
 
 def _check_pickle(data: bytes, name: str) -> None:
@@ -114,44 +152,29 @@ def _check_pickle(data: bytes, name: str) -> None:
     if not data:
         return
     try:
+        reader = torch._C.PyTorchFileReader(io.BytesIO(data))  # nothing but the form that torch.save writes
+        _check_zip(reader, reader.get_all_records(), len(data))
         torch.load(io.BytesIO(data), weights_only=True, map_location="meta")
+    except RefusedError:
+        raise
     except Exception as error:
-        raise _RefusedError(
+        raise RefusedError(
             f"a pickle of other things than tensors and numbers ({name}), which could run any code"
         ) from error
 
 
-def _check_graph(graph: Any) -> None:
-    """Looks at every name and expression that the loader would look up or evaluate."""
-    stack: list[tuple[str, Any]] = [("", graph)]
-    while stack:
-        key, value = stack.pop()
-        if isinstance(value, dict):
-            stack.extend((str(k), v) for k, v in value.items())
-        elif isinstance(value, list):
-            stack.extend((key, v) for v in value)
-        elif not isinstance(value, str):
-            continue
-        elif key in ("target", "as_operator"):
-            if not _OPERATOR.fullmatch(value) or value.startswith(_NO_OPERATORS):
-                raise _RefusedError(f"a call of {value!r}, which is no operator of a model")
-        elif key == "expr_str":
-            if not _EXPRESSION.fullmatch(value) or "__" in value:
-                raise _RefusedError(f"the size {value!r}, which is no arithmetic")
-        elif key in ("in_spec", "out_spec") and value:
-            _check_containers(json.loads(value))
+def _check_sizes(program: ExportedProgram) -> None:
+    """Refuses tensors that are much larger than their memory, which copies of them would not be."""
+    import torch
 
-
-def _check_containers(spec: Any) -> None:
-    """Inputs and outputs are tuples, lists and dictionaries; other types name a module that would be imported."""
-    stack = [spec]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list):
-            stack.extend(value)
-        elif isinstance(value, dict):
-            if value.get("type") not in (None, *_CONTAINERS):
-                raise _RefusedError(f"inputs or outputs of the type {value['type']}")
-            if "__enum__" in str(value.get("context")):
-                raise _RefusedError("an enumeration among its inputs or outputs")
-            stack.extend(value.get("children_spec", ()))
+    named = {**program.state_dict, **program.constants}
+    for position, value in enumerate((program.example_inputs or ((),))[0]):
+        named[f"input {position}"] = value
+    for name, value in named.items():
+        if isinstance(value, torch.Tensor) and value.numel() * value.itemsize > max(
+            value.untyped_storage().nbytes(), _EXPANDED
+        ):
+            raise RefusedError(
+                f"the tensor {shown(name)} of {value.numel() * value.itemsize:,} bytes, of which "
+                f"{value.untyped_storage().nbytes():,} are stored"
+            )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import keyword
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +91,22 @@ def check_evaluation_mode(model: nn.Module) -> None:
             raise ModelError(
                 f"{what} {type(model).__name__} is in training mode, in which dropout and batch norm change results.",
                 hint="model.eval() before compiling",
+            )
+
+
+_UNWRITABLE = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises `ModelError` where a module, parameter or buffer has a name that ends a string of Python source.
+
+    torch.fx writes these names into source that it runs, between quotation marks or, without them, as an attribute.
+    """
+    for name in names:
+        if _UNWRITABLE.search(name) or any(keyword.iskeyword(part) for part in name.split(".")):
+            raise ModelError(
+                f"A module, parameter or buffer of the model is called {name!r}, which torch cannot write as Python.",
+                hint="a name of letters, digits and underscores in add_module, ModuleDict or register_buffer",
             )
 
 

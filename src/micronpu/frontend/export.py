@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.checks import check_evaluation_mode, check_tensors
+from micronpu.frontend.checks import check_evaluation_mode, check_names, check_tensors
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -39,6 +39,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             hint="pass the module itself, compile(model, (x,), ...)",
         )
     check_evaluation_mode(model)
+    check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
     # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
     with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
-from micronpu.frontend.checks import check_examples, check_parameters, check_results
+from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
@@ -140,6 +140,7 @@ def graph_module(program: Any) -> GraphModule:
     if isinstance(program, GraphModule):
         return program
     if isinstance(program, torch.export.ExportedProgram):
+        check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
         with quiet():
             module = functional(program).module(check_guards=False)

@@ -54,6 +54,27 @@ def pte(program, tmp_path_factory) -> Path:
     return program.save(tmp_path_factory.mktemp("programs") / "net.pte")
 
 
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "a\0b", "import", 'x", None) or exec("raise KeyError") or ("'])
+@pytest.mark.parametrize("kind", ["add_module", "register_buffer", "an exported program"])
+def test_names_that_torch_cannot_write_into_source(name, kind):
+    class Named(nn.Module):
+        def forward(self, x):
+            return getattr(self, name)(x) if kind != "register_buffer" else x + getattr(self, name)
+
+    model = Named()
+    if kind == "register_buffer":
+        model.register_buffer(name, torch.ones(4))
+    else:
+        model.add_module(name, nn.Linear(4, 4))
+    given = export(model, (torch.ones(1, 4),)) if kind == "an exported program" else model.eval()
+    with pytest.raises(ModelError, match="which torch cannot write as Python") as caught:
+        micronpu.compile(given, torch.ones(1, 4), calibration=[torch.ones(1, 4)])
+    sentence(caught.value)
+
+
 # --- calibration data ---------------------------------------------------------------------------------------------
 
 WRONG = "Calibration item 1, input 0 "
