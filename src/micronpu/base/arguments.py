@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from typing import Any
+from types import GenericAlias
+from typing import Any, TypeGuard, TypeVar
 
 from micronpu.base.errors import OptionError
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _LONGEST = 60
+
+Class = TypeVar("Class")
 
 
 def described(given: Any) -> str:
@@ -17,6 +20,14 @@ def described(given: Any) -> str:
     if text and len(text) <= _LONGEST:
         return text
     return f"a {type(given).__name__} of length {len(given):,}" if text else f"of type {type(given).__name__}"
+
+
+def is_class(given: Any, of: type[Class] = object) -> TypeGuard[type[Class]]:  # type: ignore[assignment]
+    """Whether something is a class that is derived from another.
+
+    `tuple[int, ...]` is none, though Python 3.10 takes it for an instance of `type` (and `issubclass` does not).
+    """
+    return isinstance(given, type) and not isinstance(given, GenericAlias) and issubclass(given, of)
 
 
 def check_switch(name: str, given: Any) -> None:

@@ -2,6 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Any
+
 VERSION = "0.1.0"
 HOST_TOOLS = 'pip install "micronpu[host]"'
 """Gets what programs are written with for Vela, and run with on this machine."""
+_PACKAGE = "micronpu"
+
+
+def requirements() -> tuple[str, ...]:
+    """What micronpu needs, and with which extra, as its package says: 'torch==2.13.*', 'ray>=2.40; extra == "ray"'.
+
+    Of sources that are on the path without being installed, what their `pyproject.toml` says; () where there is none.
+    """
+    try:
+        return tuple(importlib.metadata.requires(_PACKAGE) or ())
+    except importlib.metadata.PackageNotFoundError:
+        project = _project()
+    extras = project.get("optional-dependencies", {})
+    marked = [f'{text}; extra == "{extra}"' for extra, texts in extras.items() for text in texts]
+    return (*project.get("dependencies", ()), *marked)
+
+
+def python_versions() -> str:
+    """The versions of Python that micronpu takes, as ">=3.10,<3.14"; "" where nothing says so."""
+    try:
+        return importlib.metadata.metadata(_PACKAGE)["Requires-Python"] or ""
+    except importlib.metadata.PackageNotFoundError:
+        return str(_project().get("requires-python", ""))
+
+
+def _project() -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    file = Path(__file__).resolve().parents[3] / "pyproject.toml"
+    try:
+        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return found if found.get("name") == _PACKAGE else {}

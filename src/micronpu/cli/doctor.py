@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from micronpu.base.errors import RuntimeUnavailableError
+from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 
 _PACKAGE = "micronpu"
@@ -79,10 +80,10 @@ def _print(findings: Sequence[Finding], here: str) -> None:
 
 def examine() -> Iterator[Finding]:
     """All findings; imports none of what it looks for."""
-    wanted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
+    wanted = python_versions()
     version = platform.python_version()
     yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
-    for text in importlib.metadata.requires(_PACKAGE) or ():
+    for text in requirements():
         match = _REQUIREMENT.match(text)
         extra = _EXTRA.search(text)
         if (

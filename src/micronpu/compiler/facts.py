@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.base.installed import VERSION
+from micronpu.base.installed import VERSION, requirements
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
 from micronpu.ir.graph import Graph
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[\w.-]+")
 def tool_versions() -> dict[str, str]:
     """Versions of Python, micronpu and the packages that micronpu needs, as far as they are installed."""
     found = {"python": platform.python_version(), "micronpu": VERSION}
-    for text in importlib.metadata.requires("micronpu") or ():
+    for text in requirements():
         name = _NAME.match(text)
         if name is None or "extra ==" in text:
             continue

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.ir.graph import Graph, Node, Origin, Tensor
 from micronpu.ir.op import OPERATORS, Op
@@ -295,14 +296,14 @@ def _value(text: str, hint: Any) -> Any:
         if text == "None":
             return None
         hint = next(a for a in typing.get_args(hint) if a is not type(None))
-    if isinstance(hint, type) and issubclass(hint, Enum):
+    if is_class(hint, Enum):
         return hint[text.upper()]
     if hint is float:
         return float(text)
     if hint is str:
         return text
     value = ast.literal_eval(text)
-    if isinstance(hint, type) and hint not in (int, bool) and not isinstance(value, hint):
+    if is_class(hint) and hint not in (int, bool) and not isinstance(value, hint):
         return hint(*value)  # such as Padding2d, which is printed as its numbers
     return value
 

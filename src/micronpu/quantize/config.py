@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.base.arguments import check_switch, check_text, check_type, described
+from micronpu.base.arguments import check_switch, check_text, check_type, described, is_class
 from micronpu.base.errors import OptionError
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
@@ -435,7 +435,7 @@ def type_key(kind: Any) -> str:
     """
     if isinstance(kind, str) and kind:
         return kind
-    if isinstance(kind, type) and issubclass(kind, nn.Module):
+    if is_class(kind, nn.Module):
         return _class_name(kind)
     raise OptionError(f"`set_module_type` got {kind!r}; it takes a class of modules.", hint="torch.nn.Conv2d")
 

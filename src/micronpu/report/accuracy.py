@@ -96,7 +96,7 @@ class ProgramAccuracy:
         outputs: one for each output that is a float.
     """
 
-    ALSO: ClassVar = ("sqnr",)
+    ALSO: ClassVar[tuple[str, ...]] = ("sqnr",)
 
     rows: tuple[int, ...]
     of: int = field(metadata=named("calibration_rows"))

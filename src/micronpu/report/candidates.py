@@ -85,7 +85,7 @@ class Candidates:
         candidates: one for each target and setting.
     """
 
-    ALSO: ClassVar = ("front",)
+    ALSO: ClassVar[tuple[str, ...]] = ("front",)
 
     model: str
     metric: str

@@ -50,7 +50,7 @@ class Cost:
         clock_mhz: that the cycles are of; None where it is not known.
     """
 
-    ALSO: ClassVar = ("bound_by", "microseconds")
+    ALSO: ClassVar[tuple[str, ...]] = ("bound_by", "microseconds")
 
     cycles: int
     arithmetic_cycles: int
@@ -203,7 +203,7 @@ class DelegationReport:
         states: buffers that live on from one call to the next; empty before compilation.
     """
 
-    ALSO: ClassVar = ("operators", "delegated", "partitions", "macs", "delegated_macs")
+    ALSO: ClassVar[tuple[str, ...]] = ("operators", "delegated", "partitions", "macs", "delegated_macs")
 
     target: str
     verdicts: tuple[Verdict, ...]

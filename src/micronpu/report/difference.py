@@ -29,7 +29,7 @@ class Figure:
         digits: decimal places that mean something.
     """
 
-    ALSO: ClassVar = ("change",)
+    ALSO: ClassVar[tuple[str, ...]] = ("change",)
 
     name: str
     before: float | None
@@ -88,7 +88,7 @@ class Difference:
         operations: of the NPU.
     """
 
-    ALSO: ClassVar = ("is_any",)
+    ALSO: ClassVar[tuple[str, ...]] = ("is_any",)
 
     before: str
     after: str

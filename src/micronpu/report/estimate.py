@@ -18,7 +18,7 @@ class Latency:
         source: what the cycles rest on, one clause.
     """
 
-    ALSO: ClassVar = ("milliseconds", "band")
+    ALSO: ClassVar[tuple[str, ...]] = ("milliseconds", "band")
 
     processor: str
     cycles: int

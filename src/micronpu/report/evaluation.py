@@ -44,7 +44,7 @@ class Difference:
         worse, better: rows that only the float model, or only the program has right; None where the metric counts none.
     """
 
-    ALSO: ClassVar = ("is_noise",)
+    ALSO: ClassVar[tuple[str, ...]] = ("is_noise",)
 
     value: float
     low: float
@@ -93,7 +93,7 @@ class Evaluation:
         notes: what else a user should know.
     """
 
-    ALSO: ClassVar = ("verdict",)
+    ALSO: ClassVar[tuple[str, ...]] = ("verdict",)
 
     rows: int
     metric: str

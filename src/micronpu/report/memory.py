@@ -31,7 +31,7 @@ class Region:
         outside: whether it is a chip of its own, whose size is the board's.
     """
 
-    ALSO: ClassVar = ("bytes", "verdict")
+    ALSO: ClassVar[tuple[str, ...]] = ("bytes", "verdict")
 
     name: str
     kind: str
@@ -90,7 +90,7 @@ class Arena:
         tensors: what lies in it; a picture of memory over time needs nothing else.
     """
 
-    ALSO: ClassVar = ("peak_step", "peak")
+    ALSO: ClassVar[tuple[str, ...]] = ("peak_step", "peak")
 
     name: str
     region: str
@@ -143,7 +143,7 @@ class MemoryReport:
         open: what is not known, a sentence each.
     """
 
-    ALSO: ClassVar = ("sram", "flash")
+    ALSO: ClassVar[tuple[str, ...]] = ("sram", "flash")
 
     regions: tuple[Region, ...]
     arenas: tuple[Arena, ...]

@@ -77,7 +77,7 @@ class SparsityReport:
         notes: sentences about the whole.
     """
 
-    ALSO: ClassVar = ("front",)
+    ALSO: ClassVar[tuple[str, ...]] = ("front",)
 
     target: str
     pattern: str

@@ -99,7 +99,7 @@ class Verdict:
         reads: operators, and inputs of the program, whose results it reads, by `node`; constants are left out.
     """
 
-    ALSO: ClassVar = ("node",)
+    ALSO: ClassVar[tuple[str, ...]] = ("node",)
 
     operator: str
     origin: Origin = field(metadata=flat("nodes", "source", "module"))

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import micronpu.base.errors
+from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.program.pte import ELEMENT_TYPES
 
@@ -216,7 +217,7 @@ class IsolatedProgram:
         if (kind := answer.get("error")) is None:
             return answer, data
         made = getattr(micronpu.base.errors, str(kind), None)
-        known = isinstance(made, type) and issubclass(made, MicroNpuError)
+        known = is_class(made, MicroNpuError)
         raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
 
     def close(self) -> None:

@@ -98,11 +98,11 @@ class StepGraph:
             )
         return flow
 
-    def _past(self, shape: Sequence[int], value: float = 0.0) -> Node:
+    def _past(self, shape: Sequence[int], dtype: torch.dtype, value: float = 0.0) -> Node:
         """A state, filled with a value before the first frame."""
         name = f"past_{self._count}"
         self._count += 1
-        self._root.register_buffer(name, torch.full(tuple(shape), value))
+        self._root.register_buffer(name, torch.full(tuple(shape), value, dtype=dtype))
         return self._graph.get_attr(name)
 
     def _with_past(self, node: Node, source: Node, flow: Flow, length: int) -> Node:
@@ -111,7 +111,7 @@ class StepGraph:
             return flow.node
         shape = list(source.meta["val"].shape)
         shape[flow.axis] = length
-        past = self._past(shape, flow.value)
+        past = self._past(shape, source.meta["val"].dtype, flow.value)
         whole = self._requantized(
             source, self._call(aten.cat.default, [self._requantized(source, past), flow.node], flow.axis)
         )

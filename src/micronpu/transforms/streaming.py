@@ -316,7 +316,7 @@ class _Rewriter(StepGraph):
         past = []
         for state in states:
             value = state.meta["val"]
-            past.append(self._past(value.shape))
+            past.append(self._past(value.shape, value.dtype))
             first = self._constant(state)
             if first is None:
                 raise self._refuse(node, "begins with a state that the model computes", "no initial state")

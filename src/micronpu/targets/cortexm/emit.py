@@ -34,6 +34,7 @@ from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import HANDLES
 from micronpu.targets.cortexm import scratch
+from micronpu.targets.cortexm.operators import define_operators
 from micronpu.targets.cortexm.table import table_of, table_operand
 
 Lowering = Callable[["Emitter", Node], fx.Node]
@@ -60,8 +61,7 @@ def emit(graph: Graph, core: Core) -> fx.GraphModule:
     Raises:
         InternalError: an operator has no kernel, which `micronpu.targets.cortexm.rules` should have found.
     """
-    import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators, and takes a second)
-
+    define_operators()
     return Emitter(graph, core).module()
 
 

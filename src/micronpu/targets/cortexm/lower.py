@@ -14,6 +14,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.fx import GraphModule
 
 from micronpu.frontend.program import arguments
+from micronpu.targets.cortexm.operators import define_operators
 
 _NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
 _TYPES = (torch.int8, torch.int16)
@@ -29,8 +30,7 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
 
     quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
     """
-    import executorch.backends.cortex_m.passes  # noqa: F401  (defines the operators, and takes a second)
-
+    define_operators()
     given, own = torch.ops.quantized_decomposed, torch.ops.cortex_m
     kernels = {getattr(given, n).default: getattr(own, n).default for n in _NAMES}
     for node in module.graph.nodes:
