@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12   the interpreter that .venv is made with
 #   VENV=path           another place for the environment
+#   TORCH_INDEX=https://...   where torch comes from; without it scripts/torch_index.py chooses, and says what
 #   WORKERS=8           test processes
 #   ARGS='-k pooling'   passed on to pytest, to the demo or to the benchmarks
 
@@ -14,8 +15,8 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
 
-# pyproject.toml is the only place that names torch's version.
-TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+# pyproject.toml is the only place that names versions.
+TORCH := $(shell sed -n 's/.*"\(torch\(vision\)\{0,1\}==[0-9.*]*\)".*/\1/p' pyproject.toml)
 
 # One thread per test process: WORKERS of them already fill the machine.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
@@ -28,14 +29,15 @@ help: ## show this list
 
 venv: $(STAMP) ## make the environment (.venv) with everything in it
 
-# torch goes first and alone: with it in place no other package makes pip look for another, much larger build of it.
+# torch and torchvision go first, and from one place: with them there no other package makes pip look for another, much
+# larger build, and a torchvision of another place does not import.
 $(STAMP): pyproject.toml
 	@test -x $(PY) || { \
 	  $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else "micronpu needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)' && \
 	  echo "==> making $(VENV) with $$($(PYTHON) --version)" && \
 	  $(PYTHON) -m venv $(VENV); }
 	@echo "==> installing $(TORCH)"
-	@$(PIP) install -qq "$(TORCH)"
+	@$(PIP) install -qq $(TORCH:%='%') $$($(PY) scripts/torch_index.py)
 	@echo "==> installing micronpu and its other dependencies (about a minute)"
 	@$(PIP) install -qq -e '.[dev]'
 	@$(PIP) check

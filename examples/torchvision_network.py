@@ -1,6 +1,6 @@
 """A network of torchvision on a microcontroller: how much of it the NPU takes, what it needs, and whether it fits.
 
-    pip install torchvision
+    pip install torchvision      # from where torch came: with the same --index-url
     python examples/torchvision_network.py --network mobilenet_v2 --size 96 --target alif-e7
 
 Weights are random, so that nothing is downloaded; time, memory and what runs where do not depend on them. For yours see

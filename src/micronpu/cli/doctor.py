@@ -110,21 +110,26 @@ def examine() -> Iterator[Finding]:
 
 def _examine_plugin() -> Iterator[Finding]:
     try:
-        from micronpu.host.build import cache_directory, find_compiler, has_prebuilt
+        from micronpu.host.build import cache_directory, check_cache, find_compiler, has_prebuilt
     except ImportError:
         return  # NumPy, which is missing above
     if has_prebuilt():
         yield Finding("plug-in", "compiled, in the package", True)
         return
+
+    def cache() -> str:
+        check_cache(directory := cache_directory())
+        return str(directory)
+
     checks: dict[str, Callable[[], str]] = {
         "C++ compiler": lambda: " ".join(find_compiler()),
-        "plug-in's cache": lambda: str(cache_directory()),
+        "plug-in's cache": cache,
     }
     for name, find in checks.items():
         try:
             yield Finding(name, find(), True)
         except RuntimeUnavailableError as error:
-            yield Finding(name, "", False, error.hint)
+            yield Finding(name, error.what, False, error.hint)
 
 
 def satisfies(version: str, limits: str) -> bool:

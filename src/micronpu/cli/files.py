@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
+_OF_TORCHVISION = "operator torchvision::"
+"""In the error of a torchvision that was built for another torch than the one that is there."""
+_OTHER_TORCH = (
+    "a torchvision from where torch came, such as pip install --force-reinstall torchvision "
+    "--index-url https://download.pytorch.org/whl/cpu"
+)
 MODEL_FORMS = "path/to/file.py:function or a saved program, path/to/file.pt2"
 
 
@@ -120,9 +126,8 @@ class UserFile:
             raise
         except (Exception, SystemExit) as error:
             said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-            raise ModelError(
-                f"{what}{self._line(error)}: {said}.", hint="--debug, which shows the traceback"
-            ) from error
+            hint = _OTHER_TORCH if _OF_TORCHVISION in said else "--debug, which shows the traceback"
+            raise ModelError(f"{what}{self._line(error)}: {said}.", hint=hint) from error
         finally:
             sys.path.remove(folder)
 

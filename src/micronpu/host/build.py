@@ -38,6 +38,7 @@ SUPPORTED_EXECUTORCH = "1.5"
 _ADMINISTRATOR = 0
 _COMPILERS = ("g++", "clang++", "c++")
 _TIMEOUT_SECONDS = 300
+_OTHER_CACHE = "set MICRONPU_CACHE_DIR to a directory that you can write to"
 # ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel has
 # no generated c10 macros header.
 _FLAGS = (
@@ -154,8 +155,26 @@ def cache_directory() -> Path:
     except RuntimeError as error:  # HOME is not set, and the system knows no user of this number
         raise RuntimeUnavailableError(
             "The runtime plug-in, which is compiled on first use, has no place: this user has no home directory.",
-            hint="set MICRONPU_CACHE_DIR to a directory that you can write to",
+            hint=_OTHER_CACHE,
         ) from error
+
+
+def check_cache(cache: Path) -> None:
+    """Whether a directory could be made, or written to; nothing is.
+
+    Raises:
+        RuntimeUnavailableError: it could not, with the reason.
+    """
+    place = next(p for p in (cache, *cache.parents) if p.exists() or p.is_symlink())
+    if not place.is_dir():
+        why = f"{place} is no directory"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        why = f"{place} cannot be written to"
+    else:
+        return
+    raise RuntimeUnavailableError(
+        f"The runtime plug-in cannot be kept in the cache directory {cache}: {why}.", hint=_OTHER_CACHE
+    )
 
 
 def source_directory() -> Path:
@@ -312,7 +331,7 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
     except OSError as error:
         raise RuntimeUnavailableError(
             f"The runtime plug-in cannot be kept in the cache directory {cache}: {error.strerror or error}.",
-            hint="set MICRONPU_CACHE_DIR to a directory that you can write to",
+            hint=_OTHER_CACHE,
         ) from error
 
 

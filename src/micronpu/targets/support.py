@@ -166,7 +166,7 @@ def _collect_ways(
 def _collect_import(entry: AtenImport, capabilities: Capabilities, found: set[type[Op]], seen: set[Any]) -> None:
     owner = getattr(entry.build, "__self__", None)
     function: Any = getattr(entry.build, "__func__", entry.build)
-    if is_class(owner, Op) and _uses_class(function):
+    if is_class(owner, Op) and _uses_class(function):  # type: ignore[type-abstract]
         found.add(owner)
     # What an operator becomes of int16 numbers, only devices with tables have.
     wide = set() if entry.is_table or capabilities.tables else {look_up, of_wide_rows}
@@ -183,7 +183,7 @@ def _collect(function: Any, capabilities: Capabilities, found: set[type[Op]], se
     seen.add(function)
     for name in _names(function.__code__):
         value = function.__globals__.get(name)
-        if is_class(value, Op) and value.__dict__.get("name") in OPERATORS:
+        if is_class(value, Op) and value.__dict__.get("name") in OPERATORS:  # type: ignore[type-abstract]
             found.add(value)
         elif is_class(value) and value.__module__.startswith("micronpu.ops."):
             for member in vars(value).values():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.default_install import EXTRA
 from torch import nn
 
 import micronpu
@@ -20,7 +21,6 @@ from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.runtime import ArrayProgram
 from micronpu.targets.cortexm.operators import SOFTMAX_GRID
-from tests.default_install import EXTRA
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 X = torch.linspace(-1, 1, 2 * 7 * 9).reshape(1, 2, 7, 9)

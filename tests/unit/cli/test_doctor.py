@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.unit.cli.test_cli_help import micronpu as command
 from typer.testing import CliRunner
 
 import micronpu
+from micronpu.base.installed import python_versions, requirements
 from micronpu.chips import shipped_chips
 from micronpu.cli.doctor import examine, satisfies
 from micronpu.cli.execute import Done
@@ -45,6 +47,38 @@ def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch)
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
     assert "missing  torchao" in done.stdout and "pip install" in done.stdout
+
+
+def test_a_cache_that_cannot_be_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Below a plain file, and where a link leads nowhere."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place in ("file", "link"):
+        monkeypatch.setenv("MICRONPU_CACHE_DIR", str(tmp_path / place / "cache"))
+        done = CliRunner().invoke(app, ["doctor"])
+        assert done.exit_code == 1
+        line = next(x for x in done.output.splitlines() if "plug-in's cache" in x)
+        assert line.startswith("missing") and f"{tmp_path / place} is no directory" in line
+        assert "Try: set MICRONPU_CACHE_DIR" in line
+
+
+def test_sources_on_the_path_know_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without being installed: then no package says so."""
+    installed = names(requirements())
+
+    def none(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", none)
+    monkeypatch.setattr(importlib.metadata, "metadata", none)
+    assert names(requirements()) == installed and ("torch", False) in installed
+    assert satisfies("3.11.7", python_versions()) and not satisfies("3.9", python_versions())
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+
+
+def names(found: Iterable[str]) -> set[tuple[str, bool]]:
+    """Of packages, and whether an extra brings them: an environment may be older than the sources in other things."""
+    return {(re.match(r"[\w-]+", text)[0], "extra" in text) for text in found if "micronpu" not in text}  # type: ignore[index]
 
 
 def test_lists_are_data_for_programs() -> None:

@@ -35,7 +35,9 @@ def define_operators() -> None:
         if passes in sys.modules or quantizer in sys.modules:  # on their way, or there
             importlib.import_module(_OPERATORS)
             return
-        places = {name: [f"{place}/{name.rpartition('.')[2]}" for place in home.__path__] for name in (passes, quantizer)}
+        places = {
+            name: [f"{place}/{name.rpartition('.')[2]}" for place in home.__path__] for name in (passes, quantizer)
+        }
         empty = {name: ModuleType(name) for name in (passes, quantizer, grid)}
         for name, place in places.items():
             empty[name].__path__ = place
