@@ -18,6 +18,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from micronpu.base.arguments import is_class
+
 # Operators of graphs; torch writes arithmetic with sizes only for sizes that depend on the inputs.
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|quantized_decomposed|torchao)\.\w+(\.\w+)?|_operator\.getitem|torch\.ops\.higher_order\."
@@ -74,7 +76,7 @@ def _walk(kind: Any, value: Any, owner: str, field: str) -> None:
     elif kind is float:
         if value not in ("NaN", "Infinity", "-Infinity"):
             _of((int, float), value, owner, field)
-    elif kind is int or (isinstance(kind, type) and issubclass(kind, enum.IntEnum)):
+    elif kind is int or is_class(kind, enum.IntEnum):
         if not -_LARGEST <= _of(int, value, owner, field) < _LARGEST:
             raise RefusedError(f"a number beyond 64 bits in `{field}`")
     elif kind is bool:
