@@ -18,7 +18,7 @@ from micronpu.chips.core import CORES
 from micronpu.cli.inspection import inspect_pte
 from micronpu.neutron import NeutronCompileOptions
 from micronpu.recipes import CortexMRecipeType
-from micronpu.report.html import page
+from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
 from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, device_for, find_target

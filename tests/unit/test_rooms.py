@@ -1,12 +1,15 @@
-"""Imports go down only: the order of the rooms of `src/micronpu`, stated once."""
+"""Imports go down only, and never in a circle: the order of the rooms of `src/micronpu`, stated once."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
 
@@ -102,6 +105,27 @@ def test_no_exception_is_left_over() -> None:
         assert reason and name in {found for found, _ in imports(modules[module])}
 
 
+def needs() -> dict[str, set[str]]:
+    """For every module those that it imports, be it lazily or for types."""
+    modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
+    found: dict[str, set[str]] = {module: set() for module in modules}
+    for module, path in modules.items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("micronpu"):
+                home = node.module.removeprefix("micronpu").removeprefix(".")
+                for alias in node.names:
+                    inner = f"{home}.{alias.name}".removeprefix(".")
+                    tried = (inner, f"{inner}.__init__", home, f"{home}.__init__")
+                    found[module] |= set(next(([name] for name in tried if name in modules), []))
+    return {module: names - {module} for module, names in found.items()}
+
+
+def test_no_module_needs_one_that_needs_it() -> None:
+    graphlib.TopologicalSorter(needs()).prepare()  # a CycleError shows the circle
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(needs() | {"base.errors": {"compiler.compile"}}).prepare()
+
+
 BY_OTHERS = {
     "__dir__": "called by `dir(micronpu)`",
     "ProgramAdapter": "registered with Model Explorer by its base class",
@@ -113,6 +137,7 @@ BY_OTHERS = {
 
 
 NOT_IMPORTED = {
+    "ir.text": "reads the graphs that tests write as text, and those of an intermediates folder",
     "cli.__main__": "the command",
     "cli.explorer.main": "looked up by Model Explorer",
     "runtime.isolated_worker": "a process of its own",

@@ -13,7 +13,8 @@ from micronpu.cli import console
 if TYPE_CHECKING:
     from micronpu import CompiledProgram
     from micronpu.cli.files import Model
-    from micronpu.report.budgets import BudgetResult, Budgets
+    from micronpu.report.budget_result import BudgetResult
+    from micronpu.report.budgets import Budgets
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)

@@ -103,7 +103,7 @@ def compare(
     else:
         console.output().print(found)
     if report_html is not None:
-        from micronpu.report.pages import write_candidates
+        from micronpu.report.views.pages import write_candidates
 
         write_candidates(found, report_html)
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)

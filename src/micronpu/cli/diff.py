@@ -48,7 +48,7 @@ def diff(
     else:
         out.print(found)
     if report_html is not None:
-        from micronpu.report.pages import write_difference
+        from micronpu.report.views.pages import write_difference
 
         write_difference(found, report_html)
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)

@@ -237,7 +237,7 @@ class CompiledProgram:
             reset(self.quantized, self.states)
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.terminal import program_view
+        from micronpu.report.views.terminal import program_view
 
         return program_view(self.report, self.seconds)
 

@@ -36,7 +36,8 @@ from micronpu.frontend.program import (
 )
 from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.graph import Node as GraphNode
-from micronpu.ir.op import AtenImport, Op
+from micronpu.ir.op import Op
+from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import WAYS
 from micronpu.ir.window import Activation

@@ -1,28 +1,19 @@
-"""What an operator is: the facets that every class under `micronpu.ops` has, and the registry of all of them.
+"""What an operator is: the facets that every class under `micronpu.ops` has.
 
 An operator knows what it *means* on every target.  What a chip can do with it stands in that chip's folder.
 """
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import dataclass_transform
 
-from micronpu.base.errors import InternalError
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import WAYS, Kind, Way, add_way
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 Permutation = tuple[int, ...]
 
@@ -212,144 +203,3 @@ class Op(ABC):
                 text = value.name.lower() if isinstance(value, Enum) else str(value)
                 attributes.append(f"{item.name}={text}")
         return f"{self.name}{{{', '.join(attributes)}}}" if attributes else self.name
-
-
-# ---------------------------------------------------------------- registry
-
-OpClass = TypeVar("OpClass", bound=type[Op])
-BuildFunction = Callable[["AtenNode"], "Tensor"]
-
-
-@dataclass(frozen=True)
-class AtenImport(Way):
-    """How one ATen overload becomes operators, or a table.
-
-    Attributes:
-        build: makes the nodes and returns the result; raises `UnsupportedError` for a form that cannot be imported.
-        quantization: annotation rule, or a function of the node where it depends on the arguments.
-        arguments: operand name to schema argument name where the two differ.
-        fuses: the operator can take a following clamp into itself.
-        is_activation: this overload is such a clamp.
-        moves_only: the operator computes nothing, so that it is no reason to start a partition.
-        is_table: the operator is a table, which is only wanted for chips that look results up.
-    """
-
-    build: BuildFunction
-    quantization: Quantization | Callable[[AtenArguments], Quantization]
-    arguments: tuple[tuple[str, str], ...] = ()
-    fuses: bool = False
-    is_activation: bool = False
-    moves_only: bool = False
-    is_table: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.TABLE if self.is_table else Kind.OPERATOR
-
-
-class _Imports(Mapping[str, AtenImport]):
-    """Those of the ways that importers take, by overload."""
-
-    def __getitem__(self, overload: str) -> AtenImport:
-        for way in WAYS.get(overload, ()):
-            if isinstance(way, AtenImport):
-                return way
-        raise KeyError(overload)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, ways in WAYS.items() if any(isinstance(w, AtenImport) for w in ways))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-OPERATORS: dict[str, type[Op]] = {}
-ATEN_IMPORTS: Mapping[str, AtenImport] = _Imports()
-"""A view of the registry of ways: the operators and tables in it."""
-
-
-@dataclass_transform(frozen_default=True)
-def operator(name: str) -> Callable[[OpClass], OpClass]:
-    """Makes a class a frozen dataclass and registers it under ``name``."""
-
-    def register(cls: OpClass) -> OpClass:
-        if name in OPERATORS:
-            raise InternalError(f"Two operators are called {name}.")
-        made: Any = dataclass(frozen=True)(cls)
-        made.__str__ = Op.__str__
-        made.name = name
-        OPERATORS[name] = made
-        for member in vars(cls).values():
-            function = getattr(member, "__func__", member)
-            for pending in getattr(function, "_aten_imports", ()):
-                _register_import(pending, made, member)
-        for pending in vars(cls).get("_aten_imports", ()):
-            _register_import(pending, made, inspect.getattr_static(made, "build"))
-        return made  # type: ignore[no-any-return]
-
-    return register
-
-
-def _register_import(pending: dict[str, Any], cls: type[Op], member: Any) -> None:
-    options = dict(pending)
-    overloads = options.pop("overloads")
-    options["quantization"] = options["quantization"] or cls.quantization
-    build = member.__get__(None, cls)
-    for overload in overloads:
-        add_way(AtenImport(overload, build, **options))
-
-
-def from_aten(
-    *overloads: str,
-    quantization: Quantization | Callable[[AtenArguments], Quantization] | None = None,
-    fuses: bool = False,
-    is_activation: bool = False,
-    moves_only: bool = False,
-    **arguments: str,
-) -> Callable[[Any], Any]:
-    """Marks a class method ``build(cls, node)``, or a class with one of its base, as the importer of ATen overloads.
-
-    Args:
-        arguments: operand name = schema argument name, where the two differ (``x="self"`` is the default).
-    """
-
-    def mark(method: Any) -> Any:
-        function = getattr(method, "__func__", method)
-        pending = vars(function).get("_aten_imports", [])
-        pending.append(
-            {
-                "overloads": overloads,
-                "quantization": quantization,
-                "arguments": tuple(({"x": "self"} | arguments).items()),
-                "fuses": fuses,
-                "is_activation": is_activation,
-                "moves_only": moves_only,
-            }
-        )
-        function._aten_imports = pending
-        return method
-
-    return mark
-
-
-def imports(
-    *overloads: str, quantization: Quantization, moves_only: bool = True, **arguments: str
-) -> Callable[[BuildFunction], BuildFunction]:
-    """Marks a function as the importer of ATen overloads that become several operators of micronpu.
-
-    Args:
-        arguments: as for `from_aten`.
-    """
-
-    def mark(build: BuildFunction) -> BuildFunction:
-        for overload in overloads:
-            names = tuple(({"x": "self"} | arguments).items())
-            add_way(AtenImport(overload, build, quantization, names, moves_only=moves_only))
-        return build
-
-    return mark
-
-
-def all_operators() -> Iterator[type[Op]]:
-    """Every operator class, sorted by name."""
-    return (OPERATORS[name] for name in sorted(OPERATORS))

@@ -16,7 +16,7 @@ import re
 import types
 import typing
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any, NoReturn
@@ -26,54 +26,12 @@ import numpy.typing as npt
 
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.ir.graph import Graph, Node, Origin, Tensor
-from micronpu.ir.op import OPERATORS, Op
+from micronpu.ir.graph import Graph, Node, Origin, Tensor, names_of
+from micronpu.ir.op import Op
+from micronpu.ir.registry import OPERATORS
 from micronpu.ir.types import DType, QParams, TensorType
 
 Array = npt.NDArray[Any]
-
-
-def names_of(graph: Graph) -> dict[Tensor, str]:
-    """The name of every tensor in the text: its own, with a number where an earlier tensor has the same."""
-    names: dict[Tensor, str] = {}
-    taken: set[str] = set()
-    for tensor in _tensors(graph):
-        if tensor in names:
-            continue
-        name, number = tensor.name, 2
-        while name in taken:
-            name, number = f"{tensor.name}~{number}", number + 1
-        names[tensor] = name
-        taken.add(name)
-    return names
-
-
-def _tensors(graph: Graph) -> Iterator[Tensor]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.inputs
-        yield from node.outputs
-    yield from graph.outputs
-
-
-def print_graph(graph: Graph) -> str:
-    """The graph with types, constants by shape only, and the source of each node as a comment."""
-    names = names_of(graph)
-
-    def operand(tensor: Tensor) -> str:
-        return declared(tensor) if tensor.is_constant else f"%{names[tensor]}"
-
-    def declared(tensor: Tensor) -> str:
-        return f"%{names[tensor]}: {tensor.type}"
-
-    lines = [f"graph({', '.join(map(declared, graph.inputs))}) {{"]
-    for node in graph.nodes:
-        operands = ", ".join(map(operand, node.inputs))
-        results = ", ".join(map(declared, node.outputs))
-        where = node.origin.source or ", ".join(node.origin.nodes)
-        lines.append(f"  {results} = {node.op}({operands})" + (f"  # {where}" if where else ""))
-    lines.append(f"  return {', '.join(map(operand, graph.outputs))}".rstrip())
-    return "\n".join([*lines, "}"])
 
 
 def constants_of(graph: Graph) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """What each operator means: one module per kind of operators, a class for each, and every way of an ATen overload."""
 
-from micronpu.ir.op import ATEN_IMPORTS, OPERATORS, Op, Value, Work, all_operators
+from micronpu.ir.op import Op, Value, Work
+from micronpu.ir.registry import ATEN_IMPORTS, OPERATORS, all_operators
 from micronpu.ops import (
     activation,
     adaptive,
@@ -28,6 +29,7 @@ from micronpu.ops import (
     resize,
     slicing,
     softmax,
+    striding,
     tiling,
     transposed,
     unary,
@@ -70,6 +72,7 @@ __all__ = [
     "resize",
     "slicing",
     "softmax",
+    "striding",
     "table",
     "tiling",
     "transposed",

@@ -19,7 +19,8 @@ from micronpu.ir.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
-from micronpu.ir.op import Op, Steps, Value, fixed_qparams, from_aten, operator, own_qparams
+from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Clamp, Relu

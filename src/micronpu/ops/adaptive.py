@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import Op, imports, shares_qparams
+from micronpu.ir.op import Op, shares_qparams
+from micronpu.ir.registry import imports
 from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import from_image, to_image

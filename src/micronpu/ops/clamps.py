@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
-from micronpu.ir.op import Quantization, Value, from_aten, operator, own_qparams, shares_qparams
+from micronpu.ir.op import Quantization, Value, own_qparams, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.pointwise import Elementwise

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.op import AtenImport, Quantization
+from micronpu.ir.op import Quantization
+from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # masks of attention are tried before other choices

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import axis_of
-from micronpu.ir.op import Op, Permutation, Value, from_aten, operator, shares_qparams
+from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from micronpu.ir.arithmetic import (
     saturate,
 )
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Value, from_aten, operator, weighted
+from micronpu.ir.op import Op, Value, weighted
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.concat import Concat

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import AtenImport, weighted
+from micronpu.ir.op import weighted
+from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way
 from micronpu.ir.window import Padding2d
@@ -13,7 +14,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Pad, inverse, reshaped, transposed
-from micronpu.ops.slicing import strided
+from micronpu.ops.striding import strided
 
 if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode

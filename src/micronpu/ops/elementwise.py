@@ -16,17 +16,8 @@ from micronpu.ir.arithmetic import (
     requantize,
     saturate,
 )
-from micronpu.ir.op import (
-    Op,
-    Permutation,
-    Quantization,
-    Steps,
-    Value,
-    from_aten,
-    operator,
-    own_qparams,
-    shares_qparams,
-)
+from micronpu.ir.op import Op, Permutation, Quantization, Steps, Value, own_qparams, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ir.window import Activation

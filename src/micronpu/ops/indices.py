@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, from_aten, operator, shares_qparams
+from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.adaptive import MAX_PARTS

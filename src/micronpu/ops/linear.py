@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import round_scaled, saturate
-from micronpu.ir.op import Op, Steps, Value, from_aten, operator, weighted
+from micronpu.ir.op import Op, Steps, Value, weighted
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.constants import fused_activation, quantized_weights

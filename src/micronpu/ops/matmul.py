@@ -17,7 +17,8 @@ from micronpu.ir.arithmetic import (
     quantize_multiplier,
     saturate,
 )
-from micronpu.ir.op import Op, Value, from_aten, operator, symmetric_operands
+from micronpu.ir.op import Op, Value, symmetric_operands
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled

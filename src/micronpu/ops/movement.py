@@ -11,15 +11,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
-from micronpu.ir.op import (
-    AtenImport,
-    Op,
-    Permutation,
-    Value,
-    from_aten,
-    operator,
-    shares_qparams,
-)
+from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.way import Float, Results, Writer, add_way, composes
 

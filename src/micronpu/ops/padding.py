@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Permutation, Value, imports, operator, shares_qparams
+from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, inverse

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Value, from_aten, operator, shares_qparams
+from micronpu.ir.op import Op, Value, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.movement import Pad, from_image, to_image

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from micronpu.ir.arithmetic import requantize, saturate
-from micronpu.ir.op import Value, operator, own_qparams
+from micronpu.ir.op import Value, own_qparams
+from micronpu.ir.registry import operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.pointwise import Elementwise
 

@@ -11,17 +11,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ir.op import (
-    AtenImport,
-    Op,
-    Permutation,
-    Value,
-    from_aten,
-    imports,
-    operator,
-    own_qparams,
-    shares_qparams,
-)
+from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
+from micronpu.ir.registry import AtenImport, from_aten, imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Results, Writer, add_way, composes
 from micronpu.ops.constants import BIAS_TYPE

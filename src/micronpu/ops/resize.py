@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Steps, Value, from_aten, operator, shares_qparams
+from micronpu.ir.op import Op, Steps, Value, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import Size2d
 from micronpu.ops.movement import from_image, to_image

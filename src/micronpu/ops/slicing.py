@@ -1,4 +1,4 @@
-"""Parts of a tensor: slices, strided slices and single indices."""
+"""Parts of a tensor: slices and single indices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
-from micronpu.ir.op import Op, Permutation, Value, from_aten, operator, shares_qparams
+from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.way import Float, Results, Writer, composes
-from micronpu.ops.movement import Pad, channels_first, channels_last, inverse, reshaped
-from micronpu.ops.pooling import MaxPool2d
+from micronpu.ops.movement import inverse, reshaped
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -54,16 +54,6 @@ class Slice(Op):
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         box = tuple(slice(b, b + s) for b, s in zip(self.begin, self.size, strict=True))
         return np.ascontiguousarray(operands[0].data[box])
-
-    @from_aten("slice.Tensor", "slice_copy.Tensor", moves_only=True)
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        axis = axis_of(node, "dim", len(x.shape))
-        size = x.shape[axis]
-        # Python clips bounds and counts negative ones from the end; torch takes steps forward only.
-        start, stop, step = slice(node.value("start"), node.value("end"), node.value("step")).indices(size)
-        return strided(node, x, axis, start, stop, step)
 
     @from_aten("narrow.default", "narrow_copy.default", moves_only=True)
     @classmethod
@@ -105,36 +95,6 @@ def _from(node: AtenNode, argument: str, length: int) -> Tensor:
     axis = axis_of(node, "dim", len(x.shape))
     start = int(node.value(argument)) % x.shape[axis]
     return sliced(node, x, axis, start, start + length)
-
-
-def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
-    """Every ``step``-th element from ``start`` up to ``stop`` along an axis, without a strided slice.
-
-    Height and width of an image: a max pool with a window of 1x1 and this stride.  Any other axis is cut into pieces of
-    ``step`` elements, of each of which one is kept:
-
-    x [.., n, ..] -> slice [.., count * step, ..] -> reshape [.., count, step, ..]
-                  -> slice [.., count, 1, ..] -> reshape [.., count, ..]
-    """
-    if step == 1 or stop - start <= step:
-        return sliced(node, x, axis, start, stop if step == 1 else min(stop, start + 1))
-    if len(x.shape) == 4 and axis >= 2:
-        part = channels_last(node, sliced(node, x, axis, start, stop))
-        stride = (step, 1) if axis == 2 else (1, step)
-        return channels_first(node, node.emit(MaxPool2d((1, 1), stride), part))
-    count = -(-(stop - start) // step)
-    shape = list(x.shape)
-    length = count * step
-    if length > shape[axis]:
-        after = tuple(length - n if i == axis else 0 for i, n in enumerate(shape))
-        x = node.emit(Pad((0,) * len(shape), after), x)
-        shape[axis] = length
-    # The pieces may begin earlier than `start`, which is then not their first element.
-    first = min(start, shape[axis] - length)
-    x = sliced(node, x, axis, first, first + length)
-    before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
-    pieces = reshaped(node, x, (*before, count, step, *behind))
-    return reshaped(node, sliced(node, pieces, axis + 1, start - first, start - first + 1), (*before, count, *behind))
 
 
 # ---------------------------------------------------------------- compositions

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Quantization, Value, from_aten, operator, weighted
+from micronpu.ir.op import Op, Quantization, Value, weighted
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d
 from micronpu.ops.constants import fused_activation, with_bias

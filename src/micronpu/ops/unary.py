@@ -25,7 +25,8 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
     wrap_int32,
 )
-from micronpu.ir.op import Steps, Value, from_aten, operator, own_qparams
+from micronpu.ir.op import Steps, Value, own_qparams
+from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.activation import Table
 from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum

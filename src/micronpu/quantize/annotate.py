@@ -12,7 +12,8 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float_cast, overload_name
 from micronpu.frontend.states import states_of
-from micronpu.ir.op import AtenImport, OutputQuantization, Quantization
+from micronpu.ir.op import OutputQuantization, Quantization
+from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.attributes import constant_nodes

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from micronpu.base.errors import OptionError
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.codec import encode
+from micronpu.report.shown import rendered
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -134,9 +135,7 @@ class Blame:
         return "\n".join(lines)
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.tables import blame_view
-
-        return blame_view(self)
+        return rendered(self)
 
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {

@@ -5,39 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from micronpu.base.errors import BudgetError, OptionError
-
-if TYPE_CHECKING:
-    from micronpu.report.delegation import DelegationReport
+from micronpu.report.budget_result import BudgetResult
+from micronpu.report.delegation import DelegationReport
 
 Named = Callable[[str], str]
-
-
-@dataclass(frozen=True)
-class BudgetResult:
-    """A budget and what the program takes of it.
-
-    Attributes:
-        name: such as "max_ms".
-        limit: what was asked for.
-        value: of the program.
-        met: whether it keeps the limit.
-    """
-
-    name: str
-    limit: float
-    value: float
-    met: bool
-
-    def __str__(self) -> str:
-        """``max_ms is 5, and the program has 6.31``."""
-        return self.said(self.name)
-
-    def said(self, name: str) -> str:
-        """The same with the name that the user knows the budget by."""
-        return f"{name} is {_number(self.limit)}, and the program has {_number(self.value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +109,3 @@ def _figure(name: str, report: DelegationReport, called: str) -> float:
 
 def _none(called: str, why: str, hint: str) -> OptionError:
     return OptionError(f"The budget {called} is on a figure that there is none of ({why}).", hint=hint)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

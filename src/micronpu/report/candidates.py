@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.shown import rendered
 from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
@@ -107,9 +108,7 @@ class Candidates:
         return json.dumps(self.to_dict(), indent=indent)
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.tables import candidates_view
-
-        return candidates_view(self)
+        return rendered(self)
 
 
 def _can_be_best(candidate: Candidate) -> bool:

@@ -16,17 +16,17 @@ from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.agreement import Agreement
-from micronpu.report.budgets import BudgetResult
+from micronpu.report.blame import Blame
+from micronpu.report.budget_result import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import MemoryReport
+from micronpu.report.shown import rendered, shown
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from micronpu.report.blame import Blame
 
 
 FORMAT = "micronpu report"
@@ -352,11 +352,8 @@ class DelegationReport:
         Raises:
             FileError: it cannot be written there.
         """
-        from micronpu.report.blame import Blame
-        from micronpu.report.html import write_html
-
         check_type("blame", blame, Blame, type(None), hint="micronpu.blame(model, data)")
-        write_html(self, path, blame)
+        shown(self, "page", path, blame)
 
     def summary(self) -> str:
         """One sentence with the counts."""
@@ -390,12 +387,8 @@ class DelegationReport:
         return found
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.terminal import report_view
-
-        return report_view(self)
+        return rendered(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page, closed off from the notebook's own styles."""
-        from micronpu.report.html import framed
-
-        return framed(self)
+        return str(shown(self, "notebook"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from micronpu.base.errors import ModelError
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.shown import rendered
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -108,9 +109,7 @@ class Difference:
         return json.dumps(self.to_dict(), indent=indent)
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.tables import difference_view
-
-        return difference_view(self)
+        return rendered(self)
 
 
 def difference(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.accuracy import Comparison
 from micronpu.report.codec import encode
+from micronpu.report.shown import rendered
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,6 +150,4 @@ class Evaluation:
         return "\n".join([self.verdict, *self.notes])
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.tables import evaluation_view
-
-        return evaluation_view(self)
+        return rendered(self)

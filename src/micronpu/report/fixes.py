@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from micronpu.report.codec import encode
+from micronpu.report.shown import rendered
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -134,6 +135,4 @@ class Fixes:
         return told
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.tables import fixes_view
-
-        return fixes_view(self)
+        return rendered(self)

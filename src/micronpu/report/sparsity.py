@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.codec import encode
+from micronpu.report.shown import rendered, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,9 +120,7 @@ class SparsityReport:
 
     def to_svg(self) -> str:
         """The points as a picture: cycles to the right, loss upwards."""
-        from micronpu.report.sparsity_plot import plot
-
-        return plot(self)
+        return str(shown(self, "plot"))
 
     def __str__(self) -> str:
         lines = [self.summary()]
@@ -138,9 +137,7 @@ class SparsityReport:
         return "\n".join([*lines, *self.notes])
 
     def __rich__(self) -> RenderableType:
-        from micronpu.report.sparsity_plot import view
-
-        return view(self)
+        return rendered(self)
 
 
 def _better(q: SparsePoint, p: SparsePoint) -> bool:

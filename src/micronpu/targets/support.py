@@ -18,7 +18,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from micronpu.base.arguments import is_class
-from micronpu.ir.op import AtenImport, Op
+from micronpu.ir.op import Op
+from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import WAYS, Capabilities, Composition
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
 from micronpu.ops.softmax import of_wide_rows

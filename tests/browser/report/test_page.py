@@ -17,8 +17,8 @@ from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Arena, Item, Life, MemoryReport, Region
-from micronpu.report.pages import write_candidates
 from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.views.pages import write_candidates
 
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.cli import console
 from micronpu.cli.main import app
-from micronpu.report.html import page
+from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.options import NeutronCompileOptions
 

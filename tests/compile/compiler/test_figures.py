@@ -19,8 +19,8 @@ from micronpu.deploy.pools import pools_of
 from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.html import page
 from micronpu.report.memory import WEIGHTS
+from micronpu.report.views.html import page
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 

@@ -8,7 +8,8 @@ from tests.cases import Case, all_cases, i8, q
 
 from micronpu.base.errors import ModelError
 from micronpu.ir import Graph, GraphBuilder, Origin, Tensor, interpret
-from micronpu.ir.text import constants_of, parse_graph, print_graph
+from micronpu.ir.graph import print_graph
+from micronpu.ir.text import constants_of, parse_graph
 from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Pad

@@ -19,16 +19,8 @@ from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (regis
 from tests.cases import Case, all_cases, case, i8, q, w8
 
 import micronpu
-from micronpu.ir.op import (
-    AtenImport,
-    Op,
-    OutputQuantization,
-    Quantization,
-    from_aten,
-    operator,
-    own_qparams,
-    weighted,
-)
+from micronpu.ir.op import Op, OutputQuantization, Quantization, own_qparams, weighted
+from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ir.way import WAYS, add_way
 from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 

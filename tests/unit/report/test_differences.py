@@ -16,8 +16,8 @@ from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.difference import HOST, difference
 from micronpu.report.estimate import Latency
-from micronpu.report.pages import write_candidates, write_difference
 from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.views.pages import write_candidates, write_difference
 
 
 def report(cycles: int = 500, refused: bool = False, clock: float = 100.0) -> DelegationReport:

@@ -23,10 +23,10 @@ from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.report.delegation import Cost, DelegationReport, Operation
-from micronpu.report.html import framed, page
-from micronpu.report.rows import macs_sentence, partition_rows
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.views.html import framed, page
+from micronpu.report.views.rows import macs_sentence, partition_rows
 
 TWO_RULES = (
     Reason("is_imported", "The operator is one that micronpu can express.", "No operator imports cumsum", "sum"),
@@ -343,7 +343,7 @@ def test_notebook_gets_the_page_in_a_frame():
 
 def test_reports_need_no_torch():
     code = (
-        "import sys; import micronpu.report.html, micronpu.report.terminal, micronpu.base.files;"
+        "import sys; import micronpu.report.views.html, micronpu.report.views.terminal, micronpu.base.files;"
         "print([m for m in ('torch', 'executorch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
-from micronpu.ir.op import AtenImport, Quantization, Value, operator, own_qparams
+from micronpu.ir.op import Quantization, Value, own_qparams
+from micronpu.ir.registry import AtenImport, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import add_way
 from micronpu.ops.elementwise import Add, Sub

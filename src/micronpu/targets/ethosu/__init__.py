@@ -1,1 +1,4 @@
 """Arm Ethos-U."""
+
+BACKEND = "EthosUBackend"
+"""Name by which the runtime looks up the delegate."""

@@ -18,6 +18,7 @@ from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
 from micronpu.report.texts import plural
 from micronpu.targets.cortexm.part import CortexMPart
+from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.compile import (
     EthosUPartition,
     accept_partition,
@@ -26,7 +27,6 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
-from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
@@ -46,7 +46,7 @@ class EthosUDevice(Device):
         core: computes in int8 what the Ethos-U does not take.
     """
 
-    backend = EthosU.backend
+    backend = BACKEND
 
     def __init__(
         self,

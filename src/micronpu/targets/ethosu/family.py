@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
 from micronpu.chips.core import Core
+from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
 from micronpu.targets.family import Family, Target, sentences
 
@@ -58,7 +59,7 @@ class EthosU(Family):
     title = "Ethos-U"
     silicon_field = "target"
     usual = "ethos-u55-128"
-    backend = "EthosUBackend"
+    backend = BACKEND
 
     @property
     def options(self) -> type[EthosUCompileSpec]:

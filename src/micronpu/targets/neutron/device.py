@@ -15,6 +15,7 @@ from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
 from micronpu.targets.cortexm.part import CortexMPart
+from micronpu.targets.neutron import BACKEND
 from micronpu.targets.neutron.compile import (
     Converted,
     NeutronPartition,
@@ -23,7 +24,6 @@ from micronpu.targets.neutron.compile import (
     write_partition,
 )
 from micronpu.targets.neutron.costs import no_latency, npu_latency
-from micronpu.targets.neutron.family import Neutron
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.rules.common import CAPABILITIES
@@ -46,7 +46,7 @@ class NeutronDevice(Device):
         check: the user's own; an operator for which it returns False stays on the host.
     """
 
-    backend = Neutron.backend
+    backend = BACKEND
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.targets.family import Family, sentences
+from micronpu.targets.neutron import BACKEND
 from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Neutron(Family):
     title = "Neutron"
     silicon_field = "config"
     usual = "imxrt700"
-    backend = "NeutronBackend"
+    backend = BACKEND
 
     @property
     def options(self) -> type[NeutronCompileOptions]:

@@ -20,7 +20,7 @@ from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.program.pte import PteSummary
-from micronpu.targets.ethosu.family import EthosU
+from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.host.simulator import Operation
 from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, trace_of
 
@@ -156,7 +156,7 @@ def checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Referen
     """
     found: dict[bytes, StreamCheck] = {}
     for delegate, payload in summary.payloads:
-        if delegate != EthosU.backend:
+        if delegate != BACKEND:
             continue
         trace = trace_of(payload, summary.named_data)
         if trace is None or not (payload in references or graph_key(payload) in summary.named_data):

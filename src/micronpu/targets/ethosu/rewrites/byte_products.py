@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import quantize_multiplier, short_multiplier
-from micronpu.ir.op import operator
+from micronpu.ir.registry import operator
 from micronpu.ops.matmul import BatchMatmul
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import operator
+from micronpu.ir.registry import operator
 from micronpu.ops.resize import ResizeBilinear, axis_weights
 
 if TYPE_CHECKING:

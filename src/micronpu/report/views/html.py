@@ -13,10 +13,11 @@ from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Region
-from micronpu.report.rows import Row, cost_texts, kind_of_rows, macs_text, partition_rows, total_cycles, totals
+from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.report.web import data, document, part
+from micronpu.report.views.rows import Row, cost_texts, kind_of_rows, macs_text, partition_rows, total_cycles, totals
+from micronpu.report.views.web import data, document, part
 
 if TYPE_CHECKING:
     from micronpu.report.blame import Blame
@@ -28,6 +29,7 @@ _LIBRARIES = ("dagre.min.js", "cytoscape.min.js")
 """Layout and drawing of graphs; `web/README.md` says where they come from."""
 
 
+@shows(DelegationReport, "page")
 def write_html(report: DelegationReport, path: str | os.PathLike[str], blame: Blame | None = None) -> Path:
     """Writes the page; an existing file is replaced only when the new one is complete.
 
@@ -63,6 +65,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     return document(report.summary(), body, _scripts(report, blame) if graph else "")
 
 
+@shows(DelegationReport, "notebook")
 def framed(report: DelegationReport) -> str:
     """The page in a frame of its own, so that its styles do not reach the notebook round it; without the graph."""
     height = min(900, 420 + 34 * len(report.verdicts))

@@ -10,9 +10,9 @@ from pathlib import Path
 from micronpu.base.files import write_file
 from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
-from micronpu.report.tables import CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
 from micronpu.report.texts import NOTHING, file_name
-from micronpu.report.web import document, part
+from micronpu.report.views.tables import CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
+from micronpu.report.views.web import document, part
 
 
 def write_difference(difference: Difference, path: str | os.PathLike[str]) -> Path:

@@ -9,12 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from micronpu.report.shown import shows
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.texts import NOTHING, shape_text
 
 _WIDTH, _HEIGHT, _MARGIN = 480, 320, 48
 
 
+@shows(SparsityReport)
 def view(report: SparsityReport) -> RenderableType:
     """Summary, the points, the layers and the notes."""
     points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
@@ -52,6 +54,7 @@ def view(report: SparsityReport) -> RenderableType:
     return Group(Text(report.summary(), style="bold"), "", points, "", layers, *notes)
 
 
+@shows(SparsityReport, "plot")
 def plot(report: SparsityReport) -> str:
     """An SVG picture: cycles to the right, loss upwards, a ring round the chosen point."""
     points = report.points

@@ -12,7 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.rows import (
+from micronpu.report.shown import shows
+from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
+from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.views.rows import (
     Row,
     cost_texts,
     kind_of_rows,
@@ -22,8 +25,6 @@ from micronpu.report.rows import (
     total_cycles,
     totals,
 )
-from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
-from micronpu.report.verdict import Reason, Verdict
 
 _COSTS = ("cycles", "µs", "bound by", "use")
 _NUMBERS = ("MACs", "cycles", "µs", "use")
@@ -31,6 +32,7 @@ _LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
 """Columns that a narrow terminal does without, the first one first."""
 
 
+@shows(DelegationReport)
 def report_view(report: DelegationReport) -> RenderableType:
     """Summary, a table per partition, what stays on the host and why, and the notes."""
     parts: list[RenderableType] = [_summary(report)]

@@ -15,6 +15,7 @@ from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.difference import Difference, Figure
 from micronpu.report.evaluation import Evaluation, Judged
 from micronpu.report.fixes import Fixes
+from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
@@ -28,6 +29,7 @@ def plain_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
+@shows(Evaluation)
 def evaluation_view(evaluation: Evaluation) -> RenderableType:
     """A line per program, and the verdict."""
     metric = evaluation.metric
@@ -73,6 +75,7 @@ SHOWN = 12
 """Layers that the table shows; the value and the JSON have all."""
 
 
+@shows(Blame)
 def blame_view(blame: Blame) -> RenderableType:
     """A line per layer, the worst ones, and what to try."""
     numbers = ("share", "own", "inherited", "total", "worst", "clipped")
@@ -105,6 +108,7 @@ def _place(layer: LayerError) -> str:
     return ", ".join(t for t in (layer.module, file_name(layer.source)) if t) or NOTHING
 
 
+@shows(Difference)
 def difference_view(difference: Difference) -> RenderableType:
     """Figures that changed, operators that moved, and operations that are others now."""
     if not difference.is_any:
@@ -173,6 +177,7 @@ def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
     return tuple(n for n in names if n)
 
 
+@shows(Candidates)
 def candidates_view(candidates: Candidates) -> RenderableType:
     """A row per target and setting; a star where no other is better in time, memory and accuracy at once."""
     *columns, _ = candidate_columns(candidates)
@@ -192,6 +197,7 @@ def candidates_view(candidates: Candidates) -> RenderableType:
     return Group(*parts, Text(note, style="dim"))
 
 
+@shows(Fixes)
 def fixes_view(fixes: Fixes) -> RenderableType:
     """What was tried, and a line per choice; those that no other one beats are marked."""
     tried = plain_table("tried", "gain on the rows to choose by", "")

@@ -7,7 +7,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-_FOLDER = resources.files("micronpu.report") / "web"
+_FOLDER = resources.files(__name__)
 
 
 def part(name: str) -> str:
