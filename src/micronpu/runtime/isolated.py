@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,11 +20,13 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES
 
 if TYPE_CHECKING:
@@ -148,6 +151,9 @@ class IsolatedProgram:
         name: what to call it in messages.
         options: how to run; their `time_limit` is for each request, loading included.
 
+    Attributes:
+        fences: what the kernel of this machine keeps the process from; see `micronpu.base.fence`.
+
     Raises:
         PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
         RuntimeUnavailableError: no process can be started, or there is no plug-in for it.
@@ -157,12 +163,14 @@ class IsolatedProgram:
         self._name = name
         self._limit = options.time_limit
         self._lock = threading.Lock()
-        command = [sys.executable or "python", "-m", "micronpu.runtime.isolated_worker"]
-        # The child finds what this process finds, also where somebody has changed the path since it was started.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             with contextlib.ExitStack() as stack:
                 log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+                scratch = tempfile.mkdtemp(prefix="micronpu-") if options.profile else ""
+                stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+                # As a script, and without the user's environment: with -m, Python imports from the current folder.
+                script = str(Path(__file__).with_name("isolated_worker.py"))
+                command = [sys.executable or "python", "-I", "-S", script, json.dumps(_folders()), scratch]
                 self._channel, theirs = socket.socketpair()
                 stack.enter_context(self._channel)
                 with theirs:
@@ -171,11 +179,12 @@ class IsolatedProgram:
                         stdin=theirs.fileno(),
                         stdout=log,
                         stderr=subprocess.STDOUT,
-                        env=environment,
+                        cwd="/",
+                        env=_environment(),
                         start_new_session=True,
                     )
                 # Also where nobody closes the program.
-                self._end = weakref.finalize(self, _end, self._process, self._channel, log)
+                self._end = weakref.finalize(self, _end, self._process, self._channel, log, scratch)
                 stack.pop_all()
         except OSError as error:
             raise RuntimeUnavailableError(
@@ -184,7 +193,8 @@ class IsolatedProgram:
             ) from error
         self._log = log
         with self._closed_on_failure():
-            self.ask({"do": "load", "name": name, "options": asdict(options), "method": method}, [data])
+            head = {"do": "load", "name": name, "options": asdict(options), "method": method}
+            self.fences = frozenset(self.ask(head, [data])[0].get("fences", ()))
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """One run; see `HostProgram.run`, which has checked the inputs."""
@@ -194,6 +204,10 @@ class IsolatedProgram:
             return unpack_all(head["outputs"], blobs)
         except (ValueError, KeyError, TypeError) as error:
             raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
+
+    def save(self, values: bool) -> list[bytes]:
+        """What was recorded: the ETDump, and the recorded values if they are wanted."""
+        return self.ask({"do": "save", "values": values})[1]
 
     def ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a request.
@@ -267,8 +281,29 @@ class IsolatedProgram:
             raise
 
 
-def _end(process: subprocess.Popen[bytes], channel: socket.socket, log: Any) -> None:
+def _folders() -> list[str]:
+    """Where the child looks for packages: where this process does, also what it has added since it was started.
+
+    The current folder is none of them, unless this package is in it: it may have come with the program.
+    """
+    home = Path(micronpu.base.errors.__file__).parents[2]
+    with contextlib.suppress(OSError):
+        here = os.getcwd()
+        return [str(home)] + [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
+    return [str(home)] + [p for p in sys.path if os.path.isabs(p)]
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, for one that is started in another folder."""
+    with contextlib.suppress(RuntimeUnavailableError):
+        return {**os.environ, "MICRONPU_CACHE_DIR": str(cache_directory())}
+    return dict(os.environ)
+
+
+def _end(process: subprocess.Popen[bytes], channel: socket.socket, log: Any, scratch: str) -> None:
     process.kill()
     process.wait()
     channel.close()
     log.close()
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, write_file
+from micronpu.host.build import build_ethosu_simulator, build_plugin
 from micronpu.host.litert_executor import Mode
 from micronpu.program.digest import Digest, state_of
 from micronpu.program.operators import needs_torch
@@ -136,6 +137,9 @@ class HostProgram:
         self._recorded = 0
         self._has_record, self._is_spent = False, False
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
+            build_plugin()  # that process may neither start a compiler nor write
+            if self._summary.streams:
+                build_ethosu_simulator()
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
             return
         self._start()
@@ -323,8 +327,9 @@ class HostProgram:
             check_writable(path)
         with self._lock:
             if self._isolated is not None:
-                files = [None if path is None else os.path.abspath(path) for path in (target, beside)]
-                self._isolated.ask({"do": "save", "etdump": files[0], "debug_buffer": files[1]})
+                parts = self._isolated.save(values=beside is not None)
+                for path, part in zip((target, beside) if beside is not None else (target,), parts, strict=True):
+                    write_file(path, part)
                 return
             if self._program is None:
                 raise ModelError(f"{self._name} is closed.", hint="save the ETDump before close()")
