@@ -13,6 +13,8 @@ from micronpu.recipes import get_corstone320_recipe as get_corstone320_recipe
 from micronpu.recipes import get_imx93_recipe as get_imx93_recipe
 from micronpu.recipes import get_imxrt700_recipe as get_imxrt700_recipe
 from micronpu.report.budgets import Budgets as Budgets
+from micronpu.report.warnings import AccuracyWarning as AccuracyWarning
+from micronpu.report.warnings import ReportWarning as ReportWarning
 from micronpu.transforms.sparsity import Sparsified as Sparsified
 from micronpu.transforms.sparsity import SparsityOptions as SparsityOptions
 from micronpu.transforms.sparsity import sparsify as sparsify

@@ -28,8 +28,9 @@ from micronpu.frontend.program import (
     qualified_name,
 )
 from micronpu.quantize.attributes import constant_nodes
-from micronpu.quantize.floats import FloatRun, called
+from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.ranges import places_of
+from micronpu.quantize.unrounded import computed, grid_limits
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2
@@ -113,7 +114,7 @@ class SideBySide:
         with torch.no_grad():
             for node in converted.graph.nodes:
                 if node in self._constant:
-                    self._fixed[node] = _compute(converted, node, self._fixed)
+                    self._fixed[node] = computed(converted, node, self._fixed)
 
     def add(self, row: Row, *, follow: bool = True) -> None:
         """Runs one row through both and adds up.
@@ -138,7 +139,7 @@ class SideBySide:
         given = iter(row)
         for node in self.converted.graph.nodes:
             if node not in self._fixed:
-                total[node] = next(given) if node.op == "placeholder" else _compute(self.converted, node, total)
+                total[node] = next(given) if node.op == "placeholder" else computed(self.converted, node, total)
                 if node.op == "output":
                     self._outputs(total[node], outputs)
 
@@ -154,18 +155,18 @@ class SideBySide:
             if node.op == "placeholder":
                 total[node] = own[node] = next(given)
                 continue
-            total[node] = _compute(self.converted, node, total)
+            total[node] = computed(self.converted, node, total)
             if node.op == "output":
                 self._outputs(total[node], outputs)
                 continue
             layer = self._by_quantize.get(node)
             if layer is None:
-                own[node] = _compute(self.converted, node, own)
+                own[node] = computed(self.converted, node, own)
                 continue
             # What the layer makes of rounded float operands, and what its readers get: the float result, rounded.
             before = own[layer.result]
             wanted = _float_value(layer.result, exact).detach()
-            own[node] = _compute(self.converted, node, {**_constants(node, own), node.args[0]: wanted})
+            own[node] = computed(self.converted, node, {**_constants(node, own), node.args[0]: wanted})
             result = _rounded(self.converted, node, before, own)
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
             # An operand that was rounded to 0 may be divided by: what is endless has the float result's place.
@@ -188,11 +189,11 @@ class SideBySide:
         values: dict[Node, Any] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
-        result = _compute(self.converted, layer.first, values)
+        result = computed(self.converted, layer.first, values)
         node = layer.first
         while node is not layer.result:
             (node,) = node.users
-            result = _compute(self.converted, node, {**self._fixed, node.all_input_nodes[0]: result})
+            result = computed(self.converted, node, {**self._fixed, node.all_input_nodes[0]: result})
         return result  # type: ignore[no-any-return]
 
     def _outputs(self, found: Any, wanted: list[torch.Tensor]) -> None:
@@ -266,13 +267,6 @@ def step_of(node: Node) -> float:
     return float(arguments(node)["scale"])
 
 
-def grid_limits(node: Node) -> tuple[float, float]:
-    """Smallest and largest value of a quantize node's grid."""
-    given = arguments(node)
-    scale, zero = float(given["scale"]), int(given["zero_point"])
-    return (int(given["quant_min"]) - zero) * scale, (int(given["quant_max"]) - zero) * scale
-
-
 def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
     given = arguments(node)
     return (integers.float() - int(given["zero_point"])) * float(given["scale"])
@@ -280,26 +274,12 @@ def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
 
 def _rounded(module: GraphModule, node: Node, value: torch.Tensor, env: dict[Node, Any]) -> torch.Tensor:
     """A value rounded to the grid of a quantize node."""
-    return _as_float(node, _compute(module, node, {**_constants(node, env), node.args[0]: value}))
+    near: dict[Any, Any] = {**_constants(node, env), node.args[0]: value}
+    return _as_float(node, computed(module, node, near))
 
 
 def _constants(node: Node, env: Mapping[Node, Any]) -> dict[Any, Any]:
     return {n: env[n] for n in node.all_input_nodes[1:]}
-
-
-def _compute(module: GraphModule, node: Node, env: Mapping[Any, Any]) -> Any:
-    """The result of a node from those of its operands."""
-    if node.op == "get_attr":
-        value: Any = module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        return value
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: env[n])
-    if node.op == "output":
-        return args[0]
-    if node.op == "call_module":
-        return module.get_submodule(str(node.target))(*args, **kwargs)
-    return called(node, args, kwargs)
 
 
 def _origin(node: Any) -> Node:

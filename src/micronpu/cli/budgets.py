@@ -46,6 +46,9 @@ class Limits:
     max_sram: Annotated[str | None, _budget("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.")] = None
     max_flash: Annotated[str | None, _budget("BYTES", "Most bytes of the program's file.")] = None
     min_sqnr: Annotated[float | None, _budget("DB", "Least signal-to-noise ratio against the float model.")] = None
+    min_agreement: Annotated[
+        float | None, _budget("PART", "Least share of the rows kept back with the float model's answer, such as 0.9.")
+    ] = None
     min_accuracy: Annotated[
         float | None, _budget("NUMBER", "Least value of --metric on --eval-data with --labels.")
     ] = None
@@ -65,9 +68,16 @@ class Limits:
 
         sram, flash = bytes_of("--max-sram", self.max_sram), bytes_of("--max-flash", self.max_flash)
         given = {"max_ms": self.max_ms, "max_sram": sram, "max_flash": flash, "min_sqnr": self.min_sqnr}
+        given["min_agreement"] = self.min_agreement
         for name, value in given.items():
             check_limit(name, value, console.flag_of(name), f"{console.flag_of(name)} 100")
-        found = Budgets(max_ms=self.max_ms, max_sram=sram, max_flash=flash, min_sqnr=self.min_sqnr)
+        found = Budgets(
+            max_ms=self.max_ms,
+            max_sram=sram,
+            max_flash=flash,
+            min_sqnr=self.min_sqnr,
+            min_agreement=self.min_agreement,
+        )
         if len({self.min_accuracy is None, self.labels is None, self.eval_data is None}) > 1:
             raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
         if self.metric is not None and self.min_accuracy is None:

@@ -9,11 +9,11 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from rich.text import Text
 
 from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.base.progress import STEPS
+
+if TYPE_CHECKING:
+    from micronpu.report.warnings import ReportWarning
 
 DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""
@@ -124,6 +127,13 @@ def words(report_json: Path | None) -> Console:
 def errors() -> Console:
     """Standard error, as it is at the time of the call."""
     return _console(stderr=True, quiet=False)
+
+
+def warn(warnings: Iterable[ReportWarning]) -> None:
+    """Severe warnings on standard error, where no report was printed that shows them."""
+    for warning in warnings:
+        if warning.is_severe:
+            errors().print(Text(f"Warning: {warning}", style="bold yellow"), soft_wrap=True)
 
 
 def print_json(told: Any) -> None:

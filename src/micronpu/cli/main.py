@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,6 +69,13 @@ Verify = Annotated[
     bool,
     typer.Option(
         "--verify/--no-verify", help="Run the program on a few rows beside the quantized model and the float model."
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Write no program that a warning is about, such as one below 10 dB against float; exit code 3.",
     ),
 ]
 HeldOut = Annotated[
@@ -171,6 +179,7 @@ def compile_command(
     how: Quantization = UNCHANGED,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
+    strict: Strict = False,
     held_out: HeldOut = None,
     limits: Limits = UNLIMITED,
     sparsity: SparsityPattern = None,
@@ -182,16 +191,18 @@ def compile_command(
 ) -> None:
     """Compile a PyTorch model to a .pte program.
 
-    A float model is quantized first, with calibration data. A program that misses a budget is not written, its reports
-    are; the exit code is 3 then.
+    A float model is quantized first, with calibration data. A program that misses a budget, or with --strict one that
+    a warning is about, is not written, its reports are; the exit code is 3 then.
     """
     from micronpu.cli.files import load_calibration, load_model
+    from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
     from micronpu.targets.registry import find_target
 
     # All that can be refused without torch is refused before it is loaded.
     reports.check()
     options = chosen_options(context, find_target(target))
     budgets = limits.budgets()
+    check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
     if vela and (output is None or output.suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
     if sparsity is None and (max_loss is not None or max_cycles is not None):
@@ -202,7 +213,7 @@ def compile_command(
         check_writable(output)
     if deploy_to is not None:
         check_folder_free(deploy_to)
-    with console.progress() as listener:
+    with console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
         loaded = load_model(model)
         data = load_calibration(calibration, loaded)
@@ -215,6 +226,7 @@ def compile_command(
         if sparsity is not None:
             sparse = micronpu.SparsityOptions(pattern=sparsity, max_loss=max_loss, max_cycles=max_cycles)
         listener("load", 1.0)
+        warnings.simplefilter("ignore", AccuracyWarning)  # the report says them
         program = micronpu.compile(
             loaded.module,
             loaded.examples,
@@ -245,6 +257,10 @@ def compile_command(
     from micronpu.report.budgets import check_budgets
 
     check_budgets(results, console.flag_of)
+    if strict:
+        check_strict(program.report.warnings)
+    elif out.quiet:
+        console.warn(program.report.warnings)
     program.save(destination, vela=vela)
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the board needs as well."), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -51,6 +52,7 @@ from micronpu.quantize.settings_file import Quantization
 from micronpu.report.budgets import Budgets, check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.texts import plural
+from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.entry import Sparsity
@@ -77,6 +79,7 @@ def compile_model(
     options: Options | None = None,
     allow_missing_kernels: bool = False,
     verify: bool = True,
+    strict: bool = False,
     held_out: int | None = None,
     budgets: Budgets | None = None,
     sparsity: str | SparsityOptions | None = None,
@@ -107,7 +110,9 @@ def compile_model(
         allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
             for, for those who register their own.
         verify: run the program on a few rows, and compare it with the quantized model and with the float model; see
-            ``report.agreement`` and ``report.accuracy``.
+            ``report.agreement``, ``report.accuracy`` and ``report.warnings``.
+        strict: refuse a program that a warning of the report is about, such as one that is below 10 dB against float.
+            Otherwise Python's `warnings` show each.
         held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
             to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
         etrecord: where the ETRecord is written, with which ExecuTorch's Inspector names the lines of the model, and
@@ -125,10 +130,11 @@ def compile_model(
 
     Raises:
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
-        BudgetError: the program misses a budget.
+        BudgetError: the program misses a budget, or with ``strict`` a warning is about it.
     """
     check_switch("allow_missing_kernels", allow_missing_kernels)
     check_switch("verify", verify)
+    check_strict_use(strict, verify)
     check_type("budgets", budgets, Budgets, type(None), hint="Budgets(max_ms=10)")
     check_listener(listener)
     if etrecord is not None:
@@ -192,8 +198,8 @@ def compile_model(
         program_made._kernels = kernel_handles(host.module, operators)
     if expected is not None:
         with clock.step("verify"):
-            agreement, accuracy = verified(program_made, expected, host.reads)
-        report = replace(report, agreement=agreement, accuracy=accuracy)
+            found = verified(program_made, expected, host.reads, has_int16=device.capabilities.has_int16)
+        report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     program_made.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if etrecord is not None:
         program_made.save_etrecord(etrecord, *quantized.examples)
@@ -201,6 +207,11 @@ def compile_model(
         results = budgets.results(program_made.report)
         check_budgets(results)
         program_made.report = replace(program_made.report, budgets=results)
+    if strict:
+        check_strict(program_made.report.warnings)
+    for warning in program_made.report.warnings:
+        if warning.is_severe:
+            warnings.warn(str(warning), AccuracyWarning, stacklevel=2)
     return program_made
 
 

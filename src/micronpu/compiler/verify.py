@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
+from micronpu.compiler.guard import Ran, warnings_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.frontend.integers import IntegerBorders
@@ -32,6 +33,7 @@ from micronpu.quantize.running import one_thread
 from micronpu.quantize.trial import Trial, tensors_of
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
+from micronpu.report.warnings import ReportWarning
 
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
 _ALONE, _ALONE_INT16 = 4, 128  # steps of one operator with equal operands; int16 tables have lines of 128 numbers
@@ -70,13 +72,23 @@ class Expected:
             return cls(trial, rows, tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows))
 
 
+@dataclass(frozen=True)
+class Verified:
+    """What a comparison gave, for the report."""
+
+    agreement: Agreement
+    accuracy: ProgramAccuracy | None = None
+    warnings: tuple[ReportWarning, ...] = ()
+
+
 def verified(
-    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]]
-) -> tuple[Agreement, ProgramAccuracy | None]:
+    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]], *, has_int16: bool
+) -> Verified:
     """Runs the program on a few rows and compares with the quantized model, and the float model where it is known.
 
     Args:
         reads: by partition, the nodes of the quantized module whose integers it reads.
+        has_int16: whether the target computes with int16, which is then said where it may help.
 
     Raises:
         WrongResultError: a result is further off than rounding explains; names the first operator that is.
@@ -85,16 +97,16 @@ def verified(
     module = program.quantized
     assert isinstance(module, GraphModule)
     if not rows:
-        return Agreement(reason="there are no inputs to run it on"), None
+        return Verified(Agreement(reason="there are no inputs to run it on"))
     try:
         program._loaded()
         release()
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
-        return Agreement(reason=error.what.rstrip(".")), None
+        return Verified(Agreement(reason=error.what.rstrip(".")))
     except MicroNpuError as error:
-        return Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"), None
+        return Verified(Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"))
     exact = trial.exact
     program.reset_states()
     scales = _scales(module)
@@ -120,13 +132,24 @@ def verified(
             if found > largest or not bound:
                 largest, bound = max(found, largest), allowed
     agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound, tuple(sorted(hanging)))
-    return agreement, _accuracy(trial, results, wanted, exact[: len(rows)])
+    accuracy = _accuracy(trial, results, wanted, exact[: len(rows)])
+    ran = Ran(
+        module=module,
+        rows=trial.rows[: len(rows)],
+        exact=exact[: len(rows)],
+        results=results,
+        numbers=trial.numbers[: len(rows)],
+        macs=program.report.macs,
+        has_states=bool(program.states),
+        has_int16=has_int16,
+    )
+    return Verified(agreement, accuracy, warnings_of(accuracy, ran))
 
 
 def _accuracy(
     trial: Trial, results: Sequence[Tensors], wanted: Sequence[Tensors], exact: Sequence[Tensors]
 ) -> ProgramAccuracy | None:
-    """The same results as a report shows them; None where no output is a float."""
+    """The same results as a report shows them; None where there is nothing to compare."""
     outputs = []
     for index, first in enumerate(wanted[0]):
         if not first.is_floating_point():
@@ -135,9 +158,20 @@ def _accuracy(
         fits = len(exact) == len(ours) and all(index < len(e) and e[index].shape == first.shape for e in exact)
         real = Comparison.of(ours, [e[index].double().numpy() for e in exact]) if fits else None
         outputs.append(OutputAccuracy(index, real, Comparison.of(ours, theirs)))
-    if not outputs:
+    integers = _equal_integers(results, exact)
+    if not outputs and integers is None:
         return None
-    return ProgramAccuracy(trial.numbers[: len(results)], trial.of, trial.held_out, tuple(outputs))
+    return ProgramAccuracy(trial.numbers[: len(results)], trial.of, trial.held_out, tuple(outputs), integers)
+
+
+def _equal_integers(results: Sequence[Tensors], exact: Sequence[Tensors]) -> float | None:
+    """Share of the elements of integer outputs that are those of the float model; None without any."""
+    equal = elements = 0
+    for ours, floats in zip(results, exact, strict=False):
+        for y, x in zip(ours, floats, strict=False):
+            if not x.is_floating_point() and not y.is_floating_point() and x.shape == y.shape:
+                equal, elements = equal + int((x == y).sum()), elements + x.numel()
+    return equal / elements if elements else None
 
 
 def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, scale: float) -> tuple[float, float]:

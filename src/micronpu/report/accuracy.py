@@ -48,13 +48,18 @@ class Comparison:
 
     @classmethod
     def of(cls, found: Sequence[Array], wanted: Sequence[Array]) -> Comparison:
-        """Compares the results of each row, [1, ...] arrays or whatever shape the output has; NaN is left out."""
+        """Compares the results of each row, [1, ...] arrays or whatever shape the output has.
+
+        Values that are not finite in what is wanted are left out; where only what was found is not, the noise is
+        endless.
+        """
         signal = noise = largest = peak = 0.0
         agreeing: int | None = 0
         for y, x in zip(found, wanted, strict=True):
             y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
-            known = np.isfinite(x) & np.isfinite(y)
+            known = np.isfinite(x)
             error = np.abs(y[known] - x[known])
+            error[np.isnan(error)] = math.inf
             signal += float(np.square(x[known]).sum())
             noise += float(np.square(error).sum())
             largest = max(largest, float(error.max(initial=0.0)))
@@ -63,6 +68,11 @@ class Comparison:
             agreeing = agreeing + int((y.argmax(1) == x.argmax(1)).all()) if scores and agreeing is not None else None
         relative = largest / peak if peak else (math.inf if largest else 0.0)
         return cls(len(wanted), decibels(signal, noise), largest, relative, agreeing)
+
+    @property
+    def agreement(self) -> float | None:
+        """`agreeing` as a share of the rows, 0 to 1."""
+        return None if self.agreeing is None or not self.rows else self.agreeing / self.rows
 
     def against(self, what: str) -> str:
         """``28.6 dB against float, the same largest element in 8 of 8``."""
@@ -94,14 +104,27 @@ class ProgramAccuracy:
         of: how many calibration rows there were.
         held_out: whether these rows were kept back from calibration; otherwise they calibrated, too.
         outputs: one for each output that is a float.
+        integers: of the elements of outputs that are integers, such as positions, the share that the float model gives,
+            too, 0 to 1; None where there are none.
     """
 
-    ALSO: ClassVar[tuple[str, ...]] = ("sqnr",)
+    ALSO: ClassVar[tuple[str, ...]] = ("sqnr", "agreement")
 
     rows: tuple[int, ...]
     of: int = field(metadata=named("calibration_rows"))
     held_out: bool
     outputs: tuple[OutputAccuracy, ...]
+    integers: float | None = None
+
+    @property
+    def agreement(self) -> float | None:
+        """The worst output's share of rows with the float model's answer: the largest score, or integers.
+
+        None where no output is a vector of scores or of integers.
+        """
+        known = [o.float_model.agreement for o in self.outputs if o.float_model is not None]
+        shares = [share for share in (*known, self.integers) if share is not None]
+        return min(shares) if shares else None
 
     @property
     def sqnr(self) -> float | None:
@@ -126,4 +149,6 @@ class ProgramAccuracy:
             name = f"output {output.output}: " if len(self.outputs) > 1 else ""
             against = [output.float_model.against("float")] if output.float_model is not None else []
             parts.append(name + "; ".join([*against, output.quantized.against("the quantized model")]))
+        if self.integers is not None:
+            parts.append(f"{self.integers:.1%} of the integers are those of the float model")
         return f"Accuracy {self.measured_on}: {'. '.join(parts)}."

@@ -24,6 +24,8 @@ class Budgets:
         max_sram: bytes of SRAM, with the pools of the runtime and without the firmware's own data.
         max_flash: bytes of the program's file.
         min_sqnr: signal-to-noise ratio against the float model in dB, of the worst output.
+        min_agreement: share of the rows in which the program gives the answer of the float model, 0 to 1: the same
+            largest score, the same integers; of the worst output.
 
     Raises:
         OptionError: a limit is no positive number.
@@ -33,6 +35,7 @@ class Budgets:
     max_sram: int | None = None
     max_flash: int | None = None
     min_sqnr: float | None = None
+    min_agreement: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,6 +70,8 @@ def check_limit(name: str, value: Any, called: str, hint: str) -> None:
     if not good or (is_bytes and value != math.floor(value)):
         what = "a number of bytes" if is_bytes else "a positive number"
         raise OptionError(f"{called} is {value!r}; it is {what}.", hint=hint)
+    if name == "min_agreement" and value > 1:
+        raise OptionError(f"{called} is {value!r}; it is a share, of at most 1.", hint=hint.replace("100", "0.95"))
 
 
 def result(name: str, limit: float, value: float) -> BudgetResult:
@@ -101,6 +106,12 @@ def _figure(name: str, report: DelegationReport, called: str) -> float:
         value = report.accuracy.sqnr if report.accuracy is not None else None
         if value is None:
             raise _none(called, "the program was not compared with a float model", "a float model, and verify=True")
+        return value
+    if name == "min_agreement":
+        value = report.accuracy.agreement if report.accuracy is not None else None
+        if value is None:
+            why = "no output is a vector of scores or of integers that was compared with a float model"
+            raise _none(called, why, "a float classifier, and verify=True")
         return value
     if report.memory is None:
         raise _none(called, "nothing was compiled", "a budget of `compile`")

@@ -24,6 +24,7 @@ from micronpu.report.memory import MemoryReport
 from micronpu.report.shown import rendered, shown
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.verdict import Verdict
+from micronpu.report.warnings import ReportWarning
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -201,6 +202,8 @@ class DelegationReport:
         hashes: SHA-256 in hexadecimal of the program ("program") and of the payload of each partition ("partition 0"
             and so on); empty before compilation.
         states: buffers that live on from one call to the next; empty before compilation.
+        warnings: what a user should know before the program is used, severe ones first: outputs that are far from the
+            float model, with the operator that costs most, and what can be seen without running anything.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("operators", "delegated", "partitions", "macs", "delegated_macs")
@@ -224,6 +227,7 @@ class DelegationReport:
     budgets: tuple[BudgetResult, ...] = ()
     states: tuple[StateRow, ...] = ()
     sparsity: SparsityReport | None = None
+    warnings: tuple[ReportWarning, ...] = ()
 
     @property
     def operators(self) -> int:
@@ -376,7 +380,8 @@ class DelegationReport:
         if self.left_over:
             lines.append("On the host:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
-        return "\n".join([*lines, *self.figures, *self.remarks])
+        said = [f"{warning.level.capitalize()}: {warning}" for warning in self.warnings]
+        return "\n".join([*lines, *self.figures, *self.remarks, *said])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

@@ -18,6 +18,7 @@ from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_te
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.rows import Row, cost_texts, kind_of_rows, macs_text, partition_rows, total_cycles, totals
 from micronpu.report.views.web import data, document, part
+from micronpu.report.warnings import ReportWarning
 
 if TYPE_CHECKING:
     from micronpu.report.blame import Blame
@@ -50,7 +51,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
         graph: with the network as a picture and tables that can be sorted; else the page has no script.
     """
     # What stays on the host comes first: it is what a reader may want to change.
-    parts = [_head(report), _tiles(report), _host(report)]
+    parts = [_head(report), _warnings(report), _tiles(report), _host(report)]
     kind = kind_of_rows(report)
     rows = partition_rows(report)
     everything = [row for members in rows.values() for row in members]
@@ -204,6 +205,22 @@ def _short(count: int) -> str:
 
 def _notes(report: DelegationReport) -> str:
     return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*report.figures, *report.remarks))
+
+
+def _warnings(report: DelegationReport) -> str:
+    """Before everything else; a severe one is read out at once by what reads pages aloud."""
+    return "\n".join(_warning(warning) for warning in report.warnings)
+
+
+def _warning(warning: ReportWarning) -> str:
+    kind = 'class="severe" role="alert"' if warning.is_severe else 'class="mild"'
+    where = " · ".join(t for t in (escape(warning.module), _source(warning.source, short_source(warning.source))) if t)
+    facts = f'<p class="facts">{where}</p>' if warning.source else ""
+    return f"""<section {kind}>
+<h2>{"Warning" if warning.is_severe else "Note"}</h2>
+<p>{_marked(warning.what)}</p>
+<p>Try: {_marked(sentence(warning.hint))}</p>{facts}
+</section>"""
 
 
 def _weight(row: Row, costs: bool) -> int:

@@ -8,6 +8,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,7 @@ from micronpu.report.views.rows import (
     total_cycles,
     totals,
 )
+from micronpu.report.warnings import ReportWarning
 
 _COSTS = ("cycles", "µs", "bound by", "use")
 _NUMBERS = ("MACs", "cycles", "µs", "use")
@@ -49,7 +51,15 @@ def report_view(report: DelegationReport) -> RenderableType:
     if report.remarks:
         parts.append("")
         parts += [Text.assemble(("Note: ", "bold"), note) for note in report.remarks]
-    return Group(*parts)
+    return Group(*parts, *map(warning_view, report.warnings))
+
+
+def warning_view(warning: ReportWarning) -> RenderableType:
+    """A severe one in a red frame, a note in yellow."""
+    if not warning.is_severe:
+        return Text.assemble("\n", ("Note: ", "bold yellow"), str(warning))
+    text = Text.assemble((warning.what, "bold"), "\n", ("Try: ", "dim"), sentence(warning.hint))
+    return Group("", Panel(text, title="Warning", title_align="left", border_style="bold red"))
 
 
 def program_view(report: DelegationReport, seconds: Mapping[str, float]) -> RenderableType:

@@ -1,0 +1,325 @@
+"""What is said of a program that is far from the float model: how far, and which operator costs most.
+
+The comparison itself is `verify`'s; here its figures become warnings.  Operators are only looked at one by one where an
+output is far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.base.quiet import quiet
+from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
+from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.running import one_thread
+from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise
+from micronpu.report.accuracy import Comparison, ProgramAccuracy, decibel_text, decibels
+from micronpu.report.warnings import NOTE, WARNING, ReportWarning
+
+FAR, NEAR = 10.0, 20.0
+"""dB against float: below the first a program is of no use as a rule, below the second a look is worth it."""
+_SURE = 30.0
+"""dB from which another answer is a matter of two scores that are almost equal."""
+_WRONG, _FEW = 0.5, 0.125
+"""Shares of rows with another answer, from which it is a warning, and above which it is a note."""
+_ROWS = 2
+"""Rows on which operators are looked at one by one."""
+_TRIED, _WORK = 16, 1_500_000_000
+"""Operators that are tried alone, at most, and MACs that this may take, of which two may take more."""
+_MOST = 0.25
+"""Share of the noise at an output from which one operator is said to cost it."""
+_BEYOND = 0.1
+"""Part of a grid by which values are beyond it, from which they were clipped and not only rounded."""
+_FRESH = 16
+"""Steps of the finest grid that there is, below which an output is nothing that training has made."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What the guard looks at.
+
+    Attributes:
+        module: the quantized module, its states as buffers.
+        rows: as the float model takes them.
+        exact: what the float model gives, and
+        results: what the program gives, as floats.
+        numbers: of the rows in the calibration data; () for the example inputs.
+        macs: of a run.
+        has_states: whether the module has states, so that a row depends on those before it.
+        has_int16: whether the target computes with int16.
+    """
+
+    module: GraphModule
+    rows: Sequence[Row]
+    exact: Sequence[Row]
+    results: Sequence[Row]
+    numbers: Sequence[int]
+    macs: int
+    has_states: bool
+    has_int16: bool
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """What costs most at an output.
+
+    Attributes:
+        layer: the operator; None where it is no single one.
+        own: of its result against the exact one, on exact operands, in dB.
+        alone: of the output, when nothing else is rounded, in dB.
+        share: of the noise at the output, 0 to 1 and above.
+        written: of the output with nothing rounded but weights, in dB, where that makes most of the noise: it is these,
+            or operators are written as others.
+        reach: smallest and largest exact value of the operator.
+    """
+
+    layer: Layer | None = None
+    own: float = math.inf
+    alone: float = math.inf
+    share: float = 0.0
+    written: float | None = None
+    reach: tuple[float, float] = (0.0, 0.0)
+
+
+def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarning, ...]:
+    """A warning for each output that is far from float, and a note for each that is rather far."""
+    if accuracy is None or len(ran.exact) != len(ran.results):
+        return ()
+    search = _Search(ran)
+    found = [_not_finite(i, ran, search) for i in range(len(ran.exact[0]))]
+    for output in accuracy.outputs:
+        if output.float_model is not None and output.float_model.sqnr < NEAR:
+            found.append(_far(output.output, output.float_model, accuracy, search))
+        elif output.float_model is not None:
+            found.append(_other_answers(output.output, output.float_model, accuracy))
+    found.append(_other_integers(accuracy))
+    return tuple(sorted(filter(None, found), key=lambda w: (w.level != WARNING, w.output or 0)))
+
+
+def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _Search) -> ReportWarning:
+    told = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
+    known: dict[str, Any] = {"output": number, "sqnr": against.sqnr, "agreement": against.agreement}
+    peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
+    if peak < _FRESH * ACTIVATION_EPS["int8"]:
+        what = (
+            f"{told} In float it is {peak:.3g} at most, where the finest steps of int8 are "
+            f"{ACTIVATION_EPS['int8']:.3g}, as with fresh weights: this says nothing of a trained network."
+        )
+        return ReportWarning(NOTE, "fresh-weights", what, "the trained weights", **known)
+    level = WARNING if against.sqnr < FAR else NOTE
+    cause = search.cause(number)
+    what, hint = _told(cause, search.ran)
+    if cause.layer is not None:
+        where = origin_of(cause.layer.first)
+        known |= {"node": cause.layer.first.name, "operator": _operator(cause.layer)}
+        known |= {"module": where.module, "source": where.source}
+    return ReportWarning(level, "far-from-float", f"{told} {what}", hint, **known)
+
+
+def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) -> ReportWarning | None:
+    """Of an output that is near enough by its noise, where the largest score is another one all the same."""
+    share = against.agreement
+    if share is None or against.sqnr >= _SURE or 1 - share <= _FEW:
+        return None
+    wrong = against.rows - (against.agreeing or 0)
+    return ReportWarning(
+        WARNING if 1 - share >= _WRONG else NOTE,
+        "other-answers",
+        f"The largest score of output {number} is another one than in float in {wrong} of {against.rows} rows, "
+        f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
+        "micronpu.evaluate on labelled rows, which tells whether answers get worse or only change; micronpu.fix",
+        output=number,
+        sqnr=against.sqnr,
+        agreement=share,
+    )
+
+
+def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
+    """Of outputs that are integers, such as positions of the largest values."""
+    share = accuracy.integers
+    if share is None or 1 - share <= _FEW:
+        return None
+    return ReportWarning(
+        WARNING if 1 - share >= _WRONG else NOTE,
+        "other-answers",
+        f"Of the integers that it gives, {1 - share:.0%} are others than in float, {accuracy.measured_on}.",
+        "the scores behind them as an output, whose noise tells more; micronpu.blame(model, data)",
+        agreement=share,
+    )
+
+
+def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
+    """Of an output that is NaN or endless in float, which no comparison counts."""
+    for place, row in enumerate(ran.exact):
+        if not row[number].is_floating_point() or bool(row[number].isfinite().all()):
+            continue
+        kind = "NaN" if bool(row[number].isnan().any()) else "infinity"
+        node = search.first_not_finite(place, kind == "NaN") if not ran.has_states or not place else None
+        where = origin_of(node) if node is not None else None
+        of = f"calibration row {ran.numbers[place]}" if ran.numbers else "the example inputs"
+        first = f"; first computes it `{where.nodes[0]}`{f' ({where.source})' if where.source else ''}" if where else ""
+        return ReportWarning(
+            WARNING,
+            "not-finite",
+            f"Output {number} of the float model holds {kind} for {of}{first}.",
+            "rows without it, or a look for a division by zero and the logarithm of what is not positive",
+            output=number,
+            node=node.name if node is not None else "",
+            operator=overload_name(node).split(".")[0] if node is not None else "",
+            module=where.module if where is not None else "",
+            source=where.source if where is not None else "",
+        )
+    return None
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """The finite ones, and 0."""
+    return torch.cat([values.new_zeros(1), values[values.isfinite()]])
+
+
+# ---------------------------------------------------------------- which operator
+
+
+class _Search:
+    """Looks for the operators that cost most; what it computes for one output is kept for others."""
+
+    def __init__(self, ran: Ran) -> None:
+        self.ran = ran
+        self._known: dict[int, Values] = {}
+        self._owns: dict[int, dict[Layer, torch.Tensor]] = {}
+        self._ratios: dict[Layer, float] = {}
+        self._alone: dict[Layer, list[list[tuple[float, float]]]] = {}
+
+    @cached_property
+    def _unrounded(self) -> Unrounded:
+        return Unrounded(self.ran.module)
+
+    @cached_property
+    def _totals(self) -> list[list[tuple[float, float]]]:
+        """Of the program, by row and float output, the power of the float result and of what it is off."""
+        ran = self.ran
+        return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.results, ran.exact, strict=True)]
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        """The rows with most noise; of a model with states the first, before which nothing has happened."""
+        if self.ran.has_states:
+            return [0]
+        shares = [max((n / max(s, 1e-30) for s, n in pairs), default=0.0) for pairs in self._totals]
+        return sorted(range(len(shares)), key=lambda i: -shares[i])[:_ROWS]
+
+    def cause(self, output: int) -> _Cause:
+        """What costs most of the noise at an output."""
+        place = sum(v.is_floating_point() for v in self.ran.exact[0][:output])
+        with torch.no_grad(), quiet(), one_thread():
+            signal, total = (sum(self._totals[i][place][k] for i in self._rows) for k in (0, 1))
+            bare = sum(
+                noise(self._unrounded.outputs(self._values(i)), float_leaves(self.ran.exact[i]))[place][1]
+                for i in self._rows
+            )
+            if bare >= total / 2:
+                return _Cause(written=decibels(signal, bare), share=bare / max(total, 1e-30))
+            return self._costliest(place, signal, total)
+
+    def first_not_finite(self, row: int, nan: bool) -> Node | None:
+        """The operator that is the first to compute NaN, or infinity, in float."""
+        with torch.no_grad(), quiet(), one_thread():
+            values = self._values(row)
+        for node, value in values.items():
+            if not is_compute(node) or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                continue
+            if bool((value.isnan() if nan else value.isinf()).any()):
+                return node
+        return None
+
+    def _values(self, row: int) -> Values:
+        if row not in self._known:
+            self._known[row] = self._unrounded.exact(self.ran.rows[row])
+        return self._known[row]
+
+    def _costliest(self, place: int, signal: float, total: float) -> _Cause:
+        """The first operator that is far by itself and makes a good part of it, or else the one that makes most."""
+        self._measure()
+        count = min(_TRIED, max(2, _WORK // max(self.ran.macs * len(self._rows), 1)))
+        worst = set(sorted(self._ratios, key=lambda layer: self._ratios[layer])[:count])
+        best = _Cause()
+        for layer in (layer for layer in self._ratios if layer in worst):
+            error = sum(pairs[place][1] for pairs in self._noise_of(layer))
+            cause = _Cause(layer, self._ratios[layer], decibels(signal, error), error / max(total, 1e-30))
+            if cause.own < NEAR and cause.share >= _MOST:
+                best = cause
+                break
+            if cause.share > best.share:
+                best = cause
+        return best if best.layer is None else replace(best, reach=self._reach(best.layer))
+
+    def _reach(self, layer: Layer) -> tuple[float, float]:
+        ends = [_finite(self._values(row)[layer.quantize]).aminmax() for row in self._rows]
+        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+
+    def _measure(self) -> None:
+        """Each layer by itself."""
+        if self._owns:
+            return
+        powers = {layer: (0.0, 0.0) for layer in self._unrounded.layers if not layer.moves}
+        for row in self._rows:
+            self._owns[row] = {}
+            for layer, wanted, own in self._unrounded.own(self._values(row)):
+                if layer in powers and wanted.is_floating_point():
+                    ((x, error),) = noise([own], [wanted])
+                    powers[layer] = (powers[layer][0] + x, powers[layer][1] + error)
+                    self._owns[row][layer] = own
+        self._ratios = {layer: decibels(x, error) for layer, (x, error) in powers.items() if x > 0 and error > 0}
+
+    def _noise_of(self, layer: Layer) -> list[list[tuple[float, float]]]:
+        """Of all outputs, row by row, when nothing but one layer is rounded."""
+        if layer not in self._alone:
+            self._alone[layer] = [
+                noise(
+                    self._unrounded.alone(self._values(row), {layer.quantize: self._owns[row][layer]}),
+                    self._unrounded.outputs(self._values(row)),
+                )
+                for row in self._rows
+            ]
+        return self._alone[layer]
+
+
+def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
+    """What is said of a cause, and what to try."""
+    look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
+    if cause.written is not None:
+        what = (
+            f"With nothing rounded but weights it is at {decibel_text(cause.written)} already: these are the cause, or "
+            "what operators are written as."
+        )
+        tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
+        return what, f"{tries}; `micronpu passes` lists what may be left out"
+    if cause.layer is None:
+        return "No operator costs much of it by itself.", ", ".join(look)
+    where = origin_of(cause.layer.first)
+    name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
+    dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
+    has_more = ran.has_int16 and dtype == "int8"
+    if cause.share < _MOST:
+        what = f"No operator costs much of it by itself; most costs {name}, {decibel_text(cause.alone)} with all else"
+        return f"{what} in float.", ", ".join(['activations="int16"'] * has_more + look)
+    what = (
+        f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
+        f"else in float the output is at {decibel_text(cause.alone)}."
+    )
+    (low, high), (least, most) = grid_limits(cause.layer.quantize), cause.reach
+    if max(low - least, most - high) > _BEYOND * (high - low):
+        what += f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}."
+        return what, ", ".join(["calibration rows that reach as far, or another observer", *look])
+    return what, ", ".join(['activations="int16" for it and what it reads'] * has_more + look)
+
+
+def _operator(layer: Layer) -> str:
+    return "input" if layer.first.op == "placeholder" else overload_name(layer.first).split(".")[0]

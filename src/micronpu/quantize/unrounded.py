@@ -1,0 +1,206 @@
+"""A quantized module computed in float, and what single layers of it cost.
+
+A layer is whatever ends in a quantization: an operator, or an operator with the clamp behind it.  Three things are
+known here from the quantized module alone, which has its weights in their rounded form:
+
+    exact  the values when no activation is rounded
+    own    a layer's result on exact operands, when these and its result are rounded
+    alone  what the outputs are when this one layer gives `own`, and nothing else is rounded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize, qualified_name
+from micronpu.quantize.attributes import attribute, constant_nodes
+from micronpu.quantize.floats import called
+from micronpu.quantize.loops import Loop
+
+Row: TypeAlias = tuple[torch.Tensor, ...]
+Values: TypeAlias = dict[Node, Any]
+_ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a quantized module rounds.
+
+    Attributes:
+        quantize: the node that ends it.
+        first: the operator: what is quantized, or what is clamped by that.
+        moves: whether it only moves or selects values, on the grid that they have.
+    """
+
+    quantize: Node
+    first: Node
+    moves: bool
+
+
+class Unrounded:
+    """Runs a converted module without its rounding.
+
+    Args:
+        module: as `convert_pt2e` makes it; its states, if it has any, are buffers.
+    """
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self._constant = constant_nodes(module)
+        self._fixed: dict[bool, Values] = {True: {}, False: {}}
+        self.layers = tuple(
+            Layer(node, first, _moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
+            for node in module.graph.nodes
+            if is_quantize(node) and node not in self._constant
+            for first in (self._first(node),)
+        )
+
+    def exact(self, row: Row) -> Values:
+        """Every value of a row."""
+        values: Values = {}
+        given = iter(row)
+        for node in self.module.graph.nodes:
+            if node in self._constant:
+                values[node] = self._constant_value(node, in_float=True)
+            elif node.op == "placeholder":
+                values[node] = next(given)
+            else:
+                values[node] = computed(self.module, node, values, in_float=True)
+        return values
+
+    def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
+        """Each layer with its exact result and its own."""
+        by_quantize = {layer.quantize: layer for layer in self.layers}
+        values: Values = {}
+        for node in self.module.graph.nodes:
+            if node in self._constant:
+                values[node] = self._constant_value(node, in_float=False)
+            elif node.op == "placeholder":
+                values[node] = exact[node]
+            elif is_quantize(node):
+                values[node] = exact[node]
+                before, wanted = values[node.args[0]], exact[node.args[0]]
+                if node in by_quantize and isinstance(wanted, torch.Tensor):
+                    # An operand that was rounded to 0 may be divided by: what is endless has the exact result's place.
+                    yield by_quantize[node], wanted, rounded(node, torch.where(before.isfinite(), before, wanted))
+            elif is_dequantize(node) and isinstance(exact[node.args[0]], torch.Tensor):
+                operand = exact[node.args[0]]
+                values[node] = rounded(node, operand) if operand.is_floating_point() else exact[node]
+            elif node.op != "output":
+                values[node] = computed(self.module, node, values, in_float=True)
+
+    def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
+        """The float outputs when quantize nodes give other values, and nothing else is rounded."""
+        changed: Values = dict(changes)
+        for node in self.module.graph.nodes:
+            if node not in changed and any(operand in changed for operand in node.all_input_nodes):
+                near = {operand: changed.get(operand, exact[operand]) for operand in node.all_input_nodes}
+                changed[node] = computed(self.module, node, near, in_float=True)
+        output = self.module.graph.output_node()
+        return float_leaves(changed.get(output, exact[output]))
+
+    def outputs(self, exact: Values) -> list[torch.Tensor]:
+        """The float outputs among all values."""
+        return float_leaves(exact[self.module.graph.output_node()])
+
+    def _constant_value(self, node: Node, *, in_float: bool) -> Any:
+        known = self._fixed[in_float]
+        if node not in known:
+            for operand in node.all_input_nodes:
+                self._constant_value(operand, in_float=in_float)
+            known[node] = computed(self.module, node, known, in_float=in_float)
+        return known[node]
+
+    def _first(self, quantize: Node) -> Node:
+        """What is quantized, or what is clamped by that, where nothing is rounded in between."""
+        node: Any = quantize.args[0]
+        while is_quantize(node) or is_dequantize(node):  # only another grid for what was quantized before
+            node = node.args[0]
+        while is_compute(node) and not any(n in self._constant for n in node.all_input_nodes):
+            floats = node.all_input_nodes
+            if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:
+                break
+            (node,) = floats
+        return node  # type: ignore[no-any-return]
+
+
+def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_float: bool = False) -> Any:
+    """The result of a node from those of its operands.
+
+    Args:
+        in_float: leave out what quantize and dequantize do to floats.
+    """
+    if node.op == "get_attr":
+        return attribute(module, node)
+    if in_float and qualified_name(node).startswith(_ROUNDING):
+        operand = values[node.args[0]]  # type: ignore[index]
+        if operand.is_floating_point():
+            return operand
+    given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
+    args, kwargs = given
+    if node.op == "output":
+        return args[0]
+    if node.op == "call_module":
+        part = module.get_submodule(str(node.target))
+        return _looped(part, args) if in_float and isinstance(part, Loop) else part(*args, **kwargs)
+    return called(node, args, kwargs)
+
+
+def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
+    """A value on the grid of a quantize or dequantize node."""
+    given = arguments(node)
+    scale, zero = float(given["scale"]), int(given["zero_point"])
+    steps = torch.round(value / scale) + zero
+    return (steps.clamp(int(given["quant_min"]), int(given["quant_max"])) - zero) * scale
+
+
+def grid_limits(node: Node) -> tuple[float, float]:
+    """Smallest and largest value of a quantize node's grid."""
+    given = arguments(node)
+    scale, zero = float(given["scale"]), int(given["zero_point"])
+    return (int(given["quant_min"]) - zero) * scale, (int(given["quant_max"]) - zero) * scale
+
+
+def float_leaves(found: Any) -> list[torch.Tensor]:
+    """The floats among what a program returns, in order."""
+    return [r for r in tree_leaves(found) if isinstance(r, torch.Tensor) and r.is_floating_point()]
+
+
+def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
+    """Of each output the power of what is wanted and of the difference; what is not finite is left out."""
+    pairs = []
+    for y, x in zip(found, wanted, strict=True):
+        known = x.isfinite() & y.isfinite()
+        wanted_values = x[known].double()
+        pairs.append((float(wanted_values.square().sum()), float((y[known].double() - wanted_values).square().sum())))
+    return pairs
+
+
+def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The steps of a recurrent layer, whose graph takes integers, in float where they are given floats."""
+    x, states = args[0], tuple(args[1:])
+    if not x.is_floating_point():
+        return loop(x, *states)  # type: ignore[no-any-return]
+    states = tuple(
+        s if s.is_floating_point() else (s.float() - grid[1]) * grid[0]
+        for s, grid in zip(states, loop.grids[1:], strict=True)
+    )
+    step = Unrounded(loop.body)
+    output, results = loop.body.graph.output_node(), []
+    for row in x.unbind(0):
+        y, *new = tree_leaves(step.exact((row, *states))[output])
+        states = tuple(new)
+        results.append(y)
+    return (torch.stack(results), *states)
+
+
+def _moves(node: Node) -> bool:
+    entry = known_import(node) if node.op == "call_function" else None
+    return entry is not None and bool(entry.moves_only)

@@ -1,0 +1,290 @@
+"""A program far from the float model is never handed out in silence: what is said of it, where, and the cause."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from typer.testing import CliRunner
+
+import micronpu
+from micronpu.base.errors import BudgetError, OptionError
+from micronpu.cli.main import app
+from micronpu.compiler import guard
+from micronpu.quantize.unrounded import Unrounded, noise
+from micronpu.report.delegation import DelegationReport
+
+TARGETS = ("imxrt700", "ethos-u55-128", "cortex-m55")
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:
+    return [torch.randn(shape, generator=generator(i)) for i in range(count)]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.fc = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.second(x))  # the one whose range the tests spoil
+        y: torch.Tensor = self.fc(x.mean((2, 3)))
+        return y
+
+
+LINE = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "the tests spoil" in line)
+
+
+def spoiled(target: str = TARGETS[0], percentile: float = 60.0, **options: Any) -> micronpu.CompiledProgram:
+    """With one operator of which the grid ends far below its largest values."""
+    bad = {"activation_observer": "percentile", "percentile": percentile}
+    settings = {"nodes": {"conv2d_1": bad, "relu_1": bad}}
+    data = rows(1, 3, 8, 8)
+    return micronpu.compile(Net().eval(), data[0], target, calibration=data, quantization=settings, **options)
+
+
+def compiled(model: nn.Module, data: list[Any], target: str = TARGETS[0], **options: Any) -> micronpu.CompiledProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", micronpu.AccuracyWarning)
+        return micronpu.compile(model.eval(), data[0], target, calibration=data, **options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_near_has_no_warning(target):
+    assert compiled(Net(), rows(1, 3, 8, 8), target, strict=True).report.warnings == ()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_operator_that_costs_most_is_named_with_its_line(target):
+    with pytest.warns(micronpu.AccuracyWarning, match=r"Output 0 is .* dB against float"):
+        report = spoiled(target).report
+    (warning,) = report.warnings
+    assert (warning.level, warning.rule, warning.output) == ("warning", "far-from-float", 0)
+    assert warning.operator in ("conv2d", "relu") and warning.node in ("conv2d_1", "relu_1")
+    assert warning.source == f"{__file__}:{LINE}"
+    assert warning.sqnr == report.accuracy.sqnr < guard.FAR
+    assert "its grid from" in warning.what and "calibration rows that reach as far" in warning.hint
+
+
+def test_it_is_in_every_form_of_the_report(tmp_path):
+    with pytest.warns(micronpu.AccuracyWarning):
+        report = spoiled().report
+    (warning,) = report.warnings
+    assert DelegationReport.from_json(report.to_json()).warnings == report.warnings
+    assert json.loads(report.to_json())["warnings"][0]["node"] == warning.node
+    assert f"Warning: {warning}" in str(report)
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, color_system="standard", width=100).print(report)
+    assert "\x1b[1;31m" in stream.getvalue() and "Warning" in stream.getvalue()
+    report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert '<section class="severe" role="alert">' in page and page.index('role="alert"') < page.index('class="tiles"')
+
+
+def test_between_the_thresholds_it_is_a_note(monkeypatch):
+    monkeypatch.setattr(guard, "FAR", -10.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", micronpu.AccuracyWarning)
+        report = spoiled(strict=True).report
+    (warning,) = report.warnings
+    assert warning.level == "note" and f"Note: {warning}" in str(report)
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, color_system="standard", width=100).print(report)
+    assert "\x1b[1;33mNote: " in stream.getvalue()
+
+
+def test_strict_makes_an_error_of_it_and_needs_verification():
+    with pytest.raises(BudgetError, match=rf"Output 0 is .*relu_1.*:{LINE}|Output 0 is .*conv2d_1.*:{LINE}"):
+        spoiled(strict=True)
+    with pytest.raises(OptionError, match=r"strict=True makes errors of warnings, and with verify=False"):
+        spoiled(strict=True, verify=False)
+    with pytest.raises(OptionError, match="`strict` is"):
+        spoiled(strict="yes")
+
+
+def test_fresh_weights_are_said_as_such():
+    net = Net()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1e-4)
+    (warning,) = compiled(net, rows(1, 3, 8, 8)).report.warnings
+    assert (warning.level, warning.rule) == ("note", "fresh-weights") and "as with fresh weights" in warning.what
+
+
+def test_a_row_that_is_not_finite_is_named_with_the_first_operator():
+    class Logarithm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(torch.log(x)) + 1.0
+
+    data = [x.abs() + 0.5 for x in rows(1, 8)]
+    data[12][0, 3] = -1.0  # one of the rows that are kept back: 4, 12 and 20
+    (warning,) = (w for w in compiled(Logarithm(), data).report.warnings if w.rule == "not-finite")
+    assert warning.level == "warning" and "holds NaN for calibration row 12; first computes it `log`" in warning.what
+    assert warning.operator == "log" and warning.source.startswith(f"{__file__}:")
+
+
+def test_other_answers_count_where_the_output_is_integers():
+    class Answers(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).argmax(-1)
+
+    data = rows(1, 3, 8, 8)
+    assert compiled(Answers(), data).report.accuracy.integers is not None
+    bad = {"default": {"activation_observer": "percentile", "percentile": 50.5}}
+    report = compiled(Answers(), data, quantization=bad).report
+    share = report.accuracy.integers
+    assert report.accuracy.agreement == share
+    if share <= 1 - guard._FEW:
+        (warning,) = report.warnings
+        assert warning.rule == "other-answers" and warning.agreement == share
+
+
+def test_a_budget_on_the_answers():
+    program = compiled(Net(), rows(1, 3, 8, 8))
+    share = program.report.accuracy.agreement
+    assert share is not None
+    (result,) = micronpu.Budgets(min_agreement=0.01).results(program.report)
+    assert result.met and result.value == share
+    if share < 1:
+        assert not micronpu.Budgets(min_agreement=1.0).results(program.report)[0].met
+    with pytest.raises(OptionError, match=r"min_agreement is 1\.5; it is a share"):
+        micronpu.Budgets(min_agreement=1.5)
+    no_scores = compiled(nn.Sequential(nn.Conv2d(3, 4, 3)), rows(1, 3, 8, 8)).report
+    with pytest.raises(OptionError, match="min_agreement is on a figure that there is none of"):
+        micronpu.Budgets(min_agreement=0.9).results(no_scores)
+
+
+# ---------------------------------------------------------------- the command
+
+MODEL = """
+import torch
+from torch import nn
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval(), torch.zeros(1, 3, 8, 8)
+
+def calibration():
+    return [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(16)]
+"""
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_the_command_says_it_and_strict_writes_nothing(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    out, page, told = (tmp_path / name for name in ("net.pte", "net.html", "net.json"))
+    base = ["compile", f"{tmp_path}/model.py:net", "-t", "imxrt700", "-o", str(out)]
+    bad = ["--activation-observer", "percentile", "--percentile", "55", "--input-observer", "percentile"]
+    done = run(*base, *bad)
+    assert done.exit_code == 0 and out.exists() and "Output 0 is " in done.output and "Warning" in done.output
+    assert "AccuracyWarning" not in done.output
+    out.unlink()
+    done = run(*base, *bad, "--strict", "--report-html", str(page), "--report-json", str(told))
+    assert done.exit_code == 3 and not out.exists() and 'role="alert"' in page.read_text()
+    assert json.loads(told.read_text())["warnings"][0]["level"] == "warning"
+    done = run(*base, *bad, "--quiet")
+    assert done.exit_code == 0 and "Warning: Output 0 is " in done.output
+    assert run(*base, "--strict").exit_code == 0
+    done = run(*base, "--strict", "--no-verify")
+    assert done.exit_code == 1 and "--strict makes errors of warnings, and with --no-verify" in done.output
+    assert run(*base, "--min-agreement", "0.01").exit_code == 0
+
+
+# ---------------------------------------------------------------- a quantized module in float
+
+
+class Gru(nn.Module):
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gru, self.fc, self.steps = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 3), steps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc(self.gru(x)[0][:, -1])
+        return y
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.qkv = nn.LayerNorm(16), nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+
+
+class Running(nn.Module):
+    """With a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("h", torch.zeros(1, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.fc(x) + 0.5 * self.h)
+        self.h.copy_(h)
+        return h
+
+
+@pytest.mark.parametrize("io_type", [None, "int8"])
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (Net(), rows(1, 3, 8, 8, count=4)),
+        (Gru(3), rows(1, 3, 6, count=4)),
+        (Gru(200), rows(1, 200, 6, count=2)),
+        (Attention(), rows(1, 5, 16, count=4)),
+    ],
+    ids=["conv", "gru", "gru in a loop", "attention"],
+)
+def test_a_quantized_module_without_rounding_gives_what_the_float_model_gives(model, data, io_type):
+    with torch.no_grad():  # weights that rounding leaves as they are: a quantized module has no others
+        for weight in (p for p in model.parameters() if p.dim() > 1):
+            step = weight.abs().amax(tuple(range(1, weight.dim())), keepdim=True) / 127
+            weight.copy_((weight / step).round() * step)
+    program = compiled(model, data, "ethos-u55-128", io=io_type)
+    module = Unrounded(program.quantized)
+    with torch.no_grad():
+        exact = module.exact((data[0],))
+        (found,), wanted = module.outputs(exact), model(data[0])
+        ((signal, error),) = noise([found], [wanted])
+        assert error < 1e-6 * signal  # 60 dB: biases that are added apart have grids, too
+        layers = list(module.own(exact))
+        assert len(layers) == len(module.layers) > 2
+        # A layer that is left as it is changes nothing; one that is moved moves the output.
+        layer, value, _ = layers[0]
+        assert torch.equal(module.alone(exact, {layer.quantize: value})[0], found)
+        ((signal, error),) = noise(module.alone(exact, {layer.quantize: value + 0.1}), [found])
+        assert signal > 0 and math.isfinite(error) and error > 0
+
+
+def test_a_model_with_a_state_is_looked_at_in_its_first_call():
+    data = [[torch.randn(1, 6, generator=generator(10 * s + i)) for i in range(6)] for s in range(3)]
+    bad = {"modules": {"fc": {"activation_observer": "percentile", "percentile": 51.0}}}
+    report = compiled(Running(), [x for s in data for x in s], quantization=bad).report
+    assert all(w.rule == "far-from-float" and "With nothing rounded" not in w.what for w in report.warnings)
