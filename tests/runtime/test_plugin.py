@@ -177,6 +177,18 @@ def test_the_cache_is_private(small):
     assert library.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_a_killed_build_has_left_goes_with_the_next(small):
+    """But not what another build works in at that time."""
+    small.mkdir(mode=0o700)
+    (small / "build-killed").mkdir()
+    (small / "build-killed" / "half.o").touch()
+    with build._build_folder(small) as other:
+        (other / "half.o").touch()
+        build_plugin()
+        assert {p.name for p in small.glob("build-*")} == {other.name} and (other / "half.o").exists()
+    assert not list(small.glob("build-*"))
+
+
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"\x7fELF", lambda data: b""])
 def test_a_damaged_library_is_built_again(small, damage):
     """A cut one would end the process with SIGBUS while it is loaded."""

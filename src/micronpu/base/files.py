@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.base.errors import FileError, OptionError
+from micronpu.base.leaving import undone
 
 _ADMINISTRATOR = 0
 
@@ -28,30 +29,34 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """
     shown = check_name(path)
     check_writable(shown)
-    temporary: Path | None = None
     try:
         if shown.exists() and not shown.is_file():
             shown.write_bytes(data)
-            return shown
-        target = _behind_links(shown)
-        unfinished = target.with_name(f".micronpu-{secrets.token_hex(16)}.tmp")
-        # With O_EXCL the name is new, and a link in its place is an error. A new file has the mode of the user's umask.
-        with open(unfinished, "xb") as file:
-            temporary = unfinished
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
-            file.write(data)
-        os.replace(temporary, target)
-        temporary = None
+        else:
+            _replace(_behind_links(shown), data)
     except OSError as error:
         raise FileError(
             f"{shown} cannot be written: {error.strerror or error}.", hint="another folder, or make room"
         ) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
     return shown
+
+
+def _replace(target: Path, data: bytes) -> None:
+    unfinished = target.with_name(f".micronpu-{secrets.token_hex(16)}.tmp")
+    with undone(unfinished.unlink):
+        try:
+            # With O_EXCL the name is new: a link in its place is an error. A new file has the mode of the user's umask.
+            with open(unfinished, "xb") as file:
+                with contextlib.suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+                file.write(data)
+            os.replace(unfinished, target)
+        except FileExistsError:
+            raise  # what is there is not ours
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
 
 
 def _behind_links(path: Path) -> Path:

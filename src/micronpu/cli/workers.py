@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
@@ -71,24 +74,80 @@ class Worker:
                 score = found.program.score.value if found.program.score is not None else None
             return Candidate.of(target, activations, program.report, score)
         except MicroNpuError as error:
-            return _failed(job, str(error))
+            return failed(job, str(error))
 
 
 def in_processes(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Candidate]]:
-    """The rows, each when it is there."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(task,)) as pool:
-        futures = {pool.submit(_run, job): job for job in jobs}
+    """The rows, each when it is there; the processes end with this one, however it ends."""
+    waiting = list(reversed(jobs))
+    team = [_Process(task) for _ in range(min(count, len(jobs)))]
+    try:
+        for member in team:
+            member.begin(waiting.pop())
+        while busy := {member.connection: member for member in team if member.job is not None}:
+            for connection in wait(list(busy)):
+                member = busy[connection]  # type: ignore[index]
+                yield member.end()
+                if not waiting:
+                    continue
+                if not member.is_alive():
+                    member.close()
+                    team[team.index(member)] = member = _Process(task)
+                member.begin(waiting.pop())
+    finally:
+        for member in team:
+            member.close()
+
+
+class _Process:
+    """One process, and the job that it works on.
+
+    Not of `multiprocessing`, which imports from the folder that the command is in, and keeps a process of its own.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.job: Job | None = None
+        script = Path(__file__).with_name("compare_worker.py")
+        ours, theirs = socket.socketpair()
+        self.connection = Connection(ours.detach())
+        with theirs:
+            command = [sys.executable or "python", "-I", str(script), *filter(None, sys.path)]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno())
+        self._send(task)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def begin(self, job: Job) -> None:
+        self.job = job
+        self._send(job)
+
+    def end(self) -> tuple[Job, Candidate]:
+        """The row that it has sent; one that says so where it has ended without."""
+        job, self.job = self.job, None
+        assert job is not None
         try:
-            for future in as_completed(futures):
-                job = futures[future]
-                try:
-                    yield job, future.result()
-                except BrokenProcessPool:
-                    yield job, _failed(job, "The process that compiled it has ended.")
-        except (KeyboardInterrupt, GeneratorExit):
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            return job, self.connection.recv()
+        except (EOFError, OSError):
+            self.close()
+            return job, failed(job, "The process that compiled it has ended.")
+
+    def close(self) -> None:
+        """Ends the process, in the middle of its job where it has one."""
+        self.connection.close()
+        try:
+            self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, what: Any) -> None:
+        with contextlib.suppress(OSError):  # the process has ended, as `end` will say
+            self.connection.send(what)
+
+
+_PATIENCE_SECONDS = 1.0
+"""For a process to end itself and what it has begun."""
 
 
 def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Candidate]]:
@@ -118,27 +177,12 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, C
                 yield job, ray.get(done)
                 workers.append(worker)
             except ray.exceptions.RayActorError:
-                yield job, _failed(job, "The process that compiled it has ended.")
+                yield job, failed(job, "The process that compiled it has ended.")
                 workers.append(remote.remote(task))
     finally:
         ray.shutdown()
 
 
-_worker: Worker | MicroNpuError | None = None
-
-
-def _start(task: Task) -> None:
-    global _worker
-    try:
-        _worker = Worker(task)
-    except MicroNpuError as error:  # an initializer that fails would only say that the pool is broken
-        _worker = error
-
-
-def _run(job: Job) -> Candidate:
-    assert _worker is not None
-    return _failed(job, str(_worker)) if isinstance(_worker, MicroNpuError) else _worker.run(job)
-
-
-def _failed(job: Job, why: str) -> Candidate:
+def failed(job: Job, why: str) -> Candidate:
+    """The row of a job of which nothing came."""
     return Candidate(*job, blocks=why, failed=True)

@@ -7,7 +7,6 @@ leads to the nodes that it computes by their debug handles.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.base.files import check_writable, write_file
+from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.plan import Call, Plan, read_plan
@@ -73,8 +73,8 @@ def write_etrecord(
             _instruction_id_to_num_outs_map={plan.name: outputs},
             _representative_inputs=[list(inputs)],
         )
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "etrecord.bin"
+        with scratch_folder("micronpu-") as folder:
+            made = folder / "etrecord.bin"
             record.save(made)
             return write_file(path, made.read_bytes())
 

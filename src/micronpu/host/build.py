@@ -12,6 +12,8 @@ there is refused.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,17 +22,18 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from micronpu.base.errors import RuntimeUnavailableError
+from micronpu.base.leaving import scratch_folder, undone
 
 SUPPORTED_EXECUTORCH = "1.5"
 """Major and minor version whose C++ interface the sources are written for; the library's soname does not tell."""
@@ -255,9 +258,9 @@ def make_prebuilt(folder: Path) -> list[Path]:
     }
     made: dict[str, dict[str, str]] = {}
     for stem, (sources, flags, include, link_flags, version) in jobs.items():
-        with tempfile.TemporaryDirectory() as scratch:
+        with scratch_folder("build-") as scratch:
             files = sorted(sources.glob("*.cpp"))
-            built = _compile(compiler, (*flags, *include), link_flags, files, Path(scratch))
+            built = _compile(compiler, (*flags, *include), link_flags, files, scratch)
             library = folder / f"{stem}{_SUFFIX}"
             shutil.copyfile(built, library)
         made[stem] = {"executorch": version, "made_of": _made_of(sources, flags), "sha256": _digest(library)}
@@ -322,8 +325,8 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
         _check_private(cache, cache)
         if sys.stderr is not None and sys.stderr.isatty():
             print(f"Compiling {stem}, once on this machine: some seconds.", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as scratch:
-            built = _compile(compiler, flags, link_flags, sources, Path(scratch))
+        with _build_folder(cache) as scratch:
+            built = _compile(compiler, flags, link_flags, sources, scratch)
             built.chmod(0o600)
             library = cache / f"{name}-{_digest(built)}{_SUFFIX}"
             os.replace(built, library)
@@ -336,6 +339,47 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
 
 
 _SUFFIX = ".so"
+_BUILD = "build-"
+
+
+@contextlib.contextmanager
+def _build_folder(cache: Path) -> Iterator[Path]:
+    """A locked folder for a build; those of builds that were killed, which nobody locks, are removed."""
+    for folder in cache.glob(f"{_BUILD}*"):
+        with contextlib.suppress(OSError):
+            lock = _lock(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+    while True:
+        with scratch_folder(_BUILD, cache) as folder:
+            try:
+                lock = _lock(folder)
+            except (BlockingIOError, FileNotFoundError):
+                continue  # another build takes it for a killed one's, in the moment before it was locked
+            except OSError:  # a file system without locks
+                yield folder
+                return
+            try:
+                yield folder
+            finally:
+                os.close(lock)
+            return
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds the lock of a folder.
+
+    Raises:
+        OSError: somebody else holds it, it is gone, or there are no locks here.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(folder)  # whoever held the lock may have removed it
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
 
 
 def _add_sources(digest: hashlib._Hash, directory: Path) -> None:
@@ -410,14 +454,41 @@ def _compile(
     return library
 
 
+def _finished(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run`, in a session of its own, so that what the compiler starts is killed with it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def kill() -> None:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    with undone(kill):
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        ) as process:
+            started.append(process)
+            try:
+                output, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
+            except BaseException:
+                kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
 def _run(command: Sequence[str], doing: str) -> str:
     """Run the compiler; its output, or an error with the first line that says what is wrong."""
     # The C locale keeps messages (and so the word "error") and the version text the same for everyone.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS, env=environment
-        )
+        done = _finished(command, environment)
     except subprocess.TimeoutExpired as error:
         raise RuntimeUnavailableError(
             f"The C++ compiler {command[0]} did not finish {doing} within {_TIMEOUT_SECONDS} s.",

@@ -42,22 +42,26 @@ def main() -> None:
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_NOFILE, _FILES)):
         _limit(limit, value, for_good=True)
     from micronpu.base.errors import MicroNpuError
+    from micronpu.base.lifeline import tie, working
     from micronpu.runtime.isolated import receive, send
 
     with socket.socket(fileno=os.dup(0)) as channel:
+        tie(channel)
         program: HostProgram | None = None
+        answer: tuple[dict[str, Any], list[bytes]]
         while True:
             try:
                 head, blobs = receive(channel)
             except EOFError:
                 return
             try:
-                if program is None:
-                    program = _load(head, blobs)
-                    send(channel, {"fences": sorted(fences)})
-                else:
-                    _limit_time(program.options.time_limit)
-                    send(channel, *_answer(program, head, blobs))
+                with working(channel):
+                    if program is None:
+                        program, answer = _load(head, blobs), ({"fences": sorted(fences)}, [])
+                    else:
+                        _limit_time(program.options.time_limit)
+                        answer = _answer(program, head, blobs)
+                send(channel, *answer)
             except MicroNpuError as error:
                 send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, write_file
+from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import build_ethosu_simulator, build_plugin
 from micronpu.host.litert_executor import Mode
 from micronpu.program.digest import Digest, state_of
@@ -339,8 +338,8 @@ class HostProgram:
                     hint="run it first",
                 )
             try:
-                with tempfile.TemporaryDirectory(prefix=".micronpu-") as scratch:
-                    record, values = Path(scratch) / "etdump", Path(scratch) / "values"
+                with scratch_folder(".micronpu-") as scratch:
+                    record, values = scratch / "etdump", scratch / "values"
                     with EXECUTORCH:
                         self._has_record, self._is_spent = False, True
                         self._program.write_etdump_result_to_file(str(record), str(values))

@@ -12,15 +12,16 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from micronpu.base.errors import ConverterError
+from micronpu.base.leaving import scratch_folder, undone
 from micronpu.container.payload import NeutronArtifacts
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.kernel_map import kernel_operators
@@ -162,8 +163,7 @@ class SdkConverter:
             if folder is None:
                 raise ConverterError(f"The Neutron converter {PACKAGE} is not installed.", hint=_INSTALL)
             path = [folder]
-        with tempfile.TemporaryDirectory(prefix="micronpu-sdk-", ignore_cleanup_errors=True) as name:
-            folder_path = Path(name)
+        with scratch_folder("micronpu-sdk-") as folder_path:
             (folder_path / "request.json").write_text(json.dumps({**request, "path": path}), encoding="utf-8")
             for file, data in files.items():
                 (folder_path / file).write_bytes(data)
@@ -188,23 +188,27 @@ def _run_worker(folder: Path, timeout: float) -> int | None:
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     with (folder / "log.txt").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "micronpu.targets.neutron.sdk_worker", str(folder)],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that processes that the SDK starts can be ended with it
-        )
-        try:
-            return worker.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            # Only while the worker is ours: once it has been waited for, its number may belong to another process.
-            if worker.returncode is None:
-                _end(worker)
+        lifeline, theirs = socket.socketpair()
+        with lifeline:
+            with theirs:
+                worker = subprocess.Popen(
+                    [sys.executable, "-m", "micronpu.targets.neutron.sdk_worker", str(folder)],
+                    cwd=folder,
+                    env=environment,
+                    stdin=theirs.fileno(),
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that processes that the SDK starts can be ended with it
+                )
+            try:
+                with undone(lambda: _end(worker)):
+                    return worker.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                # Only while the worker is ours: once it has been waited for, its number may be another process's.
+                if worker.returncode is None:
+                    _end(worker)
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,7 @@
 FOLDER holds ``request.json`` and, for a conversion, ``model.tflite``.  The worker leaves ``result.json`` and, where it
 succeeds, ``converted.tflite`` or ``merged.c``; a result has either ``error`` (a kind, with ``detail``) or ``versions``.
 Whatever the vendor's code prints goes where the parent has pointed standard output and error.  No result at all tells
-the parent that the process died.  Standard library only.
+the parent that the process died.  Standard input is a socket, with whose other end the worker ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from micronpu.base.lifeline import tie, working
 
 PACKAGE = "eiq_neutron_sdk"
 
@@ -33,6 +35,15 @@ class _FailureError(Exception):
     def __init__(self, kind: str, detail: str) -> None:
         self.kind, self.detail = kind, detail
         super().__init__(kind)
+
+
+def _tie_to_parent() -> None:
+    """Standard input is a socket, with whose other end this process ends."""
+    parent = os.dup(0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    tie(parent)
+    working(parent).__enter__()
 
 
 def main(folder: Path) -> None:
@@ -164,4 +175,5 @@ def _merge(sdk: Any, request: dict[str, Any], folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    _tie_to_parent()
     main(Path(sys.argv[1]))

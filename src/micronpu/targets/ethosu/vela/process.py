@@ -16,6 +16,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
+import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.targets.ethosu.accelerators import vela_package
 
@@ -119,7 +120,7 @@ class _Worker:
             raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
         # -I and -S: neither the user's environment nor the start-up files of packages, which take longer than the rest.
         command = [sys.executable or "python", "-I", "-S", str(Path(__file__).with_name("worker.py"))]
-        command.append(str(package.parent))
+        command += [str(package.parent), str(Path(micronpu.base.__file__).parents[2])]
         try:
             with contextlib.ExitStack() as stack:
                 self._log = stack.enter_context(tempfile.TemporaryFile(buffering=0))

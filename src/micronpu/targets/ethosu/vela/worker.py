@@ -1,10 +1,11 @@
-"""The process in which Vela's compiler core runs: ``python -I -S worker.py FOLDER``.
+"""The process in which Vela's compiler core runs: ``python -I -S worker.py FOLDER FOLDER``.
 
-FOLDER holds the package ``ethosu``.  Standard input is a socket.  A message on it is two lengths in eight bytes each,
-least significant first, a value in ``marshal``'s form, and bytes that are too many to be copied into that.  The worker
-says None once it is ready.  It answers each request, (seconds, arguments, options of ``regor.compile``) and the model,
-with a pair, an objection and None or "" and a dict, and the constants.  It ends with the socket.  Standard output and
-error are a file of the parent, since the core prints its reasons.
+The folders hold the packages ``ethosu`` and ``micronpu``.  Standard input is a socket.  A message on it is two lengths
+in eight bytes each, least significant first, a value in ``marshal``'s form, and bytes that are too many to be copied
+into that.  The worker says None once it is ready.  It answers each request, (seconds, arguments, options of
+``regor.compile``) and the model, with a pair, an objection and None or "" and a dict, and the constants.  It ends with
+the socket, also while it compiles.  Standard output and error are a file of the parent, since the core prints its
+reasons.
 
 What is imported here is waited for by every process that compiles: the standard library's lightest only.
 """
@@ -34,16 +35,20 @@ def main() -> None:
     channel = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    sys.path.append(sys.argv[1])
+    sys.path += sys.argv[1:]
     from ethosu import regor
 
+    from micronpu.base.lifeline import tie, working
+
+    tie(channel)
     _send(channel, None, b"")
     with open(channel, "rb") as incoming:
         while sizes := incoming.read(16):
             seconds, (architecture, *arguments), options = marshal.loads(incoming.read(_number(sizes[:8])))
             model = incoming.read(_number(sizes[8:]))
             signal.alarm(int(seconds) + _GRACE)
-            answer, constants = _answer(regor, (architecture, model, *arguments), options)
+            with working(channel):
+                answer, constants = _answer(regor, (architecture, model, *arguments), options)
             signal.alarm(0)
             _send(channel, answer, constants)
             del model, answer, constants  # or they stand beside the next

@@ -1,0 +1,110 @@
+"""A signal, a closed terminal or a dead parent ends every command that works, and nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.compile.cli.interrupts import Place, marked
+from tests.fuzz.malformed_commands import commands
+
+COMPARE = ("compare", "net.py:net", "-t", "ethos-u55-128", "-t", "imxrt700-neutron", "--jobs", "2")
+COMPILE = ("compile", "net.py:net", "-t", "ethos-u55-128", "-o", "out.pte", "--report-json", "r.json")
+WORK: dict[str, tuple[str, ...]] = {
+    "compile": COMPILE,
+    "compare": COMPARE,
+    "check": ("check", "net.py:net", "-t", "ethos-u55-128", "--report-html", "r.html"),
+    "run": ("run", "net.pte", "-i", "x.npy", "--isolated", "-o", "."),
+    "eval": ("eval", "net.py:net", "net.pte", "--data", "x.npy", "--report-json", "r.json"),
+    "blame": ("blame", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
+    "deploy": ("deploy", "net.pte", "-o", "firmware", "-t", "corstone300"),
+    "disassemble": ("disassemble", "net.pte"),
+    "inspect": ("inspect", "net.pte"),
+    "explore": ("explore", "net.pte", "--json"),
+    "diff": ("diff", "net.pte", "net.pte"),
+}
+"""A command line of each command that does more than to print a list."""
+LISTS = {"targets", "passes", "doctor"}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOMENTS = 5
+
+
+def files() -> dict[str, bytes]:
+    import io
+
+    import numpy as np
+    import torch
+
+    import micronpu
+
+    model: dict[str, object] = {}
+    from tests.compile.cli.interrupts import MODEL
+
+    exec(MODEL, model)
+    module, examples = model["net"]()  # type: ignore[operator]
+    torch.manual_seed(0)
+    program = micronpu.compile(module, examples, "ethos-u55-128", calibration=model["calibration"]())  # type: ignore[operator]
+    memory = io.BytesIO()
+    np.save(memory, np.zeros((1, 3, 12, 12), np.float32))
+    return {"net.pte": program.buffer, "x.npy": memory.getvalue()}
+
+
+@pytest.mark.parametrize(
+    ("words", "event", "number"),
+    [
+        (COMPARE, 2, signal.SIGINT),  # the second process starts
+        (COMPARE, 3, signal.SIGTERM),  # a row is there, the other process works
+        (COMPILE, "subprocess.Popen", signal.SIGINT),  # Vela starts
+        (COMPILE, "verify 0.00", signal.SIGHUP),
+    ],
+)
+def test_a_signal_ends_a_command(tmp_path: Path, words: tuple[str, ...], event: int | str, number: int) -> None:
+    assert Place(tmp_path).ended(words, event, number).wrong(number, {}) == ""
+
+
+def test_a_dead_command_takes_its_processes_along(tmp_path: Path) -> None:
+    with Place(tmp_path).started(COMPARE, 3, stdout=subprocess.PIPE) as command:
+        assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
+        assert len(marked(command.mark)) > 2
+        command.process.kill()
+        left = command.left()
+    assert (left.code, left.children, left.temporary) == (-signal.SIGKILL, [], [])
+
+
+def test_a_closed_terminal_ends_a_command_with_its_processes(tmp_path: Path) -> None:
+    terminal, theirs = os.openpty()
+    more = {"stdin": theirs, "stdout": subprocess.PIPE, "preexec_fn": _take_terminal}
+    with Place(tmp_path).started(COMPARE, 3, **more) as command:
+        os.close(theirs)
+        assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
+        os.close(terminal)
+        assert command.left().wrong(signal.SIGHUP, {}) == ""
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_commands_with_work_are_all_of_them() -> None:
+    assert set(WORK) | LISTS == set(commands())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORK)
+def test_every_command_ends_at_every_moment(tmp_path: Path, name: str) -> None:
+    """At five events of each, spread over its run: files, folders and processes that begin, steps that are told."""
+    place = Place(tmp_path, files())
+    whole = place.ended(WORK[name])
+    assert (whole.code, whole.temporary, whole.children) == (0, [], []), whole.errors
+    count = len(whole.events)
+    for moment in range(min(MOMENTS, count)):
+        event, number = moment * count // MOMENTS if count > MOMENTS else moment, SIGNALS[moment % len(SIGNALS)]
+        what = f"{signal.Signals(number).name} at {whole.events[event]}"
+        assert place.ended(WORK[name], event, number).wrong(number, whole.files) == "", what
