@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES
 
@@ -166,8 +166,7 @@ class IsolatedProgram:
         try:
             with contextlib.ExitStack() as stack:
                 log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
-                scratch = tempfile.mkdtemp(prefix="micronpu-") if options.profile else ""
-                stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+                scratch = str(stack.enter_context(scratch_folder("micronpu-"))) if options.profile else ""
                 # As a script, and without the user's environment: with -m, Python imports from the current folder.
                 script = str(Path(__file__).with_name("isolated_worker.py"))
                 command = [sys.executable or "python", "-I", "-S", script, json.dumps(_folders()), scratch]
@@ -184,8 +183,8 @@ class IsolatedProgram:
                         start_new_session=True,
                     )
                 # Also where nobody closes the program.
-                self._end = weakref.finalize(self, _end, self._process, self._channel, log, scratch)
-                stack.pop_all()
+                stack.callback(_kill, self._process)
+                self._end = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
             raise RuntimeUnavailableError(
                 f"{name} is to run in a process of its own, which cannot be started: {error.strerror or error}.",
@@ -300,10 +299,6 @@ def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _end(process: subprocess.Popen[bytes], channel: socket.socket, log: Any, scratch: str) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-    channel.close()
-    log.close()
-    if scratch:
-        shutil.rmtree(scratch, ignore_errors=True)
