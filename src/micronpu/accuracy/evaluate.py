@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
 
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.sequences import Sequences, begun_anew
@@ -29,6 +28,7 @@ from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.runtime import ArrayProgram, RunOptions
+from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Listener: TypeAlias = Callable[[str, float], None]

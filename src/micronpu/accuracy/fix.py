@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
@@ -35,6 +34,7 @@ from micronpu.quantize.settings_file import Quantization, read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
 from micronpu.targets.options import Options
+from micronpu.upstream.torch import tree_leaves
 
 Settings: TypeAlias = dict[str, Any]
 

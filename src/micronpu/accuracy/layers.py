@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.frontend.program import (
     arguments,
@@ -31,6 +30,7 @@ from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.ranges import places_of
 from micronpu.quantize.unrounded import computed, grid_limits
+from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2

@@ -70,15 +70,17 @@ class Sequences:
 def begun_anew(module: Callable[..., Any]) -> Iterator[Callable[[], None]]:
     """Yields what sets the buffers of a module back to what they were; afterwards they are that, too."""
     holders = list(module.modules()) if isinstance(module, nn.Module) else []
-    first = [(m, name, b, b.clone()) for m in holders for name, b in m._buffers.items() if b is not None]
+    first = [
+        (m, name, b, b.clone()) for m in holders for name, b in m.named_buffers(recurse=False, remove_duplicate=False)
+    ]
 
     def reset() -> None:
         for holder, name, _, value in first:
-            holder._buffers[name] = value.clone()
+            setattr(holder, name, value.clone())
 
     try:
         yield reset
     finally:
         with torch.no_grad():
             for holder, name, own, value in first:
-                holder._buffers[name] = own.copy_(value)
+                setattr(holder, name, own.copy_(value))

@@ -92,3 +92,7 @@ class BudgetError(MicroNpuError):
 
 class InternalError(MicroNpuError):
     """An invariant of the compiler is broken: a defect of micronpu, not of the model."""
+
+
+class UpstreamError(MicroNpuError):
+    """The installed torch, torchao or ExecuTorch has no such name as micronpu needs, see `micronpu.upstream`."""

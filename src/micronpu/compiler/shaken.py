@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.frontend.program import ProgramView, is_quantize
+from micronpu.upstream.torch import tree_leaves
 
 TRIES = 128
 """Before a difference is called an error.  One of some ten almost equal values comes first in a few of a hundred."""

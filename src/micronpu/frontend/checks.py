@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.upstream.torch import codegen_of
 
 
 def check_listener(listener: Any) -> None:
@@ -64,7 +65,7 @@ def check_results(module: GraphModule) -> None:
         raise ModelError(
             "The model returns no tensor, so that there is nothing to compute.", hint="return the tensors that matter"
         )
-    info = getattr(module.graph._codegen, "pytree_info", None)
+    info = getattr(codegen_of(module.graph), "pytree_info", None)
     kind = _named_tuple(getattr(info, "out_spec", None))
     if kind:
         raise ModelError(

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torch.overrides import TorchFunctionMode
 
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_evaluation_mode, check_names, check_tensors
+from micronpu.upstream.torch import buffers_of
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -43,8 +45,9 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
     with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()):
         try:
-            with _assignments_written(model) as lost, _recurrences_by_shape():
+            with _assignments_written(model) as lost, _RecurrencesByShape() as recurrences:
                 program = torch.export.export(model, examples)
+                recurrences.restore(program)
             _check_attributes(program, lost)
             return program
         except MicroNpuError:
@@ -78,18 +81,17 @@ def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
         before[:] = [
             (path, owner, name, value)
             for path, owner in model.named_modules()
-            for name, value in (*owner._buffers.items(), *owner.__dict__.items())
+            for name, value in (*buffers_of(owner).items(), *vars(owner).items())
             if isinstance(value, torch.Tensor)
         ]
 
     def write(module: nn.Module, args: Any, result: Any) -> None:
         for path, owner, name, value in before:
-            if name in owner._buffers:
-                now = owner._buffers[name]
-                if now is not value and isinstance(now, torch.Tensor):
-                    owner._buffers[name] = value
+            if (now := buffers_of(owner).get(name)) is not None:
+                if now is not value:
+                    buffers_of(owner)[name] = value
                     value.copy_(now)
-            elif owner.__dict__.get(name) is not value:
+            elif vars(owner).get(name) is not value:
                 lost.add(f"{path}.{name}".lstrip("."))
 
     hooks = (model.register_forward_pre_hook(note), model.register_forward_hook(write))
@@ -100,9 +102,16 @@ def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
             hook.remove()
 
 
+_ARGUMENTS = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+)
+_STAND_INS = torch.library.Library("micronpu", "FRAGMENT")
+"""Operators in the place of recurrent layers, which nothing computes: they have shapes."""
+
+
 def _recurrent_shapes(
     input: torch.Tensor,
-    hx: Any,
+    hx: torch.Tensor | list[torch.Tensor],
     params: Any,
     has_biases: bool,
     num_layers: int,
@@ -118,27 +127,51 @@ def _recurrent_shapes(
     return (result.transpose(0, 1) if batch_first else result, *(s.new_empty(s.shape) for s in states))
 
 
-@contextmanager
-def _recurrences_by_shape() -> Iterator[None]:
+def _stand_in(name: str) -> Any:
+    state, results = ("Tensor[]", "Tensor, Tensor, Tensor") if name == "lstm" else ("Tensor", "Tensor, Tensor")
+    _STAND_INS.define(f"{name}(Tensor input, {state} hx, {_ARGUMENTS}) -> ({results})")
+    torch.library.register_fake(f"micronpu::{name}", _recurrent_shapes, lib=_STAND_INS)
+    return getattr(torch.ops.micronpu, name).default
+
+
+_LAYERS = {
+    "gru": torch.ops.aten.gru.input,
+    "lstm": torch.ops.aten.lstm.input,
+    "rnn_tanh": torch.ops.aten.rnn_tanh.input,
+    "rnn_relu": torch.ops.aten.rnn_relu.input,
+}
+_SHAPES = {name: _stand_in(name) for name in _LAYERS}
+
+
+class _RecurrencesByShape(TorchFunctionMode):
     """Spares torch.export the steps of recurrent layers, whose shapes it finds by computing them one after the other.
 
-    A layer of 1,000 steps takes it ten seconds, and the graph has one node for it all the same.
+    gru(x, h)        micronpu::gru(x, h), and in the finished program aten::gru(x, h)
+
+    A layer of 1,000 steps takes it ten seconds, and the graph has one node for it all the same.  What other threads
+    compute meanwhile is none of a mode's business.
     """
-    layers = [torch.ops.aten.gru.input, torch.ops.aten.lstm.input, torch.ops.aten.rnn_tanh.input]
-    layers.append(torch.ops.aten.rnn_relu.input)
-    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
-    before = [(layer, dict(layer.py_kernels)) for layer in layers]
-    try:
-        for layer in layers:
-            for key in keys:
-                layer.py_kernels[key] = _recurrent_shapes
-            layer._dispatch_cache.clear()
-        yield
-    finally:
-        for layer, kernels in before:
-            layer.py_kernels.clear()
-            layer.py_kernels.update(kernels)
-            layer._dispatch_cache.clear()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        # Beside padded sequences, of which the fourth argument is `has_biases`, the layers take packed ones.
+        if name in _SHAPES and not kwargs and len(args) == 9 and isinstance(args[3], bool):
+            return _SHAPES[name](*args)
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def restore(program: ExportedProgram) -> None:
+        """Gives the layers of an exported program back their names, in place."""
+        names = {stand_in: _LAYERS[name] for name, stand_in in _SHAPES.items()}
+        for module in program.graph_module.modules():
+            if isinstance(module, GraphModule):
+                found = [node for node in module.graph.nodes if node.target in names]
+                for node in found:
+                    node.target = names[node.target]
+                if found:
+                    module.recompile()
 
 
 def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
@@ -22,6 +21,7 @@ from micronpu.frontend.functional import functional
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
 from micronpu.frontend.training import set_training
+from micronpu.upstream.torch import FakeTensorMode
 
 EXPORTED = "micronpu_exported"
 """Key of a float module's meta: it is an exported program's, with the lines of the user's model, and for any batch size

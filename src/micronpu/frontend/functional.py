@@ -14,6 +14,7 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import aten_overload, is_getitem
+from micronpu.upstream.torch import schema_of, set_graph
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -50,20 +51,18 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     assert isinstance(results, (tuple, list))
     output.args = (tuple(results[i] for i in kept),)
     module.recompile()
-    changed._graph_module = module
-    changed._graph_signature = ExportGraphSignature(
-        list(signature.input_specs), [signature.output_specs[i] for i in kept]
-    )
+    specs = [signature.output_specs[i] for i in kept]
+    set_graph(changed, module, ExportGraphSignature(list(signature.input_specs), specs))
     return changed
 
 
 def _writes_what_others_see(node: Node) -> bool:
     overload = aten_overload(node)
-    if overload is None or not overload._schema.is_mutable:
+    if overload is None or not schema_of(overload).is_mutable:
         return False
-    given = dict(zip((a.name for a in overload._schema.arguments), node.args, strict=False)) | node.kwargs
+    given = dict(zip((a.name for a in schema_of(overload).arguments), node.args, strict=False)) | node.kwargs
     written = [
-        given.get(a.name) for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+        given.get(a.name) for a in schema_of(overload).arguments if a.alias_info is not None and a.alias_info.is_write
     ]
     return any(isinstance(source, Node) and _is_seen_elsewhere(source) for source in written)
 
@@ -74,4 +73,4 @@ def _is_seen_elsewhere(source: Node) -> bool:
     if overload is None or len(source.users) > 1 or is_getitem(source):
         return True
     # A write into what another write returned is as good as that one, which is looked at by itself.
-    return not overload._schema.is_mutable and any(r.alias_info is not None for r in overload._schema.returns)
+    return not schema_of(overload).is_mutable and any(r.alias_info is not None for r in schema_of(overload).returns)

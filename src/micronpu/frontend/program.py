@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
+from micronpu.upstream.torch import FakeTensor, OpOverload, overload_part, schema_of
 
 _QUANTIZE = "quantized_decomposed::quantize_per_tensor"
 _DEQUANTIZE = "quantized_decomposed::dequantize_per_tensor"
@@ -46,14 +46,14 @@ def aten_overload(node: Node) -> Any:
         return None
     if type(target).__name__ == "EdgeOpOverload":
         target = target._op  # type: ignore[union-attr]
-    return target if isinstance(target, torch._ops.OpOverload) else None
+    return target if isinstance(target, OpOverload) else None
 
 
 @functools.lru_cache(maxsize=4096)
 def _names(overload: Any) -> tuple[str, str]:
     """("aten::conv2d", "conv2d.default")"""
-    name = overload._schema.name
-    return name, f"{name.split('::')[1]}.{overload._overloadname}"
+    name = schema_of(overload).name
+    return name, f"{name.split('::')[1]}.{overload_part(overload)}"
 
 
 def qualified_name(node: Node) -> str:
@@ -131,7 +131,7 @@ def is_compute(node: Node) -> bool:
 
 def arguments(node: Node) -> dict[str, Any]:
     """Arguments by the names of the schema and in its order, defaults filled in."""
-    schema = aten_overload(node)._schema.arguments
+    schema = schema_of(aten_overload(node)).arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
     return {a.name: given.get(a.name, a.default_value) for a in schema if a.name in given or a.has_default_value()}
 

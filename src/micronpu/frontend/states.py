@@ -19,6 +19,7 @@ from torch.fx.graph import CodeGen
 from micronpu.frontend.program import (
     overload_name,
 )
+from micronpu.upstream.torch import codegen_of
 
 KEY = "micronpu_states"
 """Of a module's meta: its states, while they are inputs and outputs."""
@@ -98,7 +99,7 @@ def lift(module: GraphModule) -> GraphModule:
     writes = [n for n in module.graph.nodes if is_write(n)]
     if not writes:
         return module
-    meta, codegen = dict(module.meta), module.graph._codegen
+    meta, codegen = dict(module.meta), codegen_of(module.graph)
     module = GraphModule(module, copy.deepcopy(module.graph))
     module.meta.update(meta)
     graph, names = module.graph, [n.name for n in writes]

@@ -9,6 +9,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.upstream.torch import schema_of
 
 Train = Callable[[nn.Module], Any]
 """Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
@@ -38,7 +39,7 @@ def set_training(model: GraphModule, training: bool, dropouts: bool = True, batc
 
 
 def _set_argument(node: Node, name: str, value: bool) -> None:
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = schema_of(node.target).arguments
     position = next(i for i, a in enumerate(schema) if a.name == name)
     if len(node.args) > position:
         node.update_arg(position, value)

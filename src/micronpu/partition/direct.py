@@ -14,13 +14,13 @@ from itertools import count
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from micronpu.container import digest
 from micronpu.emit.executorch_file import ALIGNMENT, Call, Delegate, Plan, PlannedTensor, Value, to_bytes
 from micronpu.frontend.program import arguments, axes_in_memory, is_dequantize, is_quantize
 from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall
+from micronpu.upstream.torch import codegen_of, schema_of, tree_leaves, tree_map, tree_structure, treespec_dumps
 
 _SCALAR_TYPES = {torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float32: 6, torch.bool: 11}
 _OUT = "out"
@@ -67,7 +67,7 @@ def _is_plain(module: GraphModule, examples: Sequence[torch.Tensor]) -> bool:
     if not all(e.dtype in _SCALAR_TYPES and e.numel() and 0 not in e.stride() for e in examples):
         return False
     (output,) = (n for n in module.graph.nodes if n.op == "output")
-    results = pytree.tree_leaves(output.args[0])
+    results = tree_leaves(output.args[0])
     if not all(isinstance(r, Node) and r.op != "placeholder" for r in results):
         return False
     for node in module.graph.nodes:
@@ -204,7 +204,7 @@ class _Writer:
         if is_dequantize(node):
             numbers.append(None)  # the default dtype of the result
         operands = [self._constant(value) for value in numbers]
-        name = (str(node.target._schema.name), _OUT)  # type: ignore[union-attr]
+        name = (str(schema_of(node.target).name), _OUT)
         if name not in self._plan.operators:
             self._plan.operators.append(name)
         index = self._plan.operators.index(name)
@@ -214,16 +214,16 @@ class _Writer:
         """Outputs, containers, and where in memory everything lies."""
         plan = self._plan
         output = self._module.graph.output_node()
-        plan.outputs = [self._place_of(r) for r in pytree.tree_leaves(output.args[0]) if isinstance(r, Node)]
+        plan.outputs = [self._place_of(r) for r in tree_leaves(output.args[0]) if isinstance(r, Node)]
         for place_ in plan.outputs:
             self._tensors[place_].touch(last)
-        codegen = self._module.graph._codegen
+        codegen = codegen_of(self._module.graph)
         info = getattr(codegen, "pytree_info", None)
         results = info.out_spec if info is not None else None
         if results is None:
-            results = pytree.tree_structure(pytree.tree_map(lambda _: 0, output.args[0]))
-        given = pytree.tree_structure((tuple(0 for _ in plan.inputs), {}))
-        plan.containers = pytree.treespec_dumps(given), pytree.treespec_dumps(results)
+            results = tree_structure(tree_map(lambda _: 0, output.args[0]))
+        given = tree_structure((tuple(0 for _ in plan.inputs), {}))
+        plan.containers = treespec_dumps(given), treespec_dumps(results)
         tensors = list(self._tensors.items())
         placement = place([Lifetime(tensor.size, *tensor.steps) for _, tensor in tensors])
         plan.memory = placement.size

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch.fx import GraphModule
+
+from micronpu.upstream.torch import OpOverload, schema_of
 
 HANDLES = "micronpu_handles"
 """Key of a node's metadata, of a module that a core computes: debug handles of the operators that it is a part of."""
@@ -38,8 +39,8 @@ def _calls(module: GraphModule) -> Iterator[tuple[str, tuple[int, ...]]]:
             inside = module.get_submodule(str(node.target))
             if isinstance(inside, GraphModule):
                 yield from _calls(inside)
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", _HOST):
-            yield node.target._schema.name, tuple(node.meta.get(HANDLES, ()))
+        elif isinstance(node.target, OpOverload) and node.target.namespace not in ("aten", _HOST):
+            yield schema_of(node.target).name, tuple(node.meta.get(HANDLES, ()))
 
 
 _HOST = "quantized_decomposed"

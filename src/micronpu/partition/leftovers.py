@@ -14,14 +14,13 @@ import torch
 from executorch.backends.transforms.utils import create_constant_placeholder
 from executorch.exir import EdgeCompileConfig, to_edge
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
 
 from micronpu.frontend.program import aten_overload, is_getitem
+from micronpu.upstream.torch import FakeTensor, OpOverload
 
 
 def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverload]) -> bool:

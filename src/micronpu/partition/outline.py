@@ -30,6 +30,7 @@ from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.order import Call, outlined_order
 from micronpu.partition.partition import Partition
+from micronpu.upstream.torch import codegen_of
 
 _CLONE = torch.ops.aten.clone.default
 
@@ -106,7 +107,7 @@ def outline(module: GraphModule, parts: Sequence[Call], calls: Sequence[tuple[st
         copies[node].meta["val"] = _integers(node)
     (output,) = (n for n in module.graph.nodes if n.op == "output")
     graph.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__))
-    graph.set_codegen(module.graph._codegen)
+    graph.set_codegen(codegen_of(module.graph))
     for node in graph.nodes:
         if node.op == "get_attr":
             _share(module, root, str(node.target))

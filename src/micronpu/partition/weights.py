@@ -5,8 +5,9 @@ from __future__ import annotations
 import weakref
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
+
+from micronpu.upstream.torch import FakeTensor
 
 
 class SeenWeights:

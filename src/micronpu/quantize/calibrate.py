@@ -195,9 +195,9 @@ def forget(module: nn.Module, kept: nn.Module) -> None:
     shared = set(kept.modules())
     for part in module.modules():
         if part not in shared:
-            part._parameters.clear()
-            part._buffers.clear()
-            for name in [name for name, value in vars(part).items() if isinstance(value, torch.Tensor)]:
+            registered = (part.named_parameters, part.named_buffers)
+            names = [n for named in registered for n, _ in named(recurse=False, remove_duplicate=False)]
+            for name in [*names, *(n for n, value in vars(part).items() if isinstance(value, torch.Tensor))]:
                 delattr(part, name)
 
 

@@ -76,9 +76,10 @@ def norms_into_parameters(model: GraphModule) -> None:
     """
     with torch.no_grad():
         fold_batch_norms(model)
-    for name in [n for n in model._buffers if n.startswith("folded_")]:
-        value = model._buffers.pop(name)
-        assert value is not None
+    for name, value in [*model.named_buffers(recurse=False, remove_duplicate=False)]:
+        if not name.startswith("folded_"):
+            continue
+        delattr(model, name)
         if not torch.isfinite(value).all():
             raise ModelError(
                 "A batch norm of the model holds NaN or infinity, or a variance that is negative.",

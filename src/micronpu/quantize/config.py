@@ -18,7 +18,9 @@ from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.observers import for_activations, for_weights, observers
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
+from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part, packet_name, schema_of
 
 # Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
 # well inside float32.
@@ -28,8 +30,6 @@ WEIGHT_EPS = 2**-24
 SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
 
-ActivationObserver = Literal["histogram", "mse", "percentile", "minmax", "moving_average"]
-WeightObserver = Literal["minmax", "mse"]
 Activations = Literal["int8", "int16"]
 
 
@@ -94,13 +94,13 @@ class QuantizationConfig:
 
     per_channel: bool = True
     is_qat: bool = False
-    activation_observer: ActivationObserver = "histogram"
+    activation_observer: str = "histogram"
     freeze_batch_norm: bool = False
     activations: Activations = "int8"
     weight_bits: int = 8
     percentile: float = 99.99
-    input_observer: ActivationObserver = "minmax"
-    weight_observer: WeightObserver = "minmax"
+    input_observer: str = "minmax"
+    weight_observer: str = "minmax"
 
     def __post_init__(self) -> None:
         check_type("weight_bits", self.weight_bits, int)
@@ -109,14 +109,14 @@ class QuantizationConfig:
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
             check_switch(name, getattr(self, name))
-        for name, kind in (
-            ("activation_observer", ActivationObserver),
-            ("input_observer", ActivationObserver),
-            ("weight_observer", WeightObserver),
+        for name, known in (
+            ("activation_observer", for_activations()),
+            ("input_observer", for_activations()),
+            ("weight_observer", for_weights()),
         ):
             check_text(name, getattr(self, name))
-            if getattr(self, name) not in get_args(kind):
-                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(get_args(kind))}.")
+            if getattr(self, name) not in known:
+                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(known)}.")
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
             raise OptionError(
@@ -135,20 +135,20 @@ class QuantizationConfig:
     @property
     def activation(self) -> QuantizationSpec:
         """One scale per tensor; int8 asymmetric, int16 symmetric."""
-        limits, observer = torch.iinfo(self.dtype), self.activation_observer
+        limits, observer = torch.iinfo(self.dtype), observers()[self.activation_observer]
         if self.is_qat:
-            observer = "moving_average"
-        elif self.activations != "int8" and observer != "moving_average":
-            observer = "minmax"  # of 65536 steps none are worth clipping for
+            observer = observers()["moving_average"]
+        elif self.activations != "int8" and observer.clips:
+            observer = observers()["minmax"]  # of 65536 steps none are worth clipping for
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
             quant_max=limits.max,
             qscheme=torch.per_tensor_affine if self.activations == "int8" else torch.per_tensor_symmetric,
-            observer=observer,
+            observer=observer.name,
             eps=ACTIVATION_EPS[self.activations],
             is_fake=self.is_qat,
-            options=(("percentile", self.percentile),) if observer == "percentile" else (),
+            options=tuple((name, getattr(self, name)) for name in observer.options),
         )
 
     @property
@@ -181,14 +181,18 @@ class QuantizationConfig:
 
         Two clipped class scores would be equal, and which of them is the largest decides.
         """
-        if self.is_qat or self.activation_observer == "moving_average":
+        if self.is_qat or not self._clips:
             return self.activation
         return replace(self, activation_observer="minmax").activation
 
     @property
+    def _clips(self) -> bool:
+        return observers()[self.activation_observer].clips
+
+    @property
     def input_activation(self) -> QuantizationSpec:
         """As `activation`, for inputs of the program."""
-        if self.is_qat or (self.activation_observer == "moving_average" and self.input_observer == "minmax"):
+        if self.is_qat or (not self._clips and self.input_observer == "minmax"):
             return self.activation
         return replace(self, activation_observer=self.input_observer).activation
 
@@ -200,27 +204,16 @@ class QuantizationConfig:
     def weight(self, axis: int) -> QuantizationSpec:
         """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
         limit = 2 ** (self.weight_bits - 1) - 1
-        options: tuple[tuple[str, Any], ...] = ()
-        if self.is_qat and self.weight_observer != "mse":
-            # Averaging constant 1: the range is that of the weights as they are, so that a large step is not clipped.
-            # Not torch's fused kernel, which never goes below a scale of 6.1e-5 where conversion does.
-            observer, options = "moving_average", (("averaging_constant", 1.0),)
-        else:
-            observer = "mse_weights" if self.weight_observer == "mse" else "minmax"
-        if self.per_channel:
-            observer += "_per_channel"
-            # torchao hands the axis on to observers only, and takes axis 0 for fake quantization otherwise.
-            options += (("ch_axis", axis),) if self.is_qat else ()
         return QuantizationSpec(
             dtype=torch.int8,
             quant_min=-limit,
             quant_max=limit,
             qscheme=torch.per_channel_symmetric if self.per_channel else torch.per_tensor_symmetric,
-            observer=observer,
+            observer=self.weight_observer,
             eps=WEIGHT_EPS,
             ch_axis=axis if self.per_channel else None,
+            of_weights=True,
             is_fake=self.is_qat,
-            options=options,
         )
 
 
@@ -256,7 +249,7 @@ def as_finder(given: Any) -> Finder:
     if hasattr(given, "find_nodes"):
         return given.find_nodes  # type: ignore[no-any-return]
     several = given if isinstance(given, (list, tuple, set, frozenset)) else [given]
-    if several and all(isinstance(g, (str, torch._ops.OpOverload, torch._ops.OpOverloadPacket)) for g in several):
+    if several and all(isinstance(g, (str, OpOverload, OpOverloadPacket)) for g in several):
         plain = {g for g in several if isinstance(g, str)}
         operators = {operator_key(g) for g in several if not isinstance(g, str)}
         return lambda model: [
@@ -408,10 +401,10 @@ def operator_key(operator: Any) -> str:
     Raises:
         OptionError: it is none of these, or ATen has no such operator.
     """
-    if isinstance(operator, torch._ops.OpOverload):
-        return f"{operator._schema.name.split('::')[1]}.{operator._overloadname}"
-    if isinstance(operator, torch._ops.OpOverloadPacket):
-        return str(operator._qualified_op_name).split("::")[1]
+    if isinstance(operator, OpOverload):
+        return f"{schema_of(operator).name.split('::')[1]}.{overload_part(operator)}"
+    if isinstance(operator, OpOverloadPacket):
+        return packet_name(operator).split("::")[1]
     if not isinstance(operator, str):
         raise OptionError(
             f"`set_operator` got {operator!r}; it takes an ATen operator.", hint='torch.ops.aten.conv2d or "conv2d"'

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import aten_overload
 from micronpu.quantize.observers import is_observer
+from micronpu.upstream.torch import schema_of
 
 
 class FloatRun(Interpreter):
@@ -42,7 +43,7 @@ class FloatRun(Interpreter):
 def called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """The result of a call; an operand that it would write into is copied, since others have a use for it."""
     overload = aten_overload(node)
-    if overload is not None and overload._schema.is_mutable and isinstance(args[0], torch.Tensor):
+    if overload is not None and schema_of(overload).is_mutable and isinstance(args[0], torch.Tensor):
         args = (args[0].clone(), *args[1:])
     assert callable(node.target)
     return node.target(*args, **kwargs)

@@ -21,7 +21,7 @@ from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
-from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.observers import is_fixed, is_observer, is_of_extremes
 
 ALLOWED = "micronpu_loops"
 """Key of a module's meta: set where whoever quantizes it knows of loops."""
@@ -141,7 +141,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
             if outside is None or inside is None or outside is inside or outside.dtype is not inside.dtype:
                 continue
             # A state keeps all that was seen of it, and every grid that an operator dictates.
-            if is_fixed(inside) or "MinMax" not in type(outside).__name__:
+            if is_fixed(inside) or not is_of_extremes(outside):
                 _exchange(prepared, outside, inside)
                 for _, other in loops_of(prepared):
                     if other.prepared is not None:

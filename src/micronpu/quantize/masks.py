@@ -21,7 +21,7 @@ from micronpu.ir.op import Quantization
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import attribute
-from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.observers import is_average, is_fixed, is_observer
 from micronpu.quantize.specs import GRID
 
 FLOOR = 16.0
@@ -36,12 +36,13 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
     Args:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
+    lifted: set[nn.Module] = set()
     for node in model.graph.nodes:
         if overload_name(node) not in SOFTMAX:
             continue
         scores = arguments(node)["self"]
         observer = places.get((scores, node), places.get(scores))
-        if observer is None or is_fixed(observer) or observer._forward_pre_hooks:
+        if observer is None or is_fixed(observer) or observer in lifted:
             continue
         values = {p[0] if isinstance(p, tuple) else p for p, other in places.items() if other is observer}
         found = {value: _rows(value) for value in values}
@@ -49,8 +50,9 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
             continue
         rows = [(tuple(value.meta["val"].shape), axes) for value, axes in found.items()]
         may_hide = any(_hides(value) for value in values) and is_observer(observer)
-        keeps = may_hide and "MovingAverage" not in type(observer).__name__
+        keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
+        lifted.add(observer)
 
 
 def give_grids_to_sums(model: GraphModule) -> None:

@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, NoReturn, TypeAlias
 
 import torch
-from torch.ao.quantization.observer import (
-    FixedQParamsObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    ObserverBase,
-    PerChannelMinMaxObserver,
-)
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.base.errors import InternalError
 from micronpu.quantize.attributes import constant_nodes
-from micronpu.quantize.observers import (
-    LeastErrorObserver,
-    LeastErrorWeights,
-    LeastErrorWeightsPerChannel,
-    PercentileObserver,
-    RangeObserver,
-    SharesObserver,
-)
+from micronpu.quantize.observers import observer_for
+from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.specs import (
     KEY,
-    FixedQParamsQuantizationSpec,
     Place,
     QuantizationAnnotation,
     QuantizationSpec,
@@ -43,18 +28,8 @@ from micronpu.quantize.specs import (
     Spec,
     noted,
 )
+from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
 
-_OBSERVERS: dict[str, Callable[..., ObserverBase]] = {
-    "histogram": RangeObserver,
-    "minmax": MinMaxObserver,
-    "moving_average": MovingAverageMinMaxObserver,
-    "minmax_per_channel": PerChannelMinMaxObserver,
-    "mse": LeastErrorObserver,
-    "percentile": PercentileObserver,
-    "shares": SharesObserver,
-    "mse_weights": LeastErrorWeights,
-    "mse_weights_per_channel": LeastErrorWeightsPerChannel,
-}
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
@@ -67,7 +42,8 @@ _MOVES = (
 )  # fmt: skip
 _SCOPES = "micronpu_scopes"
 
-Observers: TypeAlias = "dict[Place, ObserverBase]"
+Observer: TypeAlias = RangeObserver | FixedObserver
+Observers: TypeAlias = dict[Place, Observer]
 
 
 def takes(model: GraphModule) -> bool:
@@ -77,12 +53,12 @@ def takes(model: GraphModule) -> bool:
             return False
         if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
             continue
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             return False
         name = str(node.target)
         if "batch_norm" in name or "copy_." in name or "put_" in name:
             return False
-        if node.target._schema.is_mutable and _is_attribute(node.args[:1]):
+        if schema_of(node.target).is_mutable and _is_attribute(node.args[:1]):
             return False
     return True
 
@@ -141,22 +117,8 @@ def prepared(
     return made
 
 
-def _observer(spec: Spec, observers: Observers) -> ObserverBase:
-    if isinstance(spec, SharedQuantizationSpec):
-        return observers[spec.edge_or_node]
-    if isinstance(spec, FixedQParamsQuantizationSpec):
-        return FixedQParamsObserver(**{f.name: getattr(spec, f.name) for f in fields(spec)})
-    axis = {"ch_axis": spec.ch_axis} if spec.observer.endswith("_per_channel") else {}
-    return _OBSERVERS[spec.observer](
-        dtype=spec.dtype,
-        quant_min=spec.quant_min,
-        quant_max=spec.quant_max,
-        qscheme=spec.qscheme,
-        is_dynamic=False,
-        eps=spec.eps,
-        **axis,
-        **dict(spec.options),
-    )
+def _observer(spec: Spec, observers: Observers) -> Observer:
+    return observers[spec.edge_or_node] if isinstance(spec, SharedQuantizationSpec) else observer_for(spec)
 
 
 def _groups(specs: Mapping[Place, Spec]) -> dict[Place, Place]:
@@ -213,13 +175,13 @@ class _Inserter:
     def __init__(self, model: GraphModule, observers: Observers) -> None:
         self._model = model
         self._observers = observers
-        self._modules: dict[Node, ObserverBase] = {}
+        self._modules: dict[Node, Observer] = {}
         self._count = 0
 
     def observe(self, node: Node) -> None:
         """Observes what an annotated node reads, and what it gives."""
         node.args = tuple(self._observed(node, argument) for argument in node.args)
-        if not isinstance(node.meta.get("val"), torch._subclasses.FakeTensor) or node not in self._observers:
+        if not isinstance(node.meta.get("val"), FakeTensor) or node not in self._observers:
             return
         made = self._insert(node, self._observers[node])
         if "from_node" in node.meta:
@@ -244,7 +206,7 @@ class _Inserter:
                 return user
         return self._insert(argument, observer)
 
-    def _insert(self, node: Node, observer: ObserverBase) -> Node:
+    def _insert(self, node: Node, observer: Observer) -> Node:
         while hasattr(self._model, name := f"activation_post_process_{self._count}"):
             self._count += 1
         self._model.add_module(name, observer)
@@ -262,7 +224,7 @@ def converted(model: GraphModule) -> GraphModule:
     names: dict[str, str] = model.meta.pop(_SCOPES)
     modules = dict(model.named_modules(remove_duplicate=False))
     for node in list(model.graph.nodes):
-        if node.op == "call_module" and isinstance(modules[str(node.target)], ObserverBase):
+        if node.op == "call_module" and isinstance(modules[str(node.target)], Observer):
             _convert(model, node, modules[str(node.target)], names)
     model.graph.eliminate_dead_code()
     made = GraphModule(model, model.graph)

@@ -9,33 +9,19 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from micronpu.quantize import shims
-from micronpu.quantize.observers import (
-    ChannelSearch,
-    LeastErrorSearch,
-    PercentileSearch,
-    RangeSearch,
-    SharesSearch,
-    WeightSearch,
-)
+from micronpu.quantize.observers import observer_for
+from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
+from micronpu.upstream import torchao as upstream
 
-shims.import_torchao()
+upstream.import_torchao()
 
-from torchao.quantization import pt2e as theirs  # noqa: E402
-from torchao.quantization.pt2e import (  # noqa: E402
-    FakeQuantize,
-    FakeQuantizeBase,
-    MovingAverageMinMaxObserver,
-    ObserverBase,
-    quantizer,
-)
+from torchao.quantization.pt2e import FakeQuantize, FakeQuantizeBase, ObserverBase, quantizer  # noqa: E402
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e  # noqa: E402
 
 __all__ = [
     "FakeQuantize",
     "FakeQuantizeBase",
-    "MovingAverageMinMaxObserver",
     "ObserverBase",
     "annotated_by_others",
     "convert_pt2e",
@@ -44,59 +30,34 @@ __all__ = [
     "prepare_qat_pt2e",
 ]
 
-
-class RangeObserver(RangeSearch, theirs.HistogramObserver):
-    """torchao's histogram with `RangeSearch`."""
+upstream.accept_as_observer(RangeObserver)
 
 
-class LeastErrorObserver(LeastErrorSearch, theirs.HistogramObserver):
-    """torchao's histogram with `LeastErrorSearch`."""
+class _Maker:
+    """Makes the observer of an annotation, whatever torchao would tell it of the annotation besides."""
 
+    def __init__(self, spec: QuantizationSpec) -> None:
+        self._spec = spec
+        self.__name__ = spec.observer  # torchao looks at it for "PerChannel", to know whether to tell the axis
 
-class PercentileObserver(PercentileSearch, theirs.HistogramObserver):
-    """torchao's histogram with `PercentileSearch`."""
+    def with_args(self, **told: Any) -> _Maker:
+        """Itself."""
+        return self
 
-
-class SharesObserver(SharesSearch, theirs.MinMaxObserver):
-    """The largest value with `SharesSearch`."""
-
-
-class LeastErrorWeights(WeightSearch, theirs.MinMaxObserver):
-    """One range with `WeightSearch`."""
-
-
-class LeastErrorWeightsPerChannel(ChannelSearch, theirs.PerChannelMinMaxObserver):
-    """A range for each channel with `ChannelSearch`."""
-
-
-_OBSERVERS = {
-    "histogram": RangeObserver,
-    "mse": LeastErrorObserver,
-    "percentile": PercentileObserver,
-    "shares": SharesObserver,
-    "mse_weights": LeastErrorWeights,
-    "mse_weights_per_channel": LeastErrorWeightsPerChannel,
-    "minmax": theirs.MinMaxObserver,
-    "moving_average": theirs.MovingAverageMinMaxObserver,
-    "minmax_per_channel": theirs.PerChannelMinMaxObserver,
-    "moving_average_per_channel": theirs.MovingAveragePerChannelMinMaxObserver,
-}
+    def __call__(self, **told: Any) -> RangeObserver | FixedObserver:
+        return observer_for(self._spec)
 
 
 def annotated_by_others(model: GraphModule) -> list[Node]:
     """Nodes that another quantizer has annotated."""
-    annotations = ((node, node.meta.get("quantization_annotation")) for node in model.graph.nodes)
-    return [node for node, found in annotations if found is not None and found._annotated]
+    return [node for node in model.graph.nodes if upstream.is_annotated(node)]
 
 
 def hand_over(model: GraphModule) -> None:
     """Writes the annotations of a model as torchao reads them, in place."""
     for node, own in noted(model.graph.nodes).items():
-        node.meta["quantization_annotation"] = quantizer.QuantizationAnnotation(
-            input_qspec_map={operand: _spec(spec) for operand, spec in own.input_qspec_map.items()},
-            output_qspec=_spec(own.output_qspec),
-            _annotated=True,
-        )
+        inputs = {operand: _spec(spec) for operand, spec in own.input_qspec_map.items()}
+        node.meta["quantization_annotation"] = upstream.annotation(inputs, _spec(own.output_qspec))
 
 
 def _spec(spec: Any) -> Any:
@@ -107,12 +68,7 @@ def _spec(spec: Any) -> Any:
     grid = {name: getattr(spec, name) for name in ("dtype", "quant_min", "quant_max", "qscheme")}
     if isinstance(spec, FixedQParamsQuantizationSpec):
         return quantizer.FixedQParamsQuantizationSpec(**grid, scale=spec.scale, zero_point=spec.zero_point)
-    kind, options = _OBSERVERS[spec.observer], dict(spec.options)
-    made = (
-        FakeQuantize.with_args(observer=kind, eps=spec.eps, **options)
-        if spec.is_fake
-        else kind.with_args(eps=spec.eps, **options)
-    )
+    made = FakeQuantize.with_args(observer=_Maker(spec)) if spec.is_fake else _Maker(spec)
     return quantizer.QuantizationSpec(
         **grid, ch_axis=spec.ch_axis, is_dynamic=spec.is_dynamic, observer_or_fake_quant_ctr=made
     )

@@ -24,33 +24,27 @@ from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import Train, is_dropout, set_training
 from micronpu.ops import ATEN_IMPORTS
+from micronpu.quantize.observers.moving_average import MovingAverageObserver
 from micronpu.quantize.pt2e import (
     FakeQuantize,
     FakeQuantizeBase,
-    MovingAverageMinMaxObserver,
     ObserverBase,
     convert_pt2e,
     prepare_qat_pt2e,
 )
+from micronpu.upstream.torchao import note_mode
 
 
-class WideningObserver(MovingAverageMinMaxObserver):
+class WideningObserver(MovingAverageObserver):
     """A moving average that widens at once and narrows slowly.
 
     Operands of a concatenation share a grid and take turns at one observer.  A plain average of a wide range and a
     narrow one lies between the two and clips the wide one.
     """
 
-    def forward(self, x_orig: torch.Tensor) -> torch.Tensor:
-        if x_orig.numel() == 0:
-            return x_orig
-        low, high = torch.aminmax(x_orig.detach().to(self.min_val.dtype))
-        if not torch.isinf(self.min_val).any():
-            low = torch.minimum(low, self.min_val + self.averaging_constant * (low - self.min_val))
-            high = torch.maximum(high, self.max_val + self.averaging_constant * (high - self.max_val))
-        self.min_val.resize_(low.shape).copy_(low)
-        self.max_val.resize_(high.shape).copy_(high)
-        return x_orig
+    def averaged(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        lowest, highest = super().averaged(low, high)
+        return torch.minimum(low, lowest), torch.maximum(high, highest)
 
 
 class Follower(ObserverBase):
@@ -101,7 +95,7 @@ def share_ranges(places: dict[Any, Any]) -> None:
             continue
         if not _follows(node, group):
             leaders.setdefault(id(module), set()).add(node)
-            if len(leaders[id(module)]) > 1 and type(module.activation_post_process) is MovingAverageMinMaxObserver:
+            if len(leaders[id(module)]) > 1 and type(module.activation_post_process) is MovingAverageObserver:
                 module.activation_post_process.__class__ = WideningObserver
             continue
         dropped = _is_behind_dropout(node, group)
@@ -217,7 +211,7 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
 
     def switch(self: GraphModule, mode: bool = True) -> GraphModule:
         set_training(self, mode)
-        vars(self)["_exported_training"] = mode  # where torchao notes the mode
+        note_mode(self, mode)
         self.training = mode
         for module in _activations(self):
             before = vars(module).pop("_observes_in_training", None)

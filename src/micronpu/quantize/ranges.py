@@ -22,15 +22,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
-from micronpu.quantize.observers import RangeSearch, is_fixed, is_observer
+from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.states import only_kept, state_ends
+from micronpu.upstream.torch import tree_leaves
 
 _ROWS = 100
 """Calibration rows that are looked at, at most."""
@@ -186,8 +187,8 @@ class Place:
             return
         first, last = divmod(int(self._errors().argmin()), len(self._highs))
         ends = self._lows[first].to(self.observer.min_val), self._highs[last].to(self.observer.max_val)
-        if isinstance(self.observer, RangeSearch):
-            self.observer.chosen = ends
+        if isinstance(self.observer, RangeObserver):
+            self.observer.settle(*ends)
         else:
             self.observer.min_val.copy_(ends[0])
             self.observer.max_val.copy_(ends[1])

@@ -1,33 +1,22 @@
-"""What is changed about other people's packages, all of it: repairs of torchao, and silence while it is imported.
+"""What takes the place of torchao's own functions, by the names of `micronpu.upstream.torchao.REPAIRS`, which say why.
 
-Each repair names the version that needs it, and has a test that fails as soon as the installed version no longer does.
 Repairs are made when a quantizer first sees a model, and left in place: results stay what torchao promises.  Another
-version of torchao is left as it is: slower, and to be looked at anew.
+version of torchao is left as it is, with a warning: slower, and to be looked at anew.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import set_training
+from micronpu.upstream.torchao import Function, repair
 
-Function: TypeAlias = Callable[..., Any]
-
-TORCHAO = "0.18."
-"""Versions of torchao that the repairs are for begin with this."""
-
-_PT2E = "torchao.quantization.pt2e"
 _FUSABLE = (
     torch.ops.aten.conv1d.default,
     torch.ops.aten.conv1d.padding,
@@ -38,38 +27,6 @@ _FUSABLE = (
 )
 # Between a convolution and its batch norm torchao's own rewrite puts these.
 _BETWEEN = (torch.ops.aten.div.Tensor, torch.ops.aten.add.Tensor)
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A function of torchao, by the place where torchao looks it up.
-
-    Attributes:
-        home: module, or module and class behind a colon.
-        name: of the function.
-        parameters: of the function that the repair is for.
-        repaired: makes the function to use instead, from torchao's own.
-        why: what torchao does.
-    """
-
-    home: str
-    name: str
-    parameters: tuple[str, ...]
-    repaired: Callable[[Function], Function]
-    why: str
-
-    @property
-    def owner(self) -> Any:
-        """The module or class that holds the function."""
-        module, _, cls = self.home.partition(":")
-        found = importlib.import_module(module)
-        return getattr(found, cls) if cls else found
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is such a function."""
-        function = getattr(self.owner, self.name, None)
-        return function is not None and tuple(inspect.signature(function).parameters) == self.parameters
 
 
 def _own_switch(dropouts: bool) -> Callable[[Function], Function]:
@@ -127,64 +84,16 @@ def _tell_the_quantizer(original: Function) -> Function:
     return prepare
 
 
-REPAIRS = (
-    Repair(
-        f"{_PT2E}.export_utils",
-        "_replace_dropout",
-        ("m", "train_to_eval"),
-        _own_switch(dropouts=True),
-        "switching modes writes a probability of 0.5 into every dropout",
-    ),
-    Repair(
-        f"{_PT2E}.export_utils",
-        "_replace_batchnorm",
-        ("m", "train_to_eval"),
-        _own_switch(dropouts=False),
-        "switching modes writes a momentum of 0.1 and an epsilon of 1e-5 into every batch norm",
-    ),
-    *(
-        Repair(
-            f"{_PT2E}.quantize_pt2e",
-            name,
-            ("m",),
-            _only_where_it_can_match,
-            "as soon as one batch norm is left, a hundred patterns are exported, 17 s, whether any can fit or not",
-        )
-        for name in ("_fuse_conv_bn_qat", "_fold_conv_bn_qat")
-    ),
-    Repair(
-        f"{_PT2E}.quantizer.composable_quantizer:ComposableQuantizer",
-        "prepare_obs_or_fq_callback",
-        ("self", "model", "edge_or_node_to_obs_or_fq"),
-        _ask_each,
-        "ExecuTorch's recipes wrap every quantizer in one that does not pass on what torchao asks a quantizer",
-    ),
-    Repair(
-        f"{_PT2E}.quantize_pt2e",
-        "prepare",
-        ("model", "node_name_to_scope", "is_qat", "obs_or_fq_callback"),
-        _tell_the_quantizer,
-        "a quantizer is not told whether it prepares for post-training quantization or for QAT",
-    ),
-)
-
-ORIGINALS: dict[tuple[str, str], Function] = {}
-"""Torchao's own functions, by home and name, once they are repaired."""
+_REPAIRED: dict[str, Callable[[Function], Function]] = {
+    "dropout": _own_switch(dropouts=True),
+    "batch_norm": _own_switch(dropouts=False),
+    "_fuse_conv_bn_qat": _only_where_it_can_match,
+    "_fold_conv_bn_qat": _only_where_it_can_match,
+    "ask_each": _ask_each,
+    "prepare": _tell_the_quantizer,
+}
 
 
-@functools.lru_cache(maxsize=1)
 def apply() -> bool:
     """Makes the repairs, once; False where torchao is not the version that they are for."""
-    if not importlib.metadata.version("torchao").startswith(TORCHAO) or not all(r.fits for r in REPAIRS):
-        return False
-    for repair in REPAIRS:
-        original = getattr(repair.owner, repair.name)
-        ORIGINALS[repair.home, repair.name] = original
-        setattr(repair.owner, repair.name, repair.repaired(original))
-    return True
-
-
-def import_torchao() -> None:
-    """Imports torchao, which would tell of optional CUDA libraries that it cannot load, and of torch's deprecations."""
-    with quiet():
-        importlib.import_module(_PT2E)
+    return repair(_REPAIRED)

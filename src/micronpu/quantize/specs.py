@@ -31,10 +31,12 @@ class QuantizationSpec:
     """A grid that is learnt.
 
     Attributes:
-        observer: "histogram", "mse", "percentile", "minmax", "moving_average" or "mse_weights", and "_per_channel".
+        observer: name of one of `micronpu.quantize.observers.observers`.
         eps: the smallest scale.
+        ch_axis: axis of the channels, of weights with a scale each.
+        of_weights: the observer's way with weights.
         is_fake: fake quantization, for training, round the observer.
-        options: further arguments of either.
+        options: further arguments of the observer.
     """
 
     dtype: torch.dtype
@@ -44,6 +46,7 @@ class QuantizationSpec:
     observer: str
     eps: float
     ch_axis: int | None = None
+    of_weights: bool = False
     is_fake: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     is_dynamic: bool = False

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_leaves
 
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
@@ -17,6 +16,7 @@ from micronpu.frontend.exported import Exported
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.running import Row, one_thread, run_sequence
+from micronpu.upstream.torch import tree_leaves
 
 INPUTS = 2
 """How many inputs are run where they calibrated, too."""

@@ -28,6 +28,7 @@ from micronpu.ops.movement import VIEWS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.transforms.step_graph import Flow, StepGraph
+from micronpu.upstream.torch import OpOverload, codegen_of
 
 aten = torch.ops.aten
 _POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
@@ -142,7 +143,7 @@ class _Rewriter(StepGraph):
                 self._graph.output(results)
             else:
                 self._rewrite(node)
-        self._graph.set_codegen(self._module.graph._codegen)
+        self._graph.set_codegen(codegen_of(self._module.graph))
         return GraphModule(self._root, self._graph)
 
     def _rewrite(self, node: Node) -> None:
@@ -194,7 +195,7 @@ class _Rewriter(StepGraph):
             return named[name]
         if name in VIEWS:
             return self._view
-        pointwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+        pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
         return self._pointwise if pointwise or name in _SAME_AXES else self._whole
 
     # -- rules

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from typer.testing import CliRunner
 
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.cli.main import app
+from micronpu.frontend.export import export
 from micronpu.frontend.exported import graph_module
+from micronpu.frontend.program import is_dequantize_channel, is_quantize
 from micronpu.neutron import NeutronQuantizer
-from micronpu.quantize.observers import (
-    LeastErrorObserver,
-    LeastErrorWeights,
-    LeastErrorWeightsPerChannel,
-    PercentileObserver,
-    RangeObserver,
-    least_error_ranges,
-)
+from micronpu.quantize import observers, post_training
+from micronpu.quantize.attributes import attribute
+from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.observers.histogram import SpreadErrorObserver
+from micronpu.quantize.observers.mse import LeastErrorObserver, least_error_ranges
+from micronpu.quantize.observers.percentile import PercentileObserver
+from micronpu.quantize.observing import WeightObserver
+from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.running import one_thread
 
 
 def observer(*batches, qscheme=torch.per_tensor_affine):
-    made = RangeObserver(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=qscheme, eps=2**-16)
+    made = SpreadErrorObserver(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=qscheme, eps=2**-16)
     for batch in batches:
         made(batch)
     return made
@@ -108,9 +117,9 @@ def test_what_goes_in_and_out_is_never_clipped():
     for node in prepared.graph.nodes:
         if node.op == "call_module":
             kinds[node.args[0].name] = prepared.get_submodule(str(node.target))
-    names = {name: type(made).__name__ for name, made in kinds.items() if "Channel" not in type(made).__name__}
+    names = {name: type(made).__name__ for name, made in kinds.items() if type(made) is not WeightObserver}
     border = dict.fromkeys(["x", "conv2d_1", "flatten"], "MinMaxObserver")
-    assert names == border | {"relu": "RangeObserver"}
+    assert names == border | {"relu": "SpreadErrorObserver"}
     scale, _ = kinds["x"].calculate_qparams()
     assert scale.item() * 255 > 1000.0
 
@@ -146,7 +155,7 @@ def test_values_that_every_grid_holds_cost_nothing():
     few = random(6, 400).abs()
     x = torch.cat([torch.zeros(40_000), few])
     errors = []
-    for kind in (LeastErrorObserver, RangeObserver):
+    for kind in (LeastErrorObserver, SpreadErrorObserver):
         scale, zero_point = of_kind(kind, x).calculate_qparams()
         errors.append(squared_error(few.numpy(), scale.item(), zero_point.item()))
     assert errors[0] < 0.5 * errors[1]
@@ -183,13 +192,124 @@ def test_the_range_of_weights_with_the_least_error():
         assert error(float(limit)) <= 1.02 * min(error(peak * part) for part in np.linspace(0.21, 1.0, 60))
         assert error(float(limit)) <= error(peak)
     assert (found < weights.reshape(4, -1).abs().amax(1)).sum() >= 2  # clipping pays with so few steps
-    made = LeastErrorWeightsPerChannel(
-        dtype=torch.int8, quant_min=-7, quant_max=7, qscheme=torch.per_channel_symmetric, ch_axis=0
-    )
+    grid = {"dtype": torch.int8, "quant_min": -7, "quant_max": 7, "search": least_error_ranges}
+    made = WeightObserver(**grid, qscheme=torch.per_channel_symmetric, ch_axis=0)
     made(weights)
     assert torch.allclose(made.calculate_qparams()[0][:2] * 7, found[:2], rtol=0.1)
-    single = LeastErrorWeights(dtype=torch.int8, quant_min=-7, quant_max=7, qscheme=torch.per_tensor_symmetric)
+    single = WeightObserver(**grid, qscheme=torch.per_tensor_symmetric)
     single(weights)
     assert float(single.calculate_qparams()[0]) * 7.5 == pytest.approx(
         float(least_error_ranges(weights.reshape(1, -1), 7)[0]), rel=0.1
     )
+
+
+TRIED = """
+from micronpu.quantize.observing import Observer, RangeObserver
+
+class Halved(RangeObserver):
+    of_extremes = False
+    def found(self):
+        return self.min_val / 2, self.max_val / 2
+
+OBSERVER = Observer("halved", Halved, for_weights=lambda weights, most: weights.abs().amax(1) / 2)
+"""
+
+
+@pytest.fixture
+def halved(tmp_path, monkeypatch):
+    """An observer of one file, that leaves out whatever is in the outer half."""
+    (tmp_path / "halved.py").write_text(TRIED)
+    monkeypatch.setattr(observers, "__path__", [*observers.__path__, str(tmp_path)])
+    observers.observers.cache_clear()
+    yield "halved"
+    observers.observers.cache_clear()
+    sys.modules.pop("micronpu.quantize.observers.halved", None)
+
+
+def scales(module):
+    """Of the quantizes of a module, by the value, and of the weights, by their shape."""
+    found = {}
+    for node in module.graph.nodes:
+        if is_quantize(node):
+            found[node.args[0].name] = node.args[1]
+        if is_dequantize_channel(node):
+            found[tuple(attribute(module, node.args[0]).shape)] = float(attribute(module, node.args[1])[0])
+    return found
+
+
+def by_our_own(x, quantizer):
+    module = graph_module(export(Net().eval(), (x,)))
+    assert post_training.takes(module)
+    return quantize(module, [[(x,)]], quantizer)
+
+
+def by_torchao(x, quantizer):
+    prepared = prepare_pt2e(graph_module(torch.export.export(Net().eval(), (x,))), quantizer)
+    prepared(x)
+    return convert_pt2e(prepared)
+
+
+@torch.no_grad()
+def test_an_observer_is_one_file(halved):
+    """Both stacks take it from the one registry, for activations and for weights, and so does training."""
+    x = random(8, 1, 3, 8, 8)
+    for convert in (by_our_own, by_torchao):
+        made = {}
+        for name in ("minmax", halved):
+            torch.manual_seed(0)
+            config = QuantizationConfig(activation_observer=name, weight_observer=name)
+            made[name] = scales(convert(x, NeutronQuantizer().set_global(config)))
+        assert made["minmax"].keys() == made[halved].keys()
+        half = {n for n, scale in made["minmax"].items() if made[halved][n] == pytest.approx(scale / 2, rel=1e-6)}
+        assert half == {"relu", (4, 3, 3, 3), (4, 4, 3, 3)}  # what is between the layers, and their weights
+    torch.manual_seed(0)
+    quantizer = NeutronQuantizer(is_qat=True)
+    quantizer.set_global(QuantizationConfig(is_qat=True, weight_observer=halved))
+    trained = scales(quantize_aware_training(Net(), (x,), lambda module: module(x), quantizer))
+    assert all(trained[n] == pytest.approx(made[halved][n], rel=1e-6) for n in half - {"relu"})
+
+
+def test_names_of_observers_are_told_where_they_are_asked_for():
+    text = " ".join(re.sub(r"[│╭╰─╮╯]", " ", CliRunner().invoke(app, ["compile", "--help"]).stdout).split())
+    page = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text(encoding="utf-8")
+    for how, names in (("activation", observers.for_activations()), ("weight", observers.for_weights())):
+        told = text.partition(f"--{how}-observer")[2].partition("[default")[0]
+        assert names and set(names) <= set(re.findall(r"\w+", told)), told
+        assert all(name in page for name in names)
+        with pytest.raises(OptionError) as error:
+            QuantizationConfig(**{f"{how}_observer": "other"})
+        assert str(list(names)) in str(error.value)
+
+
+def test_counts_are_exact_in_whatever_order():
+    """Sums of parts of counts are exact in double precision; no order of batches changes what is within the bins."""
+    x = random(9, 4_202)
+    x[0], x[1] = -6.0, 6.0
+    parts = list(x[2:].split(600))
+    found = [of_kind(SpreadErrorObserver, x[:2], *order).histogram for order in (parts, parts[::-1])]
+    assert torch.equal(*found) and float(found[0].sum()) == len(x)
+    made = of_kind(SpreadErrorObserver, *x.split(600)[::-1])
+    assert float(made.histogram.sum()) == len(x) and made.histogram.dtype is torch.float64
+
+
+def test_weights_that_change_have_another_range():
+    made = WeightObserver(torch.int8, -127, 127, torch.per_channel_symmetric, search=least_error_ranges, ch_axis=0)
+    weights = torch.nn.Parameter(random(10, 3, 4))
+    made(weights)
+    before = made.calculate_qparams()[0].clone()
+    with torch.no_grad():
+        weights *= 2
+    made(weights)
+    assert torch.allclose(made.calculate_qparams()[0], 2 * before)
+    for factor in (3, 4, 5):  # one takes the memory of another that is gone
+        made(weights.detach() * factor)
+        assert torch.allclose(made.calculate_qparams()[0], 2 * factor * before)
+
+
+def test_what_no_grid_is_learnt_of():
+    with pytest.warns(UserWarning, match="seen no values"):
+        assert observer().calculate_qparams()[0].item() == 1.0
+    with pytest.raises(ModelError, match="shown NaN"):
+        observer(torch.tensor([1.0, torch.nan]))
+    made = observer(torch.tensor([1.0, torch.inf]), torch.tensor([-torch.inf, torch.inf]))
+    assert made.max_val == 1.0

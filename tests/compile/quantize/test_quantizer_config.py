@@ -268,7 +268,7 @@ def test_a_float_clamp_is_not_fused():
             assert all(is_quantize(n) for n in node.users)
 
 
-OBSERVERS = {"histogram": {"RangeObserver", "MinMaxObserver"}, "minmax": {"MinMaxObserver"}}
+OBSERVERS = {"histogram": {"SpreadErrorObserver", "MinMaxObserver"}, "minmax": {"MinMaxObserver"}}
 
 
 @pytest.mark.parametrize(("choice", "observers"), OBSERVERS.items())
@@ -276,7 +276,7 @@ def test_activation_observer(choice, observers):
     config = QuantizationConfig(activation_observer=choice)
     prepared = prepare_pt2e(exported(Net(), x4), NeutronQuantizer().set_global(config))
     kinds = {type(m).__name__ for n, m in prepared.named_modules() if "activation_post_process" in n}
-    assert kinds - {"PerChannelMinMaxObserver"} == observers
+    assert kinds - {"WeightObserver"} == observers
 
 
 MISTAKES = {

@@ -71,7 +71,7 @@ def test_a_file_says_what_the_calls_say(tmp_path):
 REFUSED = {
     "another name": ({"equalise": True}, "There is no 'equalise' in `quantization`. Try: one of equalize, "),
     "another field": ({"default": {"bits": 4}}, "There is no 'bits' in [default] of `quantization`."),
-    "another value": ({"default": {"activation_observer": "x"}}, "it is one of ['histogram', 'mse', "),
+    "another value": ({"default": {"activation_observer": "x"}}, "it is one of ['histogram', 'minmax', "),
     "no truth value": ({"equalize": "yes"}, "`equalize` is 'yes'; it is True or False."),
     "no table": ({"modules": {"0": "int16"}}, "[modules.0] of `quantization` is 'int16', not a table."),
     "no tables": ({"nodes": 3}, "`nodes` in `quantization` is 3, not a table."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize import shims
+from micronpu.upstream import torchao as upstream
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
@@ -88,27 +90,35 @@ def mixed_use_goes_unnoticed(original) -> bool:
 
 
 NEEDED = {
-    "_replace_dropout": dropout_is_rewritten,
-    "_replace_batchnorm": batch_norm_is_rewritten,
+    "dropout": dropout_is_rewritten,
+    "batch_norm": batch_norm_is_rewritten,
     "_fuse_conv_bn_qat": exports_patterns_in_vain,
     "_fold_conv_bn_qat": exports_patterns_in_vain,
-    "prepare_obs_or_fq_callback": composed_is_not_asked,
+    "ask_each": composed_is_not_asked,
     "prepare": mixed_use_goes_unnoticed,
 }
 
 
-@pytest.mark.parametrize("repair", shims.REPAIRS, ids=lambda r: r.name)
-def test_a_repair_is_needed(repair):
-    needed, original = NEEDED[repair.name], shims.ORIGINALS[repair.home, repair.name]
-    assert needed(original), f"torchao no longer does it: {repair.why}; the repair can go"
-    assert not needed(getattr(repair.owner, repair.name)), "the repair changes nothing"
+@pytest.mark.parametrize("name", upstream.REPAIRS)
+def test_a_repair_is_needed(name):
+    needed, door = NEEDED[name], upstream.REPAIRS[name]
+    assert needed(upstream.ORIGINALS[name]), f"torchao no longer does it: {door.use}; the repair can go"
+    assert not needed(door.find()), "the repair changes nothing"
 
 
-def test_a_repair_that_does_not_fit_is_not_made():
-    (repair, *_) = shims.REPAIRS
-    assert repair.fits
-    assert not shims.Repair(repair.home, repair.name, ("model",), repair.repaired, "").fits
-    assert not shims.Repair(repair.home, "not_there", (), repair.repaired, "").fits
+def test_a_repair_that_does_not_fit_is_not_made(monkeypatch):
+    door = upstream.REPAIRS["dropout"]
+    monkeypatch.setattr(upstream, "ORIGINALS", {})
+    monkeypatch.setitem(upstream.REPAIRS, "dropout", replace(door, parameters=("model",)))
+    repaired = door.find()
+    with pytest.warns(UserWarning, match=r"torchao is left as it is: .* has other parameters, \(m, train_to_eval\)"):
+        assert not shims.apply()
+    monkeypatch.setitem(upstream.REPAIRS, "dropout", door)
+    monkeypatch.setattr(upstream, "installed", lambda package: "0.19.0")
+    monkeypatch.setattr(upstream, "is_seen", lambda package: False)
+    with pytest.warns(UserWarning, match=r"torchao 0\.19\.0 is left as it is: its repairs are for 0\.18"):
+        assert not shims.apply()
+    assert door.find() is repaired and not upstream.ORIGINALS
 
 
 def test_a_quantizer_of_another_package_is_none_of_our_business():

@@ -8,7 +8,6 @@ from dataclasses import replace
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
-from torch._ops import OpOverload
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.base.arguments import described, items
@@ -17,6 +16,7 @@ from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess
 from micronpu.targets.ethosu.device import EthosUDevice
 from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.upstream.torch import OpOverload
 
 
 class EthosUBackend(ByCompileSpec, BackendDetails):

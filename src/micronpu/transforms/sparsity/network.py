@@ -19,6 +19,7 @@ from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.compose import norms_into_parameters
 from micronpu.quantize.running import seen_calls
 from micronpu.transforms.sparsity.layers import Layer
+from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[Tensor, ...]
 
@@ -102,8 +103,9 @@ def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
 
 def floats(result: Any) -> list[Tensor]:
     """The float tensors of what a program returns."""
-    leaves, _ = torch.utils._pytree.tree_flatten(result)
-    return [t if t.dim() else t.reshape(1) for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+    return [
+        t if t.dim() else t.reshape(1) for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()
+    ]
 
 
 class Moments(Interpreter):

@@ -1,0 +1,300 @@
+"""The contract of observers: modules that look at values while a model is calibrated, and say on which grid they fit.
+
+One observer is one file in `micronpu.quantize.observers`. Post-training quantization of ours and torchao's
+`prepare_pt2e` both make their modules from it, see `micronpu.quantize.observers.observer_for`.
+
+The grid of a range depends on exact values and on operations of IEEE 754 that every machine rounds alike; where numbers
+are added up, that happens in double precision, in one order.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from micronpu.base.errors import ModelError
+from micronpu.upstream.torch import version_of
+
+_SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
+
+
+@dataclass(frozen=True)
+class Observer:
+    """One way to learn a range from what calibration shows.
+
+    Attributes:
+        name: what users call it; the name of its file.
+        search: the module that looks at an activation.
+        for_weights: for each row of weights [rows, n] the end of its range [rows], for a symmetric grid of 2 * most + 1
+            steps; None where it is for activations alone.
+        options: fields of `QuantizationConfig` that ``search`` takes.
+        for_users: whether it can be asked for; the others are for certain operators.
+    """
+
+    name: str
+    search: type[RangeObserver]
+    for_weights: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    options: tuple[str, ...] = ()
+    for_users: bool = True
+
+    @property
+    def clips(self) -> bool:
+        """Whether it may leave out values that calibration has seen, for finer steps."""
+        return not self.search.of_extremes
+
+
+class RangeObserver(nn.Module):
+    """Learns a range from the values that it is called with, and lets them through.
+
+    Args:
+        dtype: integers of the grid, from ``quant_min`` to ``quant_max``.
+        qscheme: torch's name of the kind of grid: per tensor or per channel, with zero point 0 or without.
+        eps: the smallest scale.
+
+    Attributes:
+        min_val, max_val: the ends that were seen; infinite, or empty, before anything was.
+        of_extremes: whether the grid is that of the extremes that were seen, or of their average.
+        averages: whether it is that of their average.
+    """
+
+    min_val: torch.Tensor
+    max_val: torch.Tensor
+    eps: torch.Tensor
+    of_extremes: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        quant_min: int,
+        quant_max: int,
+        qscheme: torch.qscheme,
+        eps: float = torch.finfo(torch.float32).eps,
+    ) -> None:
+        super().__init__()
+        self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
+        self.is_dynamic = False  # torchao asks
+        self.register_buffer("eps", torch.tensor([eps]))
+        self.register_buffer("min_val", torch.tensor(torch.inf))
+        self.register_buffer("max_val", torch.tensor(-torch.inf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel():
+            self.see(x.detach())
+        return x
+
+    def see(self, x: torch.Tensor) -> None:
+        """Widens the range for values of any shape, at least one."""
+        low, high = torch.aminmax(x.to(self.min_val.dtype))
+        self.min_val.copy_(torch.minimum(low, self.min_val))
+        self.max_val.copy_(torch.maximum(high, self.max_val))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has seen nothing."""
+        return not self.min_val.numel() or bool(torch.isinf(self.min_val).any() or torch.isinf(self.max_val).any())
+
+    def found(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two ends of the range, once something was seen."""
+        return self.min_val, self.max_val
+
+    def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
+        """Gives it another range, whatever was seen."""
+        self.min_val.copy_(low)
+        self.max_val.copy_(high)
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point, of shape [1] or [channels]."""
+        if self.is_empty:
+            warnings.warn(
+                "An observer has seen no values; its grid has scale 1 and zero point 0. Run the prepared module first.",
+                stacklevel=2,
+            )
+            return torch.tensor([1.0]), torch.tensor([0])
+        low, high = self.found()
+        return grid_of(low, high, self.quant_min, self.quant_max, self.eps, symmetric=self.qscheme in _SYMMETRIC)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+def grid_of(
+    low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int, eps: torch.Tensor, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of ranges: the only place where a range becomes a grid.
+
+    Args:
+        low, high: ends, of shape [] or [channels]; a range without zero is widened to it.
+        eps: the smallest scale.
+
+    Returns:
+        float32 scales and int32 zero points, of shape [1] or [channels].
+    """
+    low, high = low.reshape(-1).clamp(max=0.0), high.reshape(-1).clamp(min=0.0)
+    if symmetric:
+        scale = torch.maximum(torch.maximum(-low, high) / ((quant_max - quant_min) / 2), eps)
+        return scale, torch.zeros_like(scale, dtype=torch.int32)
+    scale = torch.maximum((high - low) / float(quant_max - quant_min), eps)
+    zero_point = quant_min - torch.round(low / scale).to(torch.int32)
+    return scale, zero_point.clamp(quant_min, quant_max)
+
+
+class FixedObserver(nn.Module):
+    """Has a grid that is dictated, whatever it is called with."""
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        scale: float,
+        zero_point: int,
+        quant_min: int,
+        quant_max: int,
+        qscheme: torch.qscheme,
+    ) -> None:
+        super().__init__()
+        self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
+        self.register_buffer("scale", torch.tensor([scale], dtype=torch.float32))
+        self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point, of shape [1]."""
+        return self.scale, self.zero_point
+
+
+class WeightObserver(RangeObserver):
+    """The symmetric range of weights as they are, for the tensor or for each channel.
+
+    Args:
+        search: `Observer.for_weights`.
+        ch_axis: axis of the channels, or None for one range.
+    """
+
+    def __init__(
+        self,
+        *grid: Any,
+        search: Callable[[torch.Tensor, int], torch.Tensor],
+        ch_axis: int | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*grid, **more)
+        self._search = search
+        self._seen: torch.Tensor | None = None
+        self._version = -1
+        if ch_axis is not None:
+            self.ch_axis = ch_axis
+            self.register_buffer("min_val", torch.tensor([]))
+            self.register_buffer("max_val", torch.tensor([]))
+
+    def see(self, x: torch.Tensor) -> None:
+        # Calibration shows the same weights with every row. The tensor is held, so that no other takes its place.
+        version = version_of(x)
+        if self._seen is not None and self._seen.data_ptr() == x.data_ptr() and self._version == version:
+            return
+        self._seen, self._version = x, version
+        if hasattr(self, "ch_axis"):
+            rows = x.transpose(0, self.ch_axis).reshape(x.shape[self.ch_axis], -1)
+        else:
+            rows = x.reshape(1, -1)
+        ends = self._search(rows.to(self.min_val.dtype), self.quant_max)
+        ends = ends if hasattr(self, "ch_axis") else ends[0]
+        self.min_val.resize_(ends.shape).copy_(-ends)
+        self.max_val.resize_(ends.shape).copy_(ends)
+
+
+class HistogramObserver(RangeObserver):
+    """Counts values in bins of equal width, from which `searched` finds the range.
+
+    Where values lie beyond the bins, these become wider: each is cut into parts, which fall into the new bins.
+
+    Attributes:
+        histogram: values per bin, from ``min_val`` to ``max_val``.
+        chosen: the two ends, where something else than the histogram has chosen them.
+    """
+
+    of_extremes: ClassVar[bool] = False
+    bins: ClassVar[int] = 2048
+    _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
+    histogram: torch.Tensor
+
+    def __init__(self, *grid: Any, **more: Any) -> None:
+        super().__init__(*grid, **more)
+        self.register_buffer("histogram", torch.zeros(self.bins, dtype=torch.float64))
+        self.chosen: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def see(self, x: torch.Tensor) -> None:
+        x = x.to(self.min_val.dtype)
+        low, high = torch.aminmax(x)
+        if torch.isnan(low):
+            raise ModelError(
+                "An observer is shown NaN, from which no range can be learnt.",
+                hint="look for a division by zero or the logarithm of what is not positive in the model",
+            )
+        if torch.isinf(low) or torch.isinf(high):
+            x = x[torch.isfinite(x)]
+            if not x.numel():
+                return
+            low, high = torch.aminmax(x)
+        if self.is_empty:
+            self.histogram.zero_()
+        else:
+            low, high = torch.minimum(low, self.min_val), torch.maximum(high, self.max_val)
+            if low != self.min_val or high != self.max_val:
+                self.histogram.copy_(self._moved(float(low), float(high)))
+        self.min_val.copy_(low)
+        self.max_val.copy_(high)
+        self.histogram += torch.histc(x.double(), self.bins, min=float(low), max=float(high)).to(self.histogram)
+
+    def _moved(self, low: float, high: float) -> torch.Tensor:
+        """The counts in bins from ``low`` to ``high``, which hold those of now."""
+        first, last = float(self.min_val), float(self.max_val)
+        if first == last:
+            return (
+                torch.histc(torch.full((1,), first, dtype=torch.float64), self.bins, low, high) * self.histogram.sum()
+            )
+        number = self.bins * self._PARTS
+        middle = first + (last - first) / number * (torch.arange(number, dtype=torch.float64) + 0.5)
+        place = ((middle - low) / ((high - low) / self.bins)).long().clamp(0, self.bins - 1)
+        parts = self.histogram.cpu().repeat_interleave(self._PARTS) / self._PARTS
+        return torch.bincount(place, parts, minlength=self.bins)
+
+    def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
+        self.chosen = low, high
+
+    def found(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.chosen is not None:
+            return self.chosen
+        low, high = float(self.min_val), float(self.max_val)
+        if (high - low) / self.bins == 0.0:
+            return self.min_val, self.max_val
+        first, last = self.searched(low, high, self.histogram.cpu())
+        return torch.tensor(first).to(self.min_val), torch.tensor(last).to(self.max_val)
+
+    def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:
+        """The two ends of the range.
+
+        Args:
+            low, high: of the bins.
+            count: float64, values in each.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether its grid has zero point 0."""
+        return self.qscheme in _SYMMETRIC
+
+
+def in_order(values: torch.Tensor) -> torch.Tensor:
+    """The sum along the last axis, in double precision, one after the other: ``sum`` adds up as the processor likes."""
+    return values.double().cumsum(-1)[..., -1]
