@@ -19,6 +19,7 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.compiler.program import CompiledProgram
+from micronpu.emit.litert import to_litert
 from micronpu.ir.interpreter import interpret
 from micronpu.program.plan import read_plan
 from micronpu.targets.ethosu import payload
@@ -166,6 +167,35 @@ def test_optimised_model_is_as_vela_writes_it(tmp_path: Path) -> None:
     assert list(scratch.shape) == [held.scratch_size] and fast is not None
     assert allocation(own)[:6] == allocation(theirs)[:6] == [0, 1, 5, -1, -1, 0]
     assert allocation(own)[6:] == [held.inputs[0].address, held.outputs[0].address]
+
+
+def offsets(data: bytes) -> list[int]:
+    """Where the contents of each buffer begin in the file."""
+    model = schema.Model.GetRootAs(data)
+    buffers = [model.Buffers(i) for i in range(model.BuffersLength())]
+    tables = [buffer._tab for buffer in buffers if not buffer.DataIsNone()]
+    return [table.Vector(table.Offset(4)) for table in tables]
+
+
+@pytest.mark.parametrize("kind", ["ethosu_int8", "ethosu_int16", "neutron_int8", "state_int8"])
+@pytest.mark.parametrize("vela", [False, True])
+def test_contents_begin_at_multiples_of_16(kind: str, vela: bool) -> None:
+    """The schema asks for it, and Arm's driver refuses a command stream that does not."""
+    program = programs.program(kind)
+    if vela and not kind.startswith("ethosu"):
+        pytest.skip("no single call of an Ethos-U")
+    data = program.to_litert(vela=vela)
+    found = offsets(data)
+    assert len(found) >= 3 and not [offset for offset in found if offset % 16]
+    # The offsets are those of contents: they are found there.
+    longest = max(model_of(data).buffers, key=lambda b: 0 if b.data is None else len(b.data))
+    assert bytes(longest.data) in [data[at : at + len(longest.data)] for at in found]
+
+
+def test_contents_in_payloads_begin_at_multiples_of_16() -> None:
+    for part in programs.program("neutron").partitions:
+        data = to_litert(part.graph).data
+        assert offsets(data) and not [offset for offset in offsets(data) if offset % 16]
 
 
 def test_optimised_model_needs_a_single_call() -> None:

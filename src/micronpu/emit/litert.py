@@ -20,6 +20,8 @@ _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _ROOM, _ROOM_PER_TENSOR = 1 << 16, 1 << 10
 """Bytes for what is in a model beside the constants, as a rule."""
+BUFFER_ALIGNMENT = 16
+"""What the schema of LiteRT asks of a buffer's data, in bytes."""
 _TYPES = {
     DType.INT8: schema.TensorType.INT8,
     DType.UINT8: schema.TensorType.UINT8,
@@ -165,10 +167,7 @@ class LiteRtEmitter:
         self._node = None
         self._subgraph.inputs = inputs
         self._subgraph.outputs = [self._of(t).index for t in graph.outputs]
-        # Room for the constants from the start: a builder that is full takes twice the memory and copies all it has.
-        builder = flatbuffers.Builder(self._room + _ROOM)
-        builder.Finish(self._model.Pack(builder), file_identifier=_FILE_IDENTIFIER)
-        return LiteRtModel(bytes(memoryview(builder.Bytes)[builder.Head() :]), tuple(self._nodes))
+        return LiteRtModel(pack(self._model, self._room + _ROOM), tuple(self._nodes))
 
     @property
     def _current(self) -> Node:
@@ -187,7 +186,7 @@ class LiteRtEmitter:
         table.shape = np.array(type.shape, np.int32)
         table.type = _TYPES[type.dtype]
         table.buffer = 0
-        self._room += _ROOM_PER_TENSOR + (0 if data is None else data.nbytes)
+        self._room += _ROOM_PER_TENSOR + (0 if data is None else data.nbytes + BUFFER_ALIGNMENT)
         if data is not None:
             buffer = schema.BufferT()
             buffer.data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
@@ -215,6 +214,38 @@ class LiteRtEmitter:
             self._codes[key] = len(self._model.operatorCodes)
             self._model.operatorCodes.append(code)
         return self._codes[key]
+
+
+class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
+    """A buffer at a multiple of 16 bytes in the file: flatbuffers' objects pass over the schema's ``force_align``."""
+
+    def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802  (flatbuffers' name)
+        if self.data is None:
+            return int(super().Pack(builder))
+        data = np.asarray(self.data, np.uint8)
+        builder.StartVector(1, data.size, BUFFER_ALIGNMENT)
+        builder.head -= data.size
+        builder.Bytes[builder.Head() : builder.Head() + data.size] = data.tobytes()
+        vector = builder.EndVector()
+        schema.BufferStart(builder)
+        schema.BufferAddData(builder, vector)
+        return int(schema.BufferEnd(builder))
+
+
+def pack(model: Any, room: int = _ROOM) -> bytes:
+    """The bytes of a model in LiteRT's object form; constants begin at multiples of `BUFFER_ALIGNMENT`.
+
+    Drivers of NPUs refuse command streams and weights that do not.
+
+    Args:
+        room: bytes that it will take, more or less.
+    """
+    for index, buffer in enumerate(model.buffers):
+        model.buffers[index] = _AlignedBuffer(buffer.data, buffer.offset, buffer.size)
+    # Room for the constants from the start: a builder that is full takes twice the memory and copies all it has.
+    builder = flatbuffers.Builder(room)
+    builder.Finish(model.Pack(builder), file_identifier=_FILE_IDENTIFIER)
+    return bytes(memoryview(builder.Bytes)[builder.Head() :])
 
 
 def to_litert(graph: Graph) -> LiteRtModel:

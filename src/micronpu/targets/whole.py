@@ -11,14 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.base.installed import VERSION
-from micronpu.emit.litert import to_litert
+from micronpu.emit.litert import pack, to_litert
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import lift
@@ -39,7 +38,6 @@ SIGNATURE = "serving_default"
 """Key of the model's only signature, as LiteRT's own converters call it."""
 METADATA = "micronpu"
 """Name of the metadata that says what made the model."""
-_IDENTIFIER = b"TFL3"
 
 
 @dataclass(frozen=True)
@@ -232,9 +230,7 @@ def described(
         buffer.data = np.frombuffer(content, np.uint8)
         model.buffers.append(buffer)
         model.metadata.append(entry)
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
-    return bytes(builder.Output())
+    return pack(model)
 
 
 def _named(graph: Any, index: int, name: str) -> Any:
