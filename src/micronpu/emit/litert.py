@@ -216,7 +216,7 @@ class LiteRtEmitter:
         return self._codes[key]
 
 
-class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
+class _AlignedBuffer(schema.BufferT):
     """A buffer at a multiple of 16 bytes in the file: flatbuffers' objects pass over the schema's ``force_align``."""
 
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802  (flatbuffers' name)
