@@ -18,6 +18,7 @@ from micronpu.base.arguments import check_switch, check_type
 from micronpu.base.files import check_writable
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
+from micronpu.compiler.at_sight import of_graph
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
@@ -200,6 +201,8 @@ def compile_model(
         with clock.step("verify"):
             found = verified(program_made, expected, host.reads, has_int16=device.capabilities.has_int16)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
+    seen = (*quantized.warnings, *of_graph(whole, quantized.trial.exact, has_int16=device.capabilities.has_int16))
+    report = replace(report, warnings=(*report.warnings, *seen))
     program_made.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if etrecord is not None:
         program_made.save_etrecord(etrecord, *quantized.examples)
@@ -496,6 +499,10 @@ def check_model(
         calibration=[examples] if calibration is None else calibration,
         clock=clock,
         held_out=0,
+        float_too=True,
     )
     separate_clamps(quantized.module, device.excludes)
-    return device.partition(ProgramView(quantized.module))
+    made = device.partition(ProgramView(quantized.module))
+    known = quantized.warnings if calibration is not None else ()
+    seen = (*known, *of_graph(quantized.module, quantized.trial.exact, has_int16=device.capabilities.has_int16))
+    return replace(made, report=replace(made.report, warnings=seen))

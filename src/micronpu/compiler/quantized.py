@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported
@@ -27,6 +28,7 @@ from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
 from micronpu.report.sparsity import SparsityReport
+from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.keep import keep_what_is_sparse
 
@@ -88,6 +90,7 @@ class Quantized:
         borders: what its inputs and outputs mean where they are integers.
         sparsity: what became of its weights before, where they were made sparse.
         notes: sentences about what became of its weights.
+        warnings: about the calibration data.
     """
 
     module: GraphModule
@@ -97,6 +100,7 @@ class Quantized:
     borders: IntegerBorders | None = None
     sparsity: SparsityReport | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[ReportWarning, ...] = ()
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -130,9 +134,12 @@ def quantized_module(
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         return Quantized(integer_states(given.module), given.examples, rows, Trial(rows))
     trial, sequences = Trial(rows), []
+    warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
+        names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
+        warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)))
     report: SparsityReport | None = None
     notes: tuple[str, ...] = ()
     if sparsity is not None:
@@ -159,7 +166,7 @@ def quantized_module(
             )
             forget(given.module, module)
     if quantizer.settings.io is None:
-        return Quantized(module, given.examples, rows, trial, sparsity=report, notes=notes)
+        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings)
     borders = integer_borders(module)
     rows = tuple(map(borders.quantize, rows))
-    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes)
+    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes, warnings)

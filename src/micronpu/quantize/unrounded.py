@@ -88,8 +88,8 @@ class Unrounded:
                 values[node] = exact[node]
                 before, wanted = values[node.args[0]], exact[node.args[0]]
                 if node in by_quantize and isinstance(wanted, torch.Tensor):
-                    # An operand that was rounded to 0 may be divided by: what is endless has the exact result's place.
-                    yield by_quantize[node], wanted, rounded(node, torch.where(before.isfinite(), before, wanted))
+                    # The logarithm of what was rounded to 0 is the end of the grid; NaN has the exact result's place.
+                    yield by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
             elif is_dequantize(node) and isinstance(exact[node.args[0]], torch.Tensor):
                 operand = exact[node.args[0]]
                 values[node] = rounded(node, operand) if operand.is_floating_point() else exact[node]

@@ -1,0 +1,244 @@
+"""What can be said of a program's accuracy without running it: from calibration data, grids and the graph alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import (
+    ProgramView,
+    is_compute,
+    is_dequantize,
+    is_quantize,
+    origin_of,
+    overload_name,
+    value_of,
+    written_names,
+)
+from micronpu.ir.types import DType
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.report.warnings import NOTE, ReportWarning
+
+Row = tuple[torch.Tensor, ...]
+
+_UNLIKE = 1e4
+"""Largest value of a feature over that of another, from which one grid has no steps for the smaller."""
+_FEATURES, _ENOUGH_ROWS = 256, 4
+"""Along more of them they are samples in time; fewer rows may have a small value by chance."""
+_FEW_STEPS, _PARTS = 8, 32
+"""Steps up to which a part of an output has next to no values, and how much larger another is then."""
+_JUMP, _ROOT_JUMP = 0.2, 0.05
+"""Part of a result's range that one step of the operand makes, from which most of the small operands are lost."""
+
+_FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
+    "log": (math.log, lambda low, high: math.exp(low)),
+    "log2": (math.log2, lambda low, high: 2.0**low),
+    "log10": (math.log10, lambda low, high: 10.0**low),
+    "log1p": (math.log1p, lambda low, high: math.expm1(low)),
+    "reciprocal": (lambda x: 1 / x, lambda low, high: 1 / high),
+    "rsqrt": (lambda x: x**-0.5, lambda low, high: high**-2),
+    "sqrt": (math.sqrt, lambda low, high: max(low, 0.0) ** 2),
+}
+"""Functions that spread small operands over much of their range, with the smallest operand that a range tells of."""
+
+
+def of_data(rows: Sequence[Row], names: Sequence[str], calibrating: int) -> tuple[ReportWarning, ...]:
+    """What calibration rows show.
+
+    Args:
+        rows: all of them.
+        names: of the inputs.
+        calibrating: how many calls choose the ranges.
+    """
+    found = []
+    if calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
+        found.append(
+            ReportWarning(
+                NOTE,
+                "one-row",
+                "The ranges were chosen with one calibration row: what is larger in other inputs is clipped.",
+                "some dozens of typical inputs",
+            )
+        )
+    if len(rows) >= _ENOUGH_ROWS:
+        found += [
+            warning
+            for name, values in zip(names, zip(*rows, strict=True), strict=True)
+            if (warning := _unlike_features(name, values)) is not None
+        ]
+    return tuple(found)
+
+
+def of_graph(module: GraphModule, exact: Sequence[Row], *, has_int16: bool) -> tuple[ReportWarning, ...]:
+    """What a quantized module shows.
+
+    Args:
+        exact: what the float model gives for some rows.
+        has_int16: whether the target computes with int16, which is then said where it helps.
+    """
+    view = ProgramView(module)
+    lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, has_int16)) is not None]
+    results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
+    parts = []
+    for number, node in enumerate(results):
+        values = [row[number] for row in exact if number < len(row)]
+        if values and (warning := _unequal_parts(view, number, node, values)) is not None:
+            parts.append(warning)
+    return (*parts, *lost)
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def _unlike_features(name: str, values: Sequence[torch.Tensor]) -> ReportWarning | None:
+    first = values[0]
+    if not first.is_floating_point() or first.dim() < 2:
+        return None
+    for axis in {1} if first.dim() == 4 else {1, first.dim() - 1}:
+        if not 2 <= first.shape[axis] <= _FEATURES:
+            continue
+        peaks = _peaks(values, axis)
+        large, small = int(peaks.argmax()), int(torch.where(peaks > 0, peaks, torch.inf).argmin())
+        if peaks[small] > 0 and peaks[large] >= _UNLIKE * peaks[small]:
+            return ReportWarning(
+                NOTE,
+                "unlike-features",
+                f"Of the features of the input `{name}` (axis {axis}) number {large} reaches {float(peaks[large]):.3g} "
+                f"and number {small} only {float(peaks[small]):.3g}: on one grid the smaller has no steps.",
+                "features that are standardised in front of the model, or inputs of their own",
+                node=name,
+                operator="input",
+            )
+    return None
+
+
+def _peaks(values: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+    """Largest magnitude by index along an axis."""
+    magnitudes = torch.stack([v.detach().abs().nan_to_num(posinf=0.0).movedim(axis, 0).flatten(1) for v in values])
+    return magnitudes.amax((0, 2))
+
+
+# ---------------------------------------------------------------- functions of small operands
+
+
+def _small_operands(view: ProgramView, node: Node, has_int16: bool) -> ReportWarning | None:
+    """Of a function that makes much of small operands, where int8 has rounded these to the same value."""
+    if not is_compute(node):
+        return None
+    kind = overload_name(node).split(".")[0].rstrip("_")
+    operand = node.args[0] if node.args else None
+    reader = next((user for user in node.users if is_quantize(user)), None)
+    if kind not in _FUNCTIONS or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
+        return None
+    given, made = view.edge(operand), view.edge(reader)
+    if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
+        return None
+    written = next((k for n in written_names(node) if (k := n.split(".")[0]) in _FUNCTIONS and k != kind), kind)
+    if "sqrt" in (kind, written) and not _is_power(operand):
+        return None
+    step = given.qparams.scale[0]
+    scale, zero = made.qparams.scale[0], made.qparams.zero_point[0]
+    low, high = ((limit - zero) * scale for limit in made.limits)
+    function, smallest = _FUNCTIONS[kind]
+    try:
+        least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
+        jump = abs(function(least + step) - function(least)) / (high - low)
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+    if jump < (_ROOT_JUMP if kind == "sqrt" else _JUMP):
+        return None
+    where = origin_of(node)
+    shown = f"`{node.name}`{f' ({where.source})' if where.source else ''}"
+    return ReportWarning(
+        NOTE,
+        "int8-power",
+        f"{shown} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
+        f"{min(jump, 1.0):.0%} of the range of its result.",
+        ('activations="int16" for it and what it reads, or ' if has_int16 else "")
+        + "magnitudes in the place of powers (half the range in decibels), or that part in front of the model",
+        node=node.name,
+        operator=written,
+        module=where.module,
+        source=where.source,
+    )
+
+
+def _is_power(node: Node) -> bool:
+    """Whether a value is a square, or a sum of squares."""
+    for _ in range(32):
+        if is_dequantize(node) or is_quantize(node):
+            (node,) = node.all_input_nodes[:1]
+            continue
+        kind = overload_name(node).split(".")[0].rstrip("_")
+        floats = [_unrounded(n) for n in node.all_input_nodes]
+        if kind == "square" or (kind == "pow" and node.args[1:] == (2,)):
+            return True
+        if kind == "mul" and len(node.args) == 2 and (len(floats) == 1 or floats[0] is floats[1]):
+            return node.args[0] is not None and all(isinstance(a, Node) for a in node.args)
+        entry = known_import(node) if node.op == "call_function" else None
+        if kind not in ("sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs") and (
+            entry is None or not entry.moves_only
+        ):
+            return False
+        if not node.all_input_nodes:
+            return False
+        node = node.all_input_nodes[0]
+    return False
+
+
+def _unrounded(node: Node) -> Node:
+    while is_quantize(node) or is_dequantize(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def _unequal_parts(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
+    """Of an output that joins values of which some are far smaller than others."""
+    edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
+    joint = _joint(node)
+    if edge is None or joint is None or edge.dtype is not DType.INT8 or values[0].dim() < 2:
+        return None
+    step = edge.qparams.scale[0]
+    for axis in dict.fromkeys((1, values[0].dim() - 1)):
+        if values[0].shape[axis] < 2:
+            continue
+        peaks = _peaks(values, axis)
+        large, small = int(peaks.argmax()), int(torch.where(peaks > 0, peaks, torch.inf).argmin())
+        if 0 < peaks[small] < _FEW_STEPS * step and peaks[large] >= _PARTS * peaks[small]:
+            where = origin_of(joint)
+            return ReportWarning(
+                NOTE,
+                "unequal-parts",
+                f"Output {number} joins values of unequal size (`{joint.name}`"
+                f"{f', {where.source}' if where.source else ''}): along axis {axis} number {large} reaches "
+                f"{float(peaks[large]):.3g} and number {small} only {float(peaks[small]):.3g}, in steps of {step:.3g}.",
+                "return them apart, each on a grid of its own",
+                output=number,
+                node=joint.name,
+                operator=overload_name(joint).split(".")[0],
+                module=where.module,
+                source=where.source,
+            )
+    return None
+
+
+def _joint(node: Any) -> Node | None:
+    """The concatenation that an output is, behind what only moves it."""
+    while isinstance(node, Node) and isinstance(value_of(node), torch.Tensor):
+        if overload_name(node) in CONCATENATIONS:
+            return node
+        entry = known_import(node) if is_compute(node) else None
+        moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
+        if not moves or not node.all_input_nodes:
+            return None
+        node = node.all_input_nodes[0]
+    return None
