@@ -1,6 +1,6 @@
 #include "delegate.h"
 
-#include "ethosu.h"
+#include "family.h"
 #include "payload.h"
 #include "status.h"
 #include "tensor_layout.h"
@@ -14,7 +14,6 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,9 +45,9 @@ thread_local int32_t t_mode = 0;
 
 // One loaded partition. The model itself belongs to the executor.
 struct Program {
-  const char* backend = "";
+  const Family* family = nullptr;
   Payload payload;
-  bool is_stream = false; // of an Ethos-U, which takes the bytes of its tensors as they lie in memory
+  bool is_own = false; // computed by the family's own executor, which takes tensors as they lie in memory
   int64_t executor = 0;
   // Reused by each call: tensors for the executor, and memory for those whose layout must change.
   std::vector<micronpu_tensor> inputs, outputs;
@@ -121,109 +120,12 @@ void log_operator(
   }
 }
 
-// What a delegate computes, as its executor is given it. The members keep alive what they point at.
-struct Source {
-  Payload payload; // the reference container: of a Neutron program, or of the graph beside a stream
-  bool is_stream = false;
-  std::vector<uint8_t> stream; // an Ethos-U payload with all of its blocks inside
-  std::optional<FreeableBuffer> graph;
-};
-
-using Loader = PayloadStatus (*)(
-    BackendInitContext& context, const FreeableBuffer& processed, Source& source, std::string& error);
-
-PayloadStatus load_neutron(
-    BackendInitContext&, const FreeableBuffer& processed, Source& source, std::string& error) {
-  return parse_payload(static_cast<const uint8_t*>(processed.data()), processed.size(), source.payload, error);
-}
-
-// The reference container beside an Ethos-U payload; `source.graph` stays empty where there is none.
-PayloadStatus load_graph(
-    const FreeableBuffer& processed,
-    const EthosUBorder& border,
-    const executorch::runtime::NamedDataMap* named_data,
-    Source& source,
-    std::string& error) {
-  const auto* data = static_cast<const uint8_t*>(processed.data());
-  if (named_data == nullptr) {
-    return PayloadStatus::ok;
-  }
-  auto found = named_data->get_data(host_graph_key(data, processed.size()).c_str());
-  if (!found.ok()) {
-    return PayloadStatus::ok;
-  }
-  source.graph.emplace(std::move(found.get()));
-  Payload& payload = source.payload;
-  const PayloadStatus read =
-      parse_payload(static_cast<const uint8_t*>(source.graph->data()), source.graph->size(), payload, error);
-  if (read == PayloadStatus::ok &&
-      (payload.num_arguments != border.num_inputs || payload.outputs.size() != border.num_outputs)) {
-    error = "The integer graph beside the Ethos-U payload has another number of inputs or outputs than the payload. "
-            "Try: compile the model again with this version of micronpu.";
-    return PayloadStatus::malformed;
-  }
-  return read;
-}
-
-PayloadStatus load_ethosu(
-    BackendInitContext& context, const FreeableBuffer& processed, Source& source, std::string& error) {
-  const auto* data = static_cast<const uint8_t*>(processed.data());
-  EthosUBorder border;
-  PayloadStatus status = check_ethosu_payload(data, processed.size(), border, error);
-  if (status != PayloadStatus::ok) {
-    return status;
-  }
-  const auto* named_data = context.get_named_data_map();
-  status = load_graph(processed, border, named_data, source, error);
-  if (status != PayloadStatus::ok) {
-    return status;
-  }
-  if ((t_mode & MICRONPU_MODE_GRAPH) != 0) {
-    if (source.graph) {
-      return PayloadStatus::ok;
-    }
-    error = "The Ethos-U program carries no integer graph that could run in the place of its command stream. "
-            "Try: compile it with carry_graph=True.";
-    return PayloadStatus::incompatible;
-  }
-  const auto find = [named_data](const std::string& key, std::vector<uint8_t>& content) {
-    if (named_data == nullptr) {
-      return false;
-    }
-    auto found = named_data->get_data(key.c_str());
-    if (found.ok()) {
-      const auto* bytes = static_cast<const uint8_t*>(found->data());
-      content.assign(bytes, bytes + found->size());
-    }
-    return found.ok();
-  };
-  if (!inline_blocks(data, processed.size(), find, source.stream, error)) {
-    return source.graph ? PayloadStatus::ok : PayloadStatus::incompatible;
-  }
-  source.is_stream = true;
-  Payload& payload = source.payload;
-  payload.inputs.clear();
-  payload.outputs.clear();
-  if (border.num_inputs > UINT8_MAX || border.num_outputs > UINT8_MAX) {
-    error = "The Ethos-U payload has more than 255 inputs or outputs, which no delegate call has.";
-    return PayloadStatus::malformed;
-  }
-  for (size_t i = 0; i < border.num_inputs; ++i) {
-    payload.inputs.push_back({static_cast<uint8_t>(i), false});
-  }
-  for (size_t i = 0; i < border.num_outputs; ++i) {
-    payload.outputs.push_back({static_cast<uint8_t>(i), false});
-  }
-  payload.num_arguments = border.num_inputs;
-  return PayloadStatus::ok;
-}
-
 class Delegate final : public BackendInterface {
  public:
-  Delegate(const char* name, Loader loader) : name_(name), loader_(loader) {}
+  explicit Delegate(const Family& family) : family_(family) {}
 
   const char* name() const {
-    return name_;
+    return family_.backend;
   }
 
   bool is_available() const override {
@@ -234,10 +136,10 @@ class Delegate final : public BackendInterface {
       BackendInitContext& context, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
     try {
       auto program = std::make_unique<Program>();
-      program->backend = name_;
+      program->family = &family_;
       std::string error;
       Source source;
-      const auto status = loader_(context, *processed, source, error);
+      const auto status = family_.load(context, *processed, t_mode, source, error);
       if (status != PayloadStatus::ok) {
         return fail(
             status == PayloadStatus::incompatible ? Error::DelegateInvalidCompatibility : Error::InvalidProgram, error);
@@ -245,21 +147,21 @@ class Delegate final : public BackendInterface {
       if (g_executor.create == nullptr) {
         return fail(
             Error::InvalidState,
-            std::string(name_) +
+            std::string(name()) +
                 " has no executor installed. Try: load the program with micronpu.runtime.HostProgram.");
       }
       program->payload = source.payload;
-      program->is_stream = source.is_stream;
+      program->is_own = source.is_own;
       Payload& payload = program->payload;
       program->inputs.resize(payload.inputs.size());
       program->outputs.resize(payload.outputs.size());
       program->input_memory.resize(payload.inputs.size());
       program->output_memory.resize(payload.outputs.size());
       const int32_t mode = t_mode | (context.event_tracer() != nullptr ? MICRONPU_MODE_TRACED : 0);
-      const void* graph = source.is_stream ? payload.model : nullptr; // null, too, where it carries none
+      const void* graph = source.is_own ? payload.model : nullptr; // null, too, where it carries none
       program->executor = g_executor.create(
-          source.is_stream ? source.stream.data() : payload.model,
-          source.is_stream ? source.stream.size() : payload.model_size, graph,
+          source.is_own ? name() : "", source.is_own ? source.content.data() : payload.model,
+          source.is_own ? source.content.size() : payload.model_size, graph,
           graph == nullptr ? 0 : payload.model_size, mode, static_cast<int32_t>(payload.inputs.size()),
           static_cast<int32_t>(payload.outputs.size()));
       if (program->executor == 0) {
@@ -270,9 +172,9 @@ class Delegate final : public BackendInterface {
       processed->Free();
       return static_cast<DelegateHandle*>(program.release());
     } catch (const std::exception& error) {
-      return fail(Error::Internal, std::string(name_) + " could not load the program: " + error.what() + ".");
+      return fail(Error::Internal, std::string(name()) + " could not load the program: " + error.what() + ".");
     } catch (...) {
-      return fail(Error::Internal, std::string(name_) + " could not load the program.");
+      return fail(Error::Internal, std::string(name()) + " could not load the program.");
     }
   }
 
@@ -280,9 +182,9 @@ class Delegate final : public BackendInterface {
     try {
       return run(context, *static_cast<Program*>(handle), arguments);
     } catch (const std::exception& error) {
-      return fail(Error::Internal, std::string(name_) + " could not run the program: " + error.what() + ".");
+      return fail(Error::Internal, std::string(name()) + " could not run the program: " + error.what() + ".");
     } catch (...) {
-      return fail(Error::Internal, std::string(name_) + " could not run the program.");
+      return fail(Error::Internal, std::string(name()) + " could not run the program.");
     }
   }
 
@@ -301,20 +203,20 @@ class Delegate final : public BackendInterface {
     if (arguments.size() != expected) {
       return fail(
           Error::InvalidArgument,
-          std::string(program.backend) + " was called with " + std::to_string(arguments.size()) + " arguments, but its payload has " +
+          std::string(program.family->backend) + " was called with " + std::to_string(arguments.size()) + " arguments, but its payload has " +
               std::to_string(payload.num_arguments) + " inputs and " + std::to_string(payload.outputs.size()) +
               " outputs. Try: compile the model again with this version of micronpu.");
     }
     if (g_executor.run == nullptr) {
       return fail(
           Error::InvalidState,
-          std::string(program.backend) + " has no executor any more, because Python is shutting down.");
+          std::string(program.family->backend) + " has no executor any more, because Python is shutting down.");
     }
     for (size_t i = 0; i < payload.inputs.size(); ++i) {
       const EValue& value = *arguments[payload.inputs[i].index];
       Layout layout;
       const Error error = prepare(
-          program.backend, "Input", i, value, payload.inputs[i], program.is_stream, program.input_memory[i],
+          *program.family, "Input", i, value, payload.inputs[i], program.is_own, program.input_memory[i],
           program.inputs[i], layout);
       if (error != Error::Ok) {
         return error;
@@ -327,7 +229,7 @@ class Delegate final : public BackendInterface {
     for (size_t i = 0; i < payload.outputs.size(); ++i) {
       const EValue& value = *arguments[payload.num_arguments + payload.outputs[i].index];
       const Error error = prepare(
-          program.backend, "Output", i, value, payload.outputs[i], program.is_stream, program.output_memory[i],
+          *program.family, "Output", i, value, payload.outputs[i], program.is_own, program.output_memory[i],
           program.outputs[i], layouts[i]);
       if (error != Error::Ok) {
         return error;
@@ -356,8 +258,7 @@ class Delegate final : public BackendInterface {
     return Error::Ok;
   }
 
-  const char* name_;
-  Loader loader_;
+  const Family& family_;
 };
 
 Error register_backend(Delegate& backend) {
@@ -382,7 +283,21 @@ Error register_backend(Delegate& backend) {
   return Error::Ok;
 }
 
+// A function's own, so that it is there before the first registration, whatever the order of the files.
+std::vector<Family>& registered_families() {
+  static std::vector<Family> all;
+  return all;
+}
+
 } // namespace
+
+const std::vector<Family>& families() {
+  return registered_families();
+}
+
+Registration::Registration(const Family& family) {
+  registered_families().push_back(family);
+}
 
 void set_executor(const Executor& executor) {
   g_executor = executor;
@@ -393,10 +308,19 @@ void set_mode(int32_t mode) {
 }
 
 Error register_backends() {
-  static Delegate neutron(kNeutron, load_neutron);
-  static Delegate ethosu("EthosUBackend", load_ethosu);
-  const Error error = register_backend(neutron);
-  return error == Error::Ok ? register_backend(ethosu) : error;
+  static const std::vector<std::unique_ptr<Delegate>> delegates = [] {
+    std::vector<std::unique_ptr<Delegate>> made;
+    for (const Family& family : families()) {
+      made.push_back(std::make_unique<Delegate>(family));
+    }
+    return made;
+  }();
+  for (const auto& delegate : delegates) {
+    if (const Error error = register_backend(*delegate); error != Error::Ok) {
+      return error;
+    }
+  }
+  return Error::Ok;
 }
 
 } // namespace micronpu

@@ -1,10 +1,8 @@
-// The delegates `NeutronBackend` and `EthosUBackend` for the host.  A Neutron payload is our open reference container,
-// which holds a LiteRT program.  An Ethos-U payload is what the chip runs: its command stream; the integer graph that it
-// was made of may travel beside it, as named data.
+// The delegates of all families (`family.h`) for the host.
 //
 // What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
-// interpreter and the simulator of Ethos-U, see src/micronpu/runtime/plugin.py). This side reads the payload, checks and
-// lays out tensors the way the board's runtime does, and reports profiling events.
+// interpreter and the families' own simulators, see src/micronpu/runtime/plugin.py). This side reads the payload, checks
+// and lays out tensors the way the board's runtime does, and reports profiling events.
 #pragma once
 
 #include <executorch/runtime/core/error.h>
@@ -32,13 +30,14 @@ typedef void (*micronpu_trace_sink)(
     int32_t num_outputs);
 
 // Bits of `mode`. TRACED: runs will be traced, so that its preparation need not fall into the first run's time.
-// GRAPH: an Ethos-U program runs the integer graph that it carries in the place of its command stream.
+// GRAPH: a program runs the integer graph that it carries in the place of what its NPU would.
 enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2, MICRONPU_MODE_GRAPH = 4 };
 
 // The executor. A function that fails leaves a sentence with micronpu_set_error() and returns 0 (create) or non-zero.
-// `model` is a LiteRT or TOSA flatbuffer, or an Ethos-U payload; then `graph` is the flatbuffer that it was made of, or
-// null where the program does not carry it.
+// `model` is a LiteRT or TOSA flatbuffer, and `backend` is "".  Or it is a payload that the executor of the delegate
+// `backend` takes; then `graph` is the flatbuffer that it was made of, or null where the program does not carry it.
 typedef int64_t (*micronpu_create)(
+    const char* backend,
     const void* model,
     uint64_t size,
     const void* graph,

@@ -23,7 +23,7 @@ uint32_t word(const uint8_t* bytes, size_t index) {
 }
 
 PayloadStatus truncated(size_t found, size_t needed, std::string& error) {
-  error = "The Neutron payload is truncated: it has " + std::to_string(found) + " bytes, but its header needs " +
+  error = "The payload is truncated: it has " + std::to_string(found) + " bytes, but its header needs " +
       std::to_string(needed) + "." + kCompileAgain;
   return PayloadStatus::malformed;
 }
@@ -85,7 +85,7 @@ PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, 
   const uint8_t version = data[3 + 2 * count];
   if (version > kLastPayloadVersion) {
     return incompatible(
-        "The Neutron payload has version " + std::to_string(version) +
+        "The payload has version " + std::to_string(version) +
             ", but this runtime knows versions 0 and 1. Try: update micronpu, or compile the model with this version.",
         error);
   }
@@ -93,18 +93,18 @@ PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, 
   for (size_t i = 0; i < count; ++i) {
     const uint8_t flag = data[3 + i], index = data[3 + count + i];
     if (flag > 1) {
-      return malformed("Tensor " + std::to_string(i) + " of the Neutron payload has the unknown format " +
+      return malformed("Tensor " + std::to_string(i) + " of the payload has the unknown format " +
               std::to_string(flag) + ".", error);
     }
     if (i < num_inputs) {
       if (index >= payload.num_arguments) {
-        return malformed("Input " + std::to_string(i) + " of the Neutron payload reads argument " +
+        return malformed("Input " + std::to_string(i) + " of the payload reads argument " +
                 std::to_string(index) + " of " + std::to_string(payload.num_arguments) + ".", error);
       }
       payload.inputs.push_back({index, flag == 1});
     } else {
       if (index >= num_outputs || written[index]) {
-        return malformed("Output " + std::to_string(i - num_inputs) + " of the Neutron payload writes delegate output " +
+        return malformed("Output " + std::to_string(i - num_inputs) + " of the payload writes delegate output " +
                 std::to_string(index) + ", which does not exist or is written twice.", error);
       }
       written[index] = true;
@@ -116,12 +116,12 @@ PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, 
   const uint32_t magic = word(record, 0);
   if (magic == kSiliconMagic) {
     return incompatible(
-        "The payload holds Neutron microcode for a real chip, which the host cannot execute. "
+        "The payload holds microcode for a real chip, which the host cannot execute. "
         "Try: compile with the reference converter to run on the host, or run this program on the board.",
         error);
   }
   if (magic != kReferenceMagic) {
-    return malformed("The program inside the Neutron payload is neither Neutron microcode nor a micronpu reference "
+    return malformed("The program inside the payload is neither microcode of an NPU nor a micronpu reference "
                      "container.", error);
   }
   if (word(record, 1) != kContainerVersion) {
@@ -134,7 +134,7 @@ PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, 
     return malformed("The record of the reference container is corrupted: its checksum is wrong.", error);
   }
   if (word(record, 2) != num_inputs || word(record, 3) != num_outputs) {
-    return malformed("The Neutron payload has " + std::to_string(num_inputs) + " inputs and " +
+    return malformed("The payload has " + std::to_string(num_inputs) + " inputs and " +
             std::to_string(num_outputs) + " outputs, but the program inside has " + std::to_string(word(record, 2)) +
             " and " + std::to_string(word(record, 3)) + ".", error);
   }

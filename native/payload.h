@@ -1,4 +1,4 @@
-// Reader of the NeutronBackend payload: the published header and our open reference container.
+// Reader of a payload's published header and of our open reference container behind it.
 //
 // The layout is described in src/micronpu/container/payload.py and converter.py, which write it. Nothing here depends on
 // ExecuTorch. Every offset is checked: a payload comes from a file.

@@ -5,7 +5,6 @@
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 
-#include <cstring>
 #include <string>
 
 namespace micronpu {
@@ -74,7 +73,7 @@ bool names_channels_last(const Tensor& tensor) {
   return true;
 }
 
-// `is_strict`: as Neutron's delegate has it; the graph beside a stream is read by what lies in memory.
+// `is_strict`: see `Family`.
 Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
   const ssize_t rank = tensor.dim();
   const bool contiguous = is_strict ? names_contiguous(tensor) : is_contiguous(tensor);
@@ -89,8 +88,8 @@ Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
   return rank >= 3 && contiguous ? Layout::permute : Layout::unsupported;
 }
 
-// The element types that the delegate of an Ethos-U takes; Neutron's looks at the size of an element only.
-bool is_ethosu_type(ScalarType type) {
+// Whether a delegate that is particular about element types takes one.
+bool is_small_integer(ScalarType type) {
   return type == ScalarType::Char || type == ScalarType::Byte || type == ScalarType::Short || type == ScalarType::Int ||
       type == ScalarType::Bool;
 }
@@ -162,8 +161,9 @@ struct Chw {
 } // namespace
 
 Error prepare(
-    const char* backend, const char* what, size_t index, const EValue& value, const TensorSlot& slot, bool is_stream,
+    const Family& family, const char* what, size_t index, const EValue& value, const TensorSlot& slot, bool is_own,
     std::vector<uint8_t>& memory, micronpu_tensor& entry, Layout& layout) {
+  const char* backend = family.backend;
   if (!value.isTensor()) {
     return bad_tensor(backend, what, index, "is not a tensor.", "export the model with tensors only");
   }
@@ -174,15 +174,14 @@ Error prepare(
         backend, what, index, "has elements of " + std::to_string(element) + " bytes, but only 1, 2, 4 and 8 exist.",
         "use int8, uint8, int16, int32, int64 or float tensors");
   }
-  const bool is_neutron = std::strcmp(backend, kNeutron) == 0;
-  if (!is_neutron && !is_ethosu_type(tensor.scalar_type())) {
+  if (!family.any_type && !is_small_integer(tensor.scalar_type())) {
     return bad_tensor(
         backend, what, index,
         std::string("has elements of the type ") + executorch::runtime::toString(tensor.scalar_type()) +
             ", which the board's delegate does not take.",
         "a quantized model");
   }
-  layout = is_stream ? Layout::as_is : layout_of(tensor, slot, is_neutron);
+  layout = is_own ? Layout::as_is : layout_of(tensor, slot, family.is_strict);
   if (layout == Layout::unsupported) {
     return bad_tensor(
         backend, what, index, "has " + text_of(tensor) + ", a memory layout that the NPU cannot take.",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "delegate.h"
+#include "family.h"
 #include "payload.h"
 
 #include <executorch/runtime/core/error.h>
@@ -12,14 +13,12 @@
 
 namespace micronpu {
 
-constexpr char kNeutron[] = "NeutronBackend";
-
 enum class Layout { as_is, permute, unsupported };
 
 // Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
 executorch::runtime::Error prepare(
-    const char* backend, const char* what, size_t index, const executorch::runtime::EValue& value,
-    const TensorSlot& slot, bool is_stream, std::vector<uint8_t>& memory, micronpu_tensor& entry, Layout& layout);
+    const Family& family, const char* what, size_t index, const executorch::runtime::EValue& value,
+    const TensorSlot& slot, bool is_own, std::vector<uint8_t>& memory, micronpu_tensor& entry, Layout& layout);
 
 // A tensor's elements in channels-last order, [.., C, H, W] to [.., H, W, C], and back.
 void to_channels_last(const executorch::aten::Tensor& tensor, void* to);

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
+from micronpu.host.proof import GraphReference
 from micronpu.ops.convolution import Conv2d
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
-from micronpu.targets.ethosu.host.check import GraphReference
 
 
 def shown(host: HostProgram) -> list[tuple[int, int]]:

@@ -100,7 +100,7 @@ def test_the_weights_of_a_program_are_there_once() -> None:
     (part,) = program.partitions
     host = program._loaded()
     (stream,) = [p for p in host._plugin._programs.values() if getattr(p, "_content", None) is not None][-1:]
-    for data in (part.data, part.program.constants, stream._content.constants, *host._summary.streams):  # type: ignore[attr-defined,union-attr]
+    for data in (part.data, part.program.constants, stream._content.constants, *host._summary.payloads):  # type: ignore[attr-defined,union-attr]
         assert isinstance(data, memoryview) and data.obj is program.buffer
     assert part.payload == read_pte(program.buffer).payloads[0][1]
     assert part.within(bytes(64)).data is part.data

@@ -251,7 +251,7 @@ def test_profile_of_operators_with_constants_and_two_outputs(tmp_path):
 def test_recording_never_overruns_the_debug_buffer(tmp_path):
     """The runtime ends the process when the buffer is full, so a run that may not fit is refused."""
     x = int8(1, 3, 5, 4)
-    bound = read_pte(conv_pte()).methods["forward"].recorded_bytes
+    bound = read_pte(conv_pte()).methods["forward"].recorded_outside
     program = HostProgram(conv_pte(), RunOptions(profile=True, debug_buffer_size=2 * bound))
     program.run(x)
     program.run(x)
@@ -336,7 +336,7 @@ def test_a_damaged_payload_is_a_sentence_of_the_plugin():
     for position, new, sentence in (
         (9, b"\x07", "payload has version 7"),
         (record, struct.pack("<I", 0x64434D6E), "real chip, which the host cannot execute"),
-        (record, b"ABCD", "neither Neutron microcode"),
+        (record, b"ABCD", "neither microcode of an NPU"),
         (record + 4, b"\x02", "format version 2"),
         (record + 16, b"\0\0\0\0", "record of the reference container is corrupted"),
         (record + 28, b"\xff\xff\xff\xff", "record of the reference container is corrupted"),

@@ -273,7 +273,7 @@ def with_libraries(monkeypatch, tmp_path):
 
 
 def test_libraries_of_the_package_are_taken_where_they_fit(with_libraries, monkeypatch):
-    found = build_plugin(), build.build_ethosu_simulator()
+    found = build_plugin(), build.build_simulator("ethosu_sim")
     assert [path.parent for path in found] == [with_libraries] * 2
     assert ctypes.CDLL(str(found[0])).micronpu_abi_version() == 7
     here = str(build.source_directory()).encode()

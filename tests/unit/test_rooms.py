@@ -41,10 +41,7 @@ ROOMS = (
 )
 """From the ground up; those on one floor import nothing of each other."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("program.pte", "targets.ethosu.payload"): "what a traced run of a stream records",
-    ("program.pte", "targets.ethosu.stream.commands"): "the same",
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
 
 

@@ -13,12 +13,12 @@ from micronpu.base.files import read_file
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu.targets.ethosu.host.disassembly import Disassembly
+    from micronpu.report.inside import Disassembly
 
 
 @console.guarded
 def disassemble(
-    program: Annotated[Path, console.argument("PROGRAM.pte", "A program for an Ethos-U.")],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "A program for an NPU whose commands are public.")],
     registers: Annotated[
         bool, typer.Option("--registers", help="Show the commands that set up each operation, too.")
     ] = False,
@@ -32,11 +32,11 @@ def disassemble(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show the command streams of an Ethos-U program: what each operation reads and writes, and for which line.
+    """Show the command streams of a program: what each operation reads and writes, and for which line.
 
     With --memory: what lies where in memory while it runs.
     """
-    from micronpu.targets.ethosu.host.disassembly import difference
+    from micronpu.report.inside import difference
 
     found = _streams(program)
     out = console.output()
@@ -69,16 +69,12 @@ def _streams(path: Path) -> list[Disassembly]:
         OptionError: it has none.
     """
     from micronpu.program.pte import read_pte
-    from micronpu.targets.ethosu.family import EthosU
-    from micronpu.targets.ethosu.host.disassembly import disassemble as take_apart
-    from micronpu.targets.ethosu.stream.trace import trace_of
+    from micronpu.targets.registry import family_with
 
     summary = read_pte(read_file(path), name=str(path))
-    streams = [
-        take_apart(blob, trace_of(blob, summary.named_data))
-        for backend, blob in summary.payloads
-        if backend == EthosU.backend
-    ]
+    families = [(family_with(backend), blob) for backend, blob in summary.payloads]
+    found = (f.disassembly(blob, summary.named_data) for f, blob in families if f is not None)
+    streams = [stream for stream in found if stream is not None]
     if not streams:
-        raise OptionError(f"{path} has no command stream of an Ethos-U.", hint="`micronpu inspect` shows what it has")
+        raise OptionError(f"{path} has no command stream that is public.", hint="`micronpu inspect` shows what it has")
     return streams

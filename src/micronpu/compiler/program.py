@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from micronpu.deploy.deployment import Deployment
     from micronpu.frontend.integers import IntegerBorders
+    from micronpu.host.proof import Reference
     from micronpu.runtime import HostProgram, RunOptions
-    from micronpu.targets.ethosu.host.check import Reference
 
 
 LITERT_SUFFIX = ".tflite"
@@ -155,7 +155,7 @@ class CompiledProgram:
 
     def _references(self) -> dict[bytes, Reference]:
         """What the runs of command streams can be compared with, by payload."""
-        from micronpu.targets.ethosu.host.check import GraphReference
+        from micronpu.host.proof import GraphReference
 
         return {p.payload: GraphReference(p.graph, p.written) for p in self.partitions if p.written}
 

@@ -63,7 +63,7 @@ class TensorSlot:
     def __post_init__(self) -> None:
         if not 0 <= self.index <= MOST_TENSORS:
             raise PayloadError(
-                f"A tensor of the Neutron payload has index {self.index}, but its header has one byte for it.",
+                f"A tensor of the payload has index {self.index}, but its header has one byte for it.",
                 hint="split the partition so that it has at most 255 inputs and outputs",
             )
 
@@ -92,25 +92,25 @@ class PayloadLayout:
         ):
             if not 0 <= count <= MOST_TENSORS:
                 raise PayloadError(
-                    f"A Neutron payload cannot have {count} {what}, because its header counts them in one byte.",
+                    f"A payload cannot have {count} {what}, because its header counts them in one byte.",
                     hint="split the partition so that it has at most 255 inputs and outputs",
                 )
         if self.version not in VERSIONS:
             raise PayloadError(
-                f"The Neutron payload has version {self.version}, but this micronpu knows versions 0 and 1.",
+                f"The payload has version {self.version}, but this micronpu knows versions 0 and 1.",
                 hint="update micronpu, or compile the model with this version",
             )
         for position, slot in enumerate(self.inputs):
             if slot.index >= self.num_arguments:
                 raise PayloadError(
-                    f"Input {position} of the Neutron payload reads argument {slot.index}, "
+                    f"Input {position} of the payload reads argument {slot.index}, "
                     f"but the delegate call has only {self.num_arguments}.",
                     hint=_COMPILE_AGAIN,
                 )
         taken = sorted(slot.index for slot in self.outputs)
         if taken != list(range(len(taken))):
             raise PayloadError(
-                f"The outputs of the Neutron payload write delegate outputs {taken}, "
+                f"The outputs of the payload write delegate outputs {taken}, "
                 f"but each of 0 to {len(taken) - 1} must be written once.",
                 hint=_COMPILE_AGAIN,
             )
@@ -142,7 +142,7 @@ class Payload:
 
 
 @dataclass(frozen=True)
-class NeutronArtifacts:
+class Artifacts:
     """What a converter gives back: the sections of the payload.
 
     Attributes:
@@ -194,7 +194,7 @@ def kind_of(microcode: bytes) -> Kind:
     """Which kind of program a microcode section holds, told by its first word.
 
     Raises:
-        PayloadError: neither Neutron microcode nor our container.
+        PayloadError: neither microcode of an NPU nor our container.
     """
     magic = int.from_bytes(microcode[:4], "little") if len(microcode) >= 4 else None
     if magic == SILICON_MAGIC:
@@ -203,13 +203,13 @@ def kind_of(microcode: bytes) -> Kind:
         return "reference"
     found = f"starts with 0x{magic:08x}" if magic is not None else f"has only {len(microcode)} bytes"
     raise PayloadError(
-        f"The program inside the Neutron payload {found}, "
-        "so it is neither Neutron microcode nor a micronpu reference container.",
+        f"The program inside the payload {found}, "
+        "so it is neither microcode of an NPU nor a micronpu reference container.",
         hint=_COMPILE_AGAIN,
     )
 
 
-def pack(layout: PayloadLayout, artifacts: NeutronArtifacts) -> bytes:
+def pack(layout: PayloadLayout, artifacts: Artifacts) -> bytes:
     """The payload's bytes; its length is a multiple of 16.
 
     Raises:
@@ -246,7 +246,7 @@ def parse(data: bytes) -> Payload:
     for position, flag in enumerate(flags):
         if flag > 1:
             raise PayloadError(
-                f"Tensor {position} of the Neutron payload has format {flag}, but only 0 and 1 (channels last) exist.",
+                f"Tensor {position} of the payload has format {flag}, but only 0 and 1 (channels last) exist.",
                 hint=_COMPILE_AGAIN,
             )
     slots = tuple(TensorSlot(index, bool(flag)) for index, flag in zip(indices, flags, strict=True))
@@ -261,7 +261,7 @@ def parse(data: bytes) -> Payload:
     kernels_start = weights_start + align(weights_size)
     if microcode_size < 32:
         raise PayloadError(
-            f"The microcode in the Neutron payload names {microcode_size} bytes as its size, fewer than its head has.",
+            f"The microcode in the payload names {microcode_size} bytes as its size, fewer than its head has.",
             hint=_COMPILE_AGAIN,
         )
     if len(data) < kernels_start:
@@ -323,7 +323,7 @@ def _padded(section: bytes) -> bytes:
 
 def _truncated(found: int, needed: int) -> PayloadError:
     return PayloadError(
-        f"The Neutron payload is truncated: it has {found} bytes, but its header needs {needed}.",
+        f"The payload is truncated: it has {found} bytes, but its header needs {needed}.",
         hint="copy the .pte file again or " + _COMPILE_AGAIN,
     )
 

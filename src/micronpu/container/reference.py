@@ -19,7 +19,7 @@ import zlib
 from dataclasses import dataclass
 
 from micronpu.base.errors import PayloadError
-from micronpu.container.payload import REFERENCE_MAGIC, NeutronArtifacts, kind_of
+from micronpu.container.payload import REFERENCE_MAGIC, Artifacts, kind_of
 
 CONTAINER_VERSION = 1
 RECORD_SIZE = 64
@@ -48,7 +48,7 @@ class ReferenceContainer:
     version: int = CONTAINER_VERSION
 
 
-def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_operators: int) -> NeutronArtifacts:
+def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_operators: int) -> Artifacts:
     """A model of the host's simulator in the open container, as sections of a payload.
 
     Args:
@@ -66,7 +66,7 @@ def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_ope
         len(model),
     )
     record = (head + struct.pack("<I", zlib.crc32(head))).ljust(RECORD_SIZE, b"\0")
-    return NeutronArtifacts(
+    return Artifacts(
         microcode=record,
         weights=bytes(model),
         kernels=b"",
@@ -87,7 +87,7 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
     """
     if kind_of(microcode) == "silicon":
         raise PayloadError(
-            "The payload holds Neutron microcode for a real chip, which the host cannot execute.",
+            "The payload holds microcode for a real chip, which the host cannot execute.",
             hint="compile with the reference converter to run on the host, or run this program on the board",
         )
     if len(microcode) < RECORD_SIZE:

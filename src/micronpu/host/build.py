@@ -215,16 +215,24 @@ def build_plugin(*, prebuilt: bool = True) -> Path:
     return _build(_PLUGIN, directory, flags, _link_flags(wheel, wheel.library_directory), wheel.version)
 
 
-def build_ethosu_simulator(*, prebuilt: bool = True) -> Path:
-    """Path of the shared library of the Ethos-U simulator, which needs no ExecuTorch; as `build_plugin`.
+def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
+    """Path of the shared library of a family's simulator, which needs no ExecuTorch; as `build_plugin`.
+
+    Args:
+        name: folder of its sources among the plug-in's.
 
     Raises:
         RuntimeUnavailableError: as `build_plugin`.
     """
-    directory = source_directory() / _SIMULATOR_SOURCES
-    if prebuilt and (found := _prebuilt(_SIMULATOR, directory, _SIMULATOR_FLAGS, "")) is not None:
+    directory = source_directory() / name
+    if prebuilt and (found := _prebuilt(f"lib{name}", directory, _SIMULATOR_FLAGS, "")) is not None:
         return found
-    return _build(_SIMULATOR, directory, _SIMULATOR_FLAGS, ("-shared",), "")
+    return _build(f"lib{name}", directory, _SIMULATOR_FLAGS, ("-shared",), "")
+
+
+def _simulators(directory: Path) -> list[Path]:
+    """The folders of sources of simulators."""
+    return sorted({path.parent for path in directory.glob("*/*.cpp")})
 
 
 def has_prebuilt() -> bool:
@@ -233,12 +241,12 @@ def has_prebuilt() -> bool:
         wheel, directory = find_executorch(), source_directory()
     except RuntimeUnavailableError:
         return False
-    simulator = _prebuilt(_SIMULATOR, directory / _SIMULATOR_SOURCES, _SIMULATOR_FLAGS, "")
-    return simulator is not None and _prebuilt(_PLUGIN, directory, _FLAGS, wheel.version) is not None
+    simulators = (_prebuilt(f"lib{own.name}", own, _SIMULATOR_FLAGS, "") for own in _simulators(directory))
+    return all(simulators) and _prebuilt(_PLUGIN, directory, _FLAGS, wheel.version) is not None
 
 
 def make_prebuilt(folder: Path) -> list[Path]:
-    """Compiles both libraries for a wheel of micronpu, which has them in `_native/prebuilt`.
+    """Compiles all libraries for a wheel of micronpu, which has them in `_native/prebuilt`.
 
     Args:
         folder: where they go, with a file that says what they are made of and for.
@@ -254,7 +262,7 @@ def make_prebuilt(folder: Path) -> list[Path]:
     neighbour = Path("$ORIGIN/../../../executorch/lib")
     jobs = {
         _PLUGIN: (directory, _FLAGS, wheel.include_flags, _link_flags(wheel, neighbour), wheel.version),
-        _SIMULATOR: (directory / _SIMULATOR_SOURCES, _SIMULATOR_FLAGS, (), ("-shared",), ""),
+        **{f"lib{own.name}": (own, _SIMULATOR_FLAGS, (), ("-shared",), "") for own in _simulators(directory)},
     }
     made: dict[str, dict[str, str]] = {}
     for stem, (sources, flags, include, link_flags, version) in jobs.items():
@@ -269,8 +277,7 @@ def make_prebuilt(folder: Path) -> list[Path]:
     return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / _MANIFEST]
 
 
-_PLUGIN, _SIMULATOR = "libmicronpu", "libethosu_sim"
-_SIMULATOR_SOURCES = "ethosu_sim"
+_PLUGIN = "libmicronpu"
 PREBUILT = "prebuilt"
 """The folder of libraries that a wheel brings along, inside that of the sources."""
 _MANIFEST = "prebuilt.json"

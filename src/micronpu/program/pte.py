@@ -19,8 +19,6 @@ from micronpu.base.arguments import check_bytes, check_text
 from micronpu.base.errors import PayloadError
 from micronpu.container.digest import KEY
 from micronpu.program.loops import loops_of
-from micronpu.targets.ethosu.payload import FIRST, parse
-from micronpu.targets.ethosu.stream.commands import results_of
 
 IDENTIFIER = b"ET12"
 """Of the flatbuffer, at its fifth byte."""
@@ -78,9 +76,9 @@ class MethodSummary:
 
     Attributes:
         recorded_outside: upper bound of what one run writes into a debug buffer when values are recorded, without what
-            the operations of command streams write: every tensor argument of every instruction, and the operators of
-            graphs inside delegates.
-        streams: payloads of an Ethos-U, as parts of the file's bytes.
+            the operations of the families' own executors write: every tensor argument of every instruction, and the
+            operators of graphs inside delegates.
+        payloads: of the delegates, as parts of the file's bytes.
         states: tensors in planned memory with a first value, which live on from one call to the next.
         state_places: memory and offset of each.
     """
@@ -91,14 +89,9 @@ class MethodSummary:
     operators: tuple[str, ...]
     delegates: tuple[str, ...]
     recorded_outside: int
-    streams: tuple[memoryview, ...] = field(default=(), repr=False)
+    payloads: tuple[memoryview, ...] = field(default=(), repr=False)
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
-
-    @cached_property
-    def recorded_bytes(self) -> int:
-        """Upper bound of what one run writes into a debug buffer when values are recorded."""
-        return self.recorded_outside + sum(map(stream_output_bytes, self.streams))
 
 
 @dataclass(frozen=True)
@@ -232,7 +225,7 @@ def _summary(
             operators=tuple(operators),
             delegates=tuple(delegates),
             recorded_outside=recorded,
-            streams=tuple(view for view in views if view[: len(FIRST)] == FIRST.encode()),
+            payloads=tuple(views),
             states=tuple(states.values()),
             state_places=tuple(states),
         )
@@ -284,7 +277,7 @@ def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
                 sizes[index] = sum(size_of(i, True) for i in body.vector(0).integers() if i >= 0)
             else:
                 tensor = _tensor(value)
-                sizes[index] = _recorded(math.prod(tensor.shape)) if tensor else 0
+                sizes[index] = recorded_size(math.prod(tensor.shape)) if tensor else 0
         return sizes[index]
 
     total = sum(map(size_of, plan.vector(4).integers()))
@@ -323,14 +316,6 @@ def graph_output_bytes(blob: bytes) -> int:
     return litert_output_bytes(blob) or tosa_output_bytes(blob)
 
 
-def stream_output_bytes(payload: bytes | memoryview) -> int:
-    """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
-    try:
-        return sum(map(_recorded, results_of(parse(payload).commands)))
-    except PayloadError:
-        return 0  # the plug-in's to report
-
-
 def tosa_output_bytes(blob: bytes) -> int:
     """Bytes that a traced run of a TOSA graph in an open container records, which are its outputs; else 0."""
     start = blob.find(_TOSA)
@@ -340,7 +325,7 @@ def tosa_output_bytes(blob: bytes) -> int:
         # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: tensors 2, outputs 4; TosaTensor: name 0, shape 1.
         block = flatbuffer.root(memoryview(blob)[start - 4 :], _TOSA).vector(1).table(0).vector(1).table(0)
         shapes = {tensor.string(0): tensor.vector(1).integers() for tensor in block.vector(2).tables()}
-        return sum(_recorded(math.prod(shapes.get(name, ()))) for name in block.vector(4).strings())
+        return sum(recorded_size(math.prod(shapes.get(name, ()))) for name in block.vector(4).strings())
     except flatbuffer.CorruptFlatbufferError:
         return 0
 
@@ -358,12 +343,12 @@ def litert_output_bytes(blob: bytes) -> int:
             for operator in graph.vector(3).tables():
                 for index in operator.vector(2).integers():
                     if index >= 0:
-                        total += _recorded(math.prod(tensors.table(index).vector(0).integers()))
+                        total += recorded_size(math.prod(tensors.table(index).vector(0).integers()))
         return total
     except flatbuffer.CorruptFlatbufferError:
         return 0
 
 
-def _recorded(elements: int) -> int:
+def recorded_size(elements: int) -> int:
     """A recorded tensor: up to 8 bytes per element, and padding to the sink's alignment."""
     return 8 * max(elements, 0) + 128

@@ -1,4 +1,4 @@
-"""Loads the C++ plug-in into the process, once, and installs the LiteRT executor in it.
+"""Loads the C++ plug-in into the process, once, and installs the executors in it: LiteRT's, TOSA's, the families'.
 
 The plug-in calls back into Python through C function pointers. No exception may leave such a callback: it is kept as
 the thread's last error, the C++ side returns an ExecuTorch error code, and the caller raises from `take_error`.
@@ -18,18 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from micronpu.base.arguments import check_switch
-from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
 from micronpu.base.quiet import quiet
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch
 from micronpu.host.library import load_library
 from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.proof import CarriedReference, Executor, Proof
 from micronpu.host.tosa_executor import TosaProgram
-from micronpu.targets.ethosu.host import executor as stream_executor
-from micronpu.targets.ethosu.host.check import CarriedReference, StreamCheck
-from micronpu.targets.ethosu.host.executor import StreamProgram
+from micronpu.targets.registry import family_with
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 
 
 class _Tensor(ctypes.Structure):
@@ -56,6 +55,7 @@ _SINK = ctypes.CFUNCTYPE(
 )
 _CREATE = ctypes.CFUNCTYPE(
     ctypes.c_int64,
+    ctypes.c_char_p,
     ctypes.c_void_p,
     ctypes.c_uint64,
     ctypes.c_void_p,
@@ -113,7 +113,7 @@ class Plugin:
         self._library.micronpu_last_error.restype = ctypes.c_char_p
         self._library.micronpu_set_error.argtypes = (ctypes.c_char_p,)
         self._library.micronpu_set_mode.argtypes = (ctypes.c_int32,)
-        self._programs: dict[int, LiteRtProgram | TosaProgram | StreamProgram] = {}
+        self._programs: dict[int, Executor] = {}
         self._handles = itertools.count(1)
         self._local = threading.local()
         # ctypes frees a callback together with its Python object: these live as long as the plug-in.
@@ -136,20 +136,20 @@ class Plugin:
 
     @contextmanager
     def mode(
-        self, mode: Mode, checks: Mapping[bytes, StreamCheck] | None = None, streams: Sequence[memoryview] = ()
+        self, mode: Mode, proofs: Mapping[bytes, Proof] | None = None, payloads: Sequence[memoryview] = ()
     ) -> Iterator[None]:
         """Programs that this thread loads inside the context compute with `mode`.
 
         Args:
-            checks: compare the runs of a payload with its graph.
-            streams: payloads that the caller holds, which are not held a second time.
+            proofs: compare the runs of a payload with its graph.
+            payloads: that the caller holds, which are not held a second time.
         """
-        self._local.checks, self._local.streams = checks or {}, streams
+        self._local.proofs, self._local.payloads = proofs or {}, payloads
         self._library.micronpu_set_mode(int(mode))
         try:
             yield
         finally:
-            self._local.checks, self._local.streams = {}, ()
+            self._local.proofs, self._local.payloads = {}, ()
             self._library.micronpu_set_mode(int(Mode.REFERENCE))
 
     def clear_error(self) -> None:
@@ -179,24 +179,36 @@ class Plugin:
             return failed
 
     def _create(
-        self, model: int, size: int, graph: int, graph_size: int, mode: int, num_inputs: int, num_outputs: int
+        self,
+        backend: bytes,
+        model: int,
+        size: int,
+        graph: int,
+        graph_size: int,
+        mode: int,
+        num_inputs: int,
+        num_outputs: int,
     ) -> int:
         def flatbuffer(content: bytes) -> LiteRtProgram | TosaProgram:
             kind = TosaProgram if content[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
             return kind(content, Mode(mode) & ~Mode.GRAPH, num_inputs, num_outputs)
 
+        def own() -> Executor:
+            family = family_with(backend.decode())
+            if family is None:
+                raise PayloadError(
+                    f"No family has the delegate {backend.decode()}.", hint="the micronpu that its plug-in belongs to"
+                )
+            content = self._held(model, size)
+            carried = ctypes.string_at(graph, graph_size) if graph else None
+            make = (lambda: flatbuffer(carried)) if carried is not None else None
+            proof: Proof | None = getattr(self._local, "proofs", {}).get(content)
+            if proof is not None and proof.reference is None and carried is not None:
+                proof.reference = CarriedReference(flatbuffer(carried))
+            return family.executor(content, Mode(mode), num_inputs, num_outputs, make, proof)
+
         def work() -> int:
-            program: LiteRtProgram | TosaProgram | StreamProgram
-            if ctypes.string_at(model, min(size, len(stream_executor.IDENTIFIER))) == stream_executor.IDENTIFIER:
-                content = self._held(model, size)
-                carried = ctypes.string_at(graph, graph_size) if graph else None
-                make = (lambda: flatbuffer(carried)) if carried is not None else None
-                check = getattr(self._local, "checks", {}).get(content)
-                if check is not None and check.reference is None and carried is not None:
-                    check.reference = CarriedReference(flatbuffer(carried))
-                program = StreamProgram(content, Mode(mode), num_inputs, num_outputs, make, check)
-            else:
-                program = flatbuffer(ctypes.string_at(model, size))
+            program = own() if backend else flatbuffer(ctypes.string_at(model, size))
             handle = next(self._handles)
             self._programs[handle] = program
             return handle
@@ -204,10 +216,10 @@ class Plugin:
         return self._guard(work, 0)
 
     def _held(self, address: int, size: int) -> bytes | memoryview:
-        """The payload of a stream, as its caller holds it; else a copy."""
+        """A payload as its caller holds it; else a copy."""
         given = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
-        streams: Sequence[memoryview] = getattr(self._local, "streams", ())
-        equal = (s for s in streams if np.array_equal(np.frombuffer(s, np.uint8), given))
+        payloads: Sequence[memoryview] = getattr(self._local, "payloads", ())
+        equal = (s for s in payloads if len(s) == size and np.array_equal(np.frombuffer(s, np.uint8), given))
         return next(equal, None) or ctypes.string_at(address, size)
 
     def _run(

@@ -13,18 +13,18 @@ from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, write_file
 from micronpu.base.leaving import scratch_folder
-from micronpu.host.build import build_ethosu_simulator, build_plugin
+from micronpu.host.build import build_plugin
 from micronpu.host.litert_executor import Mode
+from micronpu.host.proof import Proof, Reference
 from micronpu.program.digest import Digest, state_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import MethodSummary, TensorValue, read_pte
+from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.run_options import RunOptions
-from micronpu.targets.ethosu.host.check import Reference, checks_of
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import FAMILIES, family_with
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ class HostProgram:
         self._data, self._name = _read(source)
         self._name = name or self._name
         summary = read_pte(self._data, name=self._name)
-        self.checks = checks_of(summary, self._name, references or {}) if self.options.check else {}
+        self.checks = _proofs(summary, self._name, references or {}) if self.options.check else {}
         if method not in summary.methods:
             raise OptionError(
                 f"{self._name} has no method {method!r}.",
@@ -137,8 +137,9 @@ class HostProgram:
         self._has_record, self._is_spent = False, False
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             build_plugin()  # that process may neither start a compiler nor write
-            if self._summary.streams:
-                build_ethosu_simulator()
+            for delegate in set(self._summary.delegates):
+                if (family := family_with(delegate)) is not None:
+                    family.build_host()
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
             return
         self._start()
@@ -281,7 +282,7 @@ class HostProgram:
 
         A separate copy of the program records, so a program loaded without `profile` stays fast.
         """
-        needed = self._summary.recorded_bytes if debug_buffer is not None else 0
+        needed = self._most_recorded() if debug_buffer is not None else 0
         options = replace(self.options, profile=True, debug_buffer_size=needed)
         options = replace(options, isolated=self.is_isolated)
         with HostProgram(self._data, options, method=self.method_name, name=self._name) as recorder:
@@ -399,7 +400,7 @@ class HostProgram:
 
     def _load_native(self) -> None:
         try:
-            with self._plugin.mode(self._mode, self.checks, self._summary.streams):
+            with self._plugin.mode(self._mode, self.checks, self._summary.payloads):
                 self._native = NativeMethod(self._plugin, self._data, self._summary)
         except NativeError as error:
             raise self._failure(f"{self._name} cannot be loaded", error) from error
@@ -429,7 +430,7 @@ class HostProgram:
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
                 program_verification=_C.Verification.InternalConsistency,
             )
-            with self._plugin.mode(self._mode, self.checks, self._summary.streams):
+            with self._plugin.mode(self._mode, self.checks, self._summary.payloads):
                 self._method = self._program.load_method(self.method_name)
         except RuntimeError as error:
             self.close()
@@ -441,11 +442,17 @@ class HostProgram:
         mode = Mode.FAST if self.options.fast else Mode.REFERENCE
         return mode | (Mode.GRAPH if self.options.graph else Mode.REFERENCE)
 
+    def _most_recorded(self) -> int:
+        """Upper bound of what one run writes into a debug buffer when values are recorded."""
+        pairs = zip(self._summary.delegates, self._summary.payloads, strict=True)
+        own = (f.recorded_bytes(payload) for name, payload in pairs if (f := family_with(name)) is not None)
+        return self._summary.recorded_outside + sum(own)
+
     def _reserve(self) -> None:
         """Make sure that the values of one more run fit into the debug buffer."""
         if not self.options.profile or not self.options.debug_buffer_size:
             return
-        needed = self._recorded + self._summary.recorded_bytes
+        needed = self._recorded + self._most_recorded()
         if needed > self.options.debug_buffer_size:
             raise OptionError(
                 f"One more run of {self._name_inside} may record {needed} bytes, but its debug buffer has "
@@ -548,6 +555,32 @@ class HostProgram:
                 if same_size
                 else "the shape of the example inputs that the program was compiled with",
             )
+
+
+def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, Proof]:
+    """A comparison for each payload whose family has one.
+
+    Raises:
+        OptionError: there is none, or nothing to compare it with.
+    """
+    found: dict[bytes, Proof] = {}
+    for delegate, payload in summary.payloads:
+        family = family_with(delegate)
+        if family is None or not family.has_proof:
+            continue
+        proof = family.proof(payload, summary.named_data, references.get(payload))
+        if proof is None:
+            raise OptionError(
+                f"{name} carries no integer graph, with which its command stream could be compared.",
+                hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
+            )
+        found[payload] = proof
+    if not found:
+        raise OptionError(
+            f"{name} has no command stream that runs here, so that there is nothing to check.",
+            hint="run it without check=True: its integer graph is what the laptop computes",
+        )
+    return found
 
 
 def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from micronpu.base.errors import PayloadError
 from micronpu.chips import Chip, TargetEntry
 from micronpu.chips.core import Core, find_core
 from micronpu.targets.firmware import Firmware
@@ -19,7 +20,10 @@ from micronpu.targets.firmware import Firmware
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
+    from micronpu.host.litert_executor import Mode
+    from micronpu.host.proof import Executor, Proof, Reference
     from micronpu.partition.device import Device
+    from micronpu.report.inside import Disassembly, Inside
     from micronpu.report.inspection import Delegate
     from micronpu.targets.options import Options
 
@@ -125,6 +129,75 @@ class Family(ABC):
             PayloadError: it cannot be read.
         """
         raise NotImplementedError(f"{self.title} has no delegate.")
+
+    def build_host(self) -> None:
+        """Compiles what `executor` needs, unless that is there.
+
+        Raises:
+            RuntimeUnavailableError: it cannot be built.
+        """
+        return None
+
+    def executor(
+        self,
+        payload: bytes | memoryview,
+        mode: Mode,
+        num_inputs: int,
+        num_outputs: int,
+        graph: Callable[[], Executor] | None = None,
+        proof: Proof | None = None,
+    ) -> Executor:
+        """Runs a payload on the host, where the native part of the family says that it has a simulator of its own.
+
+        Others carry an open container, whose LiteRT or TOSA program runs without the family.
+
+        Args:
+            payload: for `backend`.
+            num_inputs, num_outputs: of the delegate call; checked.
+            graph: makes the executor of the integer graph that the program carries; None where it carries none.
+            proof: compares every run with the graph.
+
+        Raises:
+            PayloadError: the payload cannot be read or run.
+        """
+        raise NotImplementedError(f"{self.title} has no simulator of its own.")
+
+    def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
+        """What compares the runs of a payload with the integer graph that it was made of.
+
+        Args:
+            named_data: what travels beside the payload.
+            reference: to compare with; the graph that travels along unless given.
+
+        Returns:
+            None where there is nothing to compare with.
+        """
+        return None
+
+    @property
+    def has_proof(self) -> bool:
+        """Whether payloads can be compared with the graph that they were made of."""
+        return type(self).proof is not Family.proof
+
+    def recorded_bytes(self, payload: bytes | memoryview) -> int:
+        """Upper bound of what the family's own executor records of a traced run."""
+        return 0
+
+    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
+        """The operations of a payload and what they read of each other.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        raise PayloadError(f"what a payload of {self.title} holds is not public")
+
+    def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly | None:
+        """The commands of a payload, operation by operation; None where these are not public.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return None
 
     def firmware(self) -> Firmware:
         """What the delegate asks of the firmware."""

@@ -24,9 +24,15 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), Eth
 _SUFFIX = ".toml"
 
 
+def family_with(backend: str) -> Family | None:
+    """The family of a delegate by its name, None for a delegate that is of no family."""
+    return next((family for family in FAMILIES.values() if family.backend and family.backend == backend), None)
+
+
 def firmware_of(backend: str) -> Firmware | None:
     """What the delegate of that name asks of the firmware, None for a delegate that is of no family."""
-    return next((f.firmware() for f in FAMILIES.values() if f.backend and f.backend == backend), None)
+    family = family_with(backend)
+    return family.firmware() if family is not None else None
 
 
 def family_of(chip: Chip) -> Family:

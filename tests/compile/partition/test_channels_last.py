@@ -13,13 +13,13 @@ import micronpu
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.container.payload import TensorSlot, parse
+from micronpu.container.trace import graph_key
 from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
 from micronpu.partition import axes, entry
 from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram
-from micronpu.targets.ethosu.stream.trace import graph_key
 
 LAST = torch.channels_last
 ETHOS_U = "ethos-u55-128"

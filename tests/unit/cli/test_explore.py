@@ -19,10 +19,10 @@ from micronpu.cli import explore
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph, program_graphs, report_graph
 from micronpu.cli.explorer.node_data import node_data, read_blame
 from micronpu.cli.main import app
+from micronpu.container.trace import StreamTrace, TracedOperator
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.targets.ethosu.stream.trace import StreamTrace, TracedOperator
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -1,4 +1,4 @@
-"""The Neutron payload header and the reference container, byte by byte. NumPy and the standard library only."""
+"""The payload header and the reference container, byte by byte. NumPy and the standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.container.payload import SILICON_MAGIC, NeutronArtifacts, PayloadLayout, TensorSlot, align, pack, parse
+from micronpu.container.payload import SILICON_MAGIC, Artifacts, PayloadLayout, TensorSlot, align, pack, parse
 from micronpu.container.reference import RECORD_SIZE, read_container
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.registry import FAMILIES
@@ -56,10 +56,10 @@ def flatbuffer(inputs: int = 1, outputs: int = 1, operators: int = 1, subgraphs:
     return bytes(b.Output())
 
 
-def silicon(weights: bytes = b"W" * 5, kernels: bytes = b"") -> NeutronArtifacts:
+def silicon(weights: bytes = b"W" * 5, kernels: bytes = b"") -> Artifacts:
     """Stands for a vendor's output: only the published words of the microcode."""
     code = struct.pack("<8I", SILICON_MAGIC, 0, 0, 0, 0, 0, 40, len(weights)) + b"\xee" * 8
-    return NeutronArtifacts(code, weights, kernels, "silicon")
+    return Artifacts(code, weights, kernels, "silicon")
 
 
 def test_header_is_the_published_one_byte_for_byte():
@@ -147,7 +147,7 @@ def test_arbitrary_section_sizes_stay_inside_the_payload(tail, position, word):
 
 def test_unknown_magic_version_and_format():
     blob = bytearray(pack(PayloadLayout((TensorSlot(0),), (TensorSlot(0),), 1), silicon()))
-    for position, value, sentence in ((16, 0, "neither Neutron microcode"), (7, 9, "version 9"), (3, 7, "format 7")):
+    for position, value, sentence in ((16, 0, "neither microcode of an NPU"), (7, 9, "version 9"), (3, 7, "format 7")):
         damaged = bytearray(blob)
         damaged[position] = value
         with pytest.raises(PayloadError, match=sentence):
@@ -157,7 +157,7 @@ def test_unknown_magic_version_and_format():
 def test_pack_refuses_size_words_that_lie():
     code = struct.pack("<8I", SILICON_MAGIC, 0, 0, 0, 0, 0, 32, 6)
     with pytest.raises(PayloadError, match="announces 32 bytes of microcode and 6 bytes of weights"):
-        pack(PayloadLayout((), (), 0), NeutronArtifacts(code, b"12345", b"", "silicon"))
+        pack(PayloadLayout((), (), 0), Artifacts(code, b"12345", b"", "silicon"))
 
 
 def test_reference_record_words():
@@ -270,8 +270,8 @@ def test_converter_options_are_validated(arguments):
 
 def test_artifacts_must_be_of_the_kind_they_claim_and_cannot_change():
     with pytest.raises(PayloadError, match="is reference, but the microcode is silicon"):
-        NeutronArtifacts(silicon().microcode, b"", b"", "reference")
+        Artifacts(silicon().microcode, b"", b"", "reference")
     versions = {"tool": "1"}
-    artifacts = NeutronArtifacts(silicon().microcode, b"", b"", "silicon", versions)
+    artifacts = Artifacts(silicon().microcode, b"", b"", "silicon", versions)
     versions["tool"] = "2"
     assert artifacts.versions["tool"] == "1"

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from micronpu.base.errors import PayloadError
-from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, text_of
+from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, inside_nodes
 from micronpu.container.payload import parse
+from micronpu.container.trace import StreamTrace, graph_key, trace_of
+from micronpu.host.container_view import container_view
 from micronpu.program.plan import Call, Plan, Value, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.inside import shape_text
 from micronpu.report.verdict import Verdict
-from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, trace_of
-from micronpu.targets.neutron.family import Neutron
 
 MODEL = "operators"
 """Identifier of the graph of a report."""
@@ -25,10 +26,10 @@ class ProgramGraph:
     """One graph.
 
     Attributes:
-        id: the method of a program, "METHOD, partition 0: integer graph" for a graph that travels with a stream, or
+        id: the method of a program, "METHOD, partition 0: integer graph" for a graph that travels with a payload, or
             `MODEL`.
         nodes: in execution order.
-        traces: what names the operations of each partition's command stream.
+        traces: what names the operations of each partition's program.
     """
 
     id: str
@@ -71,7 +72,7 @@ def _carried(blob: bytes, partition: int) -> tuple[GraphNode, ...]:
         return (GraphNode("damaged", "damaged", attributes=(("why", str(error)),)),)
     inputs = [GraphNode(f"input {i}", f"input {i}") for i in range(layout.num_arguments)]
     arguments = [(n.id, 0) for n in inputs]
-    nodes, made = delegate_nodes("", "", Neutron.backend, blob, {}, arguments, partition=partition)
+    nodes, made = inside_nodes("", "", "integer graph", lambda: container_view(blob), arguments, partition=partition)
     ends = [GraphNode(f"output {i}", f"output {i}", reads=own) for i, own in enumerate(made)]
     return (*inputs, *nodes, *ends)
 
@@ -162,7 +163,7 @@ class _Method:
         if value.tensor is None:
             return ()
         place = f"memory {value.planned}, byte {value.offset:,}" if value.planned else "none"
-        return (("shape", text_of(value.tensor.dtype, value.tensor.shape)), ("planned memory", place))
+        return (("shape", shape_text(value.tensor.dtype, value.tensor.shape)), ("planned memory", place))
 
 
 def report_graph(report: DelegationReport) -> ProgramGraph:
@@ -178,7 +179,7 @@ def report_graph(report: DelegationReport) -> ProgramGraph:
                 namespace=verdict.origin.module.replace(".", "/"),
                 reads=tuple((name, 0) for name in verdict.reads),
                 attributes=tuple(_attributes(verdict)),
-                outputs=((("shape", text_of("", verdict.shape)),),) if verdict.shape else (),
+                outputs=((("shape", shape_text("", verdict.shape)),),) if verdict.shape else (),
                 place="NPU" if verdict.delegated else verdict.core or "core, float",
             )
         )

@@ -17,9 +17,9 @@ from micronpu.base.errors import FileError
 from micronpu.base.files import read_file
 from micronpu.cli.explorer.delegates import GraphNode
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph
+from micronpu.container.trace import StreamTrace, traced
 from micronpu.report.blame import FORMAT as BLAME
 from micronpu.report.delegation import DelegationReport, Operation
-from micronpu.targets.ethosu.stream.trace import StreamTrace, traced
 
 _COLOURS = {"NPU": "#a7e3b4", "core": "#a9d0f5", "core, float": "#f7c59f"}
 _INTEGERS_ON_THE_CORE = "#a9d0f5"

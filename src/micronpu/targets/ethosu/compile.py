@@ -14,6 +14,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
+from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.ir.graph import Graph
@@ -33,7 +34,6 @@ from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, c
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
-from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,13 @@ from micronpu.targets.family import Family, Target, sentences
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
+    from micronpu.host.litert_executor import Mode
+    from micronpu.host.proof import Executor, Proof, Reference
+    from micronpu.report.inside import Inside
     from micronpu.report.inspection import Delegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware
+    from micronpu.targets.ethosu.host.disassembly import Disassembly
     from micronpu.targets.ethosu.options import EthosUCompileSpec
 
 
@@ -122,6 +126,48 @@ class EthosU(Family):
         from micronpu.targets.ethosu.inspection import inspect
 
         return inspect(self.backend, payload)
+
+    def build_host(self) -> None:
+        from micronpu.host.build import build_simulator
+        from micronpu.targets.ethosu.host.simulator import SOURCES
+
+        build_simulator(SOURCES)
+
+    def executor(
+        self,
+        payload: bytes | memoryview,
+        mode: Mode,
+        num_inputs: int,
+        num_outputs: int,
+        graph: Callable[[], Executor] | None = None,
+        proof: Proof | None = None,
+    ) -> Executor:
+        from micronpu.targets.ethosu.host.check import StreamCheck
+        from micronpu.targets.ethosu.host.executor import StreamProgram
+
+        assert proof is None or isinstance(proof, StreamCheck)
+        return StreamProgram(payload, mode, num_inputs, num_outputs, graph, proof)
+
+    def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
+        from micronpu.targets.ethosu.host.check import check_of
+
+        return check_of(payload, named_data, reference)
+
+    def recorded_bytes(self, payload: bytes | memoryview) -> int:
+        from micronpu.targets.ethosu.host.executor import recorded_bytes
+
+        return recorded_bytes(payload)
+
+    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
+        from micronpu.targets.ethosu.host.view import view
+
+        return view(payload, named_data)
+
+    def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly:
+        from micronpu.container.trace import trace_of
+        from micronpu.targets.ethosu.host.disassembly import disassemble
+
+        return disassemble(payload, trace_of(payload, named_data))
 
     def firmware(self) -> EthosUFirmware:
         from micronpu.targets.ethosu.firmware import EthosUFirmware

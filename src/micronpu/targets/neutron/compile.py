@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from micronpu.base.errors import ConverterError, NothingLeftError
-from micronpu.container.payload import NeutronArtifacts, PayloadLayout, TensorSlot, pack
+from micronpu.container.payload import Artifacts, PayloadLayout, TensorSlot, pack
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
@@ -33,7 +33,7 @@ class NeutronPartition(CompiledPartition):
     """
 
     litert: LiteRtModel
-    artifacts: NeutronArtifacts
+    artifacts: Artifacts
 
     def firmware_files(self) -> Mapping[str, str]:
         """The C file with the kernels that the partition needs."""
@@ -64,7 +64,7 @@ class Converted:
     name: str
     graph: Graph
     litert: LiteRtModel
-    artifacts: NeutronArtifacts
+    artifacts: Artifacts
     converter: str
 
 
@@ -138,7 +138,7 @@ def write_partition(converted: Converted, options: NeutronCompileOptions) -> Neu
     return made
 
 
-def _handles(graph: Graph, litert: LiteRtModel, artifacts: NeutronArtifacts) -> dict[int, tuple[int, ...]]:
+def _handles(graph: Graph, litert: LiteRtModel, artifacts: Artifacts) -> dict[int, tuple[int, ...]]:
     """ExecuTorch's handles by the number under which the runtime reports an operation.
 
     The host numbers LiteRT operators, a board that times a program numbers kernels; numbers of unknown meaning have no
@@ -154,7 +154,7 @@ def _handles(graph: Graph, litert: LiteRtModel, artifacts: NeutronArtifacts) -> 
     }
 
 
-def _layout(graph: Graph, artifacts: NeutronArtifacts) -> PayloadLayout:
+def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
     """Which tensor of the call is which of the NPU program, in the order that the converter gave it."""
     inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
     outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.container.payload import NeutronArtifacts
+from micronpu.container.payload import Artifacts
 from micronpu.container.reference import reference_artifacts
 
 DEFAULT_TIMEOUT = 600.0
@@ -95,7 +95,7 @@ class NeutronConverter(Protocol):
     def name(self) -> str:
         """Short name that users select it by, such as "reference" or "sdk"."""
 
-    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
         """Convert a LiteRT flatbuffer with one subgraph.
 
         Raises:
@@ -113,7 +113,7 @@ class ReferenceConverter:
 
     name = "reference"
 
-    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
         """See `NeutronConverter.convert`; deterministic.
 
         Raises:

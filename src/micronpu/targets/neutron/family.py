@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from micronpu.chips import Chip
@@ -13,6 +14,7 @@ from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
+    from micronpu.report.inside import Inside
     from micronpu.report.inspection import Delegate
     from micronpu.targets.neutron.device import NeutronDevice
     from micronpu.targets.neutron.firmware import NeutronFirmware
@@ -47,6 +49,11 @@ class Neutron(Family):
         from micronpu.targets.neutron.inspection import inspect
 
         return inspect(self.backend, payload)
+
+    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
+        from micronpu.host.container_view import container_view
+
+        return container_view(payload)
 
     def firmware(self) -> NeutronFirmware:
         from micronpu.targets.neutron.firmware import NeutronFirmware

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from micronpu.container.payload import NeutronArtifacts
+from micronpu.container.payload import Artifacts
 from micronpu.targets.neutron.options import NeutronCompileOptions
 
 
-def describe(converter: str, artifacts: NeutronArtifacts, options: NeutronCompileOptions, payload_bytes: int) -> str:
+def describe(converter: str, artifacts: Artifacts, options: NeutronCompileOptions, payload_bytes: int) -> str:
     """What is known of a converted partition, as JSON."""
     report = {
         "converter": converter,

@@ -16,7 +16,7 @@ from micronpu.base.arguments import items
 from micronpu.base.errors import ConverterError, FileError, ModelError, OptionError
 from micronpu.base.files import check_name, write_file
 from micronpu.base.flatbuffer import CorruptFlatbufferError
-from micronpu.targets.neutron.litert_view import read_model
+from micronpu.container.litert_view import read_model
 
 MARK = "micronpu kernel selection, format 1"
 SUFFIX = "_kernel_selection.c"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from micronpu.base.errors import ConverterError, ModelError, NothingLeftError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.container.litert_view import UINT8, ModelView, OperatorView, TensorView, read_model
 from micronpu.container.payload import SILICON_MAGIC
-from micronpu.targets.neutron.litert_view import UINT8, ModelView, OperatorView, TensorView, read_model
 
 CUSTOM_CODE = "NeutronGraph"
 _SECTIONS = ("microcode", "weights", "kernels")

@@ -22,7 +22,7 @@ from typing import Any
 
 from micronpu.base.errors import ConverterError
 from micronpu.base.leaving import scratch_folder, undone
-from micronpu.container.payload import NeutronArtifacts
+from micronpu.container.payload import Artifacts
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.kernel_map import kernel_operators
 from micronpu.targets.neutron.neutron_graph import read_program
@@ -109,7 +109,7 @@ class SdkConverter:
     def __init__(self, search_path: Sequence[str | os.PathLike[str]] = ()) -> None:
         self._search_path = [os.fspath(p) for p in search_path]
 
-    def convert(self, litert_model: bytes, options: ConverterOptions) -> NeutronArtifacts:
+    def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
         """See `NeutronConverter.convert`.
 
         Raises:
@@ -132,7 +132,7 @@ class SdkConverter:
             selection = _kernel_selection(done) if options.dump_kernel_selection_code else ""
             cycles, warnings = parse_log(done.log)
             versions = {str(k): str(v) for k, v in done.result["versions"].items()}
-        return NeutronArtifacts(
+        return Artifacts(
             microcode=program.microcode,
             weights=program.weights,
             kernels=program.kernels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from micronpu.base.errors import PayloadError
-from micronpu.targets.ethosu.stream.trace import StreamTrace, key_of, trace_of, traced
+from micronpu.container.trace import StreamTrace, key_of, trace_of, traced
 
 TRACE = StreamTrace((traced("Conv2d", "/home/me/model.py:12"), traced("Add", "")), (-1, 0, 0, 1))
 PAYLOAD = b"a payload"

@@ -10,86 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from micronpu.base.errors import OptionError, PayloadError
-from micronpu.host.litert_executor import Buffer, LiteRtProgram, OperatorTrace
-from micronpu.host.tosa_executor import TosaProgram
-from micronpu.ir.graph import Graph
-from micronpu.ir.interpreter import interpret
-from micronpu.program.pte import PteSummary
-from micronpu.targets.ethosu import BACKEND
+from micronpu.base.errors import PayloadError
+from micronpu.container.trace import StreamTrace, graph_key, trace_of
+from micronpu.host.proof import Reference
 from micronpu.targets.ethosu.host.simulator import Operation
-from micronpu.targets.ethosu.stream.trace import StreamTrace, graph_key, trace_of
 
 Array = np.ndarray[Any, Any]
-
-
-class Reference(Protocol):
-    """Computes what a stream should."""
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        """Results of steps, as far as they are known, and outputs."""
-        ...
-
-    def step(self, operator: int) -> int:
-        """The step that an operator of the program that Vela was given belongs to."""
-        ...
-
-
-@dataclass(frozen=True)
-class GraphReference:
-    """micronpu's own reference interpreter.
-
-    Attributes:
-        graph: that was written for Vela.
-        nodes: for each operator of the written program the index of the graph's node.
-    """
-
-    graph: Graph
-    nodes: Sequence[int]
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        given = [
-            np.asarray(a).reshape(t.shape).view(t.type.dtype.numpy)
-            for a, t in zip(inputs, self.graph.inputs, strict=True)
-        ]
-        made: dict[int, Array] = {}
-        outputs = interpret(self.graph, given, observe=lambda _, value: made.update({len(made): value}))
-        return made, outputs
-
-    def step(self, operator: int) -> int:
-        return self.nodes[operator]  # several operators of TOSA stand for one node
-
-
-@dataclass(frozen=True)
-class CarriedReference:
-    """The kernels that run the graph which a program carries; of a TOSA program they give the outputs alone."""
-
-    program: LiteRtProgram | TosaProgram
-
-    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        known: dict[int, Array] = {}
-
-        def note(operator: OperatorTrace) -> None:
-            if isinstance(self.program, LiteRtProgram) and len(operator.outputs) == 1:
-                known[operator.index] = operator.outputs[0]
-
-        arrays = [np.ascontiguousarray(a) for a in inputs]
-        outputs = [np.empty(b.size, np.uint8) for b in self.program.outputs]
-        given = [
-            Buffer(a.ctypes.data, a.nbytes, b.scalar_type) for a, b in zip(arrays, self.program.inputs, strict=True)
-        ]
-        taken = [
-            Buffer(a.ctypes.data, a.nbytes, b.scalar_type) for a, b in zip(outputs, self.program.outputs, strict=True)
-        ]
-        self.program.run_traced(given, taken, note)
-        return known, [a.view(b.numpy_type) for a, b in zip(outputs, self.program.outputs, strict=True)]
-
-    def step(self, operator: int) -> int:
-        return operator
 
 
 @dataclass
@@ -148,29 +78,12 @@ class StreamCheck:
                 )
 
 
-def checks_of(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, StreamCheck]:
-    """A comparison for each payload that is a command stream.
-
-    Raises:
-        OptionError: there is none, or nothing to compare it with.
-    """
-    found: dict[bytes, StreamCheck] = {}
-    for delegate, payload in summary.payloads:
-        if delegate != BACKEND:
-            continue
-        trace = trace_of(payload, summary.named_data)
-        if trace is None or not (payload in references or graph_key(payload) in summary.named_data):
-            raise OptionError(
-                f"{name} carries no integer graph, with which its command stream could be compared.",
-                hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
-            )
-        found[payload] = StreamCheck(trace, references.get(payload))
-    if not found:
-        raise OptionError(
-            f"{name} has no command stream of an Ethos-U, so that there is nothing to check.",
-            hint="run it without check=True: its integer graph is what the laptop computes",
-        )
-    return found
+def check_of(payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> StreamCheck | None:
+    """A comparison for a payload; None where there is nothing to compare it with."""
+    trace = trace_of(payload, named_data)
+    if trace is None or (reference is None and graph_key(payload) not in named_data):
+        return None
+    return StreamCheck(trace, reference)
 
 
 def _candidates(parts: Sequence[Array], size: int) -> Iterator[Array]:

@@ -5,7 +5,6 @@ The stream is run once in the simulator, on random integers, for what every oper
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from micronpu.base.errors import MicroNpuError
+from micronpu.container.trace import StreamTrace
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, Operation
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of, words_of
-from micronpu.targets.ethosu.stream.trace import StreamTrace
 
 _HAS_VALUE = 0x4000
 _OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
@@ -211,12 +210,6 @@ def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use
 
 def _place(border: Border) -> Bytes:
     return Bytes(border.region, border.address, math.prod(border.shape) * border.element_size)
-
-
-def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:
-    """What differs between two streams, as a unified diff of their lines; empty where nothing does."""
-    first, second = (list(d.lines(registers)) for d in (a, b))
-    return list(difflib.unified_diff(first, second, "a", "b", lineterm="", n=1))
 
 
 def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Command]:

@@ -10,12 +10,14 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from micronpu.base.errors import PayloadError
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace
+from micronpu.host.proof import Executor
+from micronpu.program.pte import recorded_size
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.host.check import StreamCheck
 from micronpu.targets.ethosu.host.simulator import (
@@ -26,22 +28,10 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     Watcher,
 )
-from micronpu.targets.ethosu.payload import FIRST, parse
-from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, accelerator_of
+from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, accelerator_of, results_of
 
-IDENTIFIER = FIRST.encode()
-"""What a payload begins with."""
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
-
-
-class Graph(Protocol):
-    """The executor of the integer graph that a stream was made of."""
-
-    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None: ...
-
-    def run_traced(
-        self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
-    ) -> None: ...
 
 
 class StreamProgram:
@@ -65,7 +55,7 @@ class StreamProgram:
         mode: Mode,
         num_inputs: int,
         num_outputs: int,
-        graph: Callable[[], Graph] | None = None,
+        graph: Callable[[], Executor] | None = None,
         check: StreamCheck | None = None,
     ) -> None:
         self._content = parse(payload)
@@ -80,7 +70,7 @@ class StreamProgram:
         self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
         self._has_run = False
         self._make_graph = graph
-        self._graph: Graph | None = None
+        self._graph: Executor | None = None
         self._check = check
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -120,7 +110,7 @@ class StreamProgram:
         except NotModelledError as error:
             self._fall_back(error).run_traced(inputs, outputs, sink)
 
-    def _fall_back(self, error: NotModelledError) -> Graph:
+    def _fall_back(self, error: NotModelledError) -> Executor:
         """The carried graph, from now on.
 
         Raises:
@@ -157,6 +147,14 @@ class StreamProgram:
             check.end(arrays, made)
         for array, buffer in zip(made, outputs, strict=True):
             ctypes.memmove(buffer.address, array.ctypes.data, buffer.size)
+
+
+def recorded_bytes(payload: bytes | memoryview) -> int:
+    """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
+    try:
+        return sum(map(recorded_size, results_of(parse(payload).commands)))
+    except PayloadError:
+        return 0  # the plug-in's to report
 
 
 def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:

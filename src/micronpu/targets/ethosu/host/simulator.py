@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableError
-from micronpu.host.build import build_ethosu_simulator
+from micronpu.host.build import build_simulator
 from micronpu.host.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.border import Border
@@ -27,6 +27,8 @@ from micronpu.targets.ethosu.payload import EthosUPayload, parse
 
 Array = npt.NDArray[Any]
 
+SOURCES = "ethosu_sim"
+"""Folder of the simulator among the C++ sources."""
 _VERSION = 4
 _OK = 0
 _NOT_MODELLED, _TOO_MUCH_WORK, _TOO_EARLY = 2, 4, 5
@@ -161,12 +163,12 @@ def load_simulator() -> ctypes.CDLL:
     global _library
     with _lock:
         if _library is None:
-            path = build_ethosu_simulator()
+            path = build_simulator(SOURCES)
             try:
                 _library = _open(path)
             except RuntimeUnavailableError:
                 # The one that came with the package may ask for a newer C++ library than there is.
-                if (compiled := build_ethosu_simulator(prebuilt=False)) == path:
+                if (compiled := build_simulator(SOURCES, prebuilt=False)) == path:
                     raise
                 _library = _open(compiled)
         return _library

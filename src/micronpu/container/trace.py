@@ -1,7 +1,7 @@
-"""Which operator of the user's model every operation of a command stream stems from.  Standard library only.
+"""Which operator of the user's model every operation of an NPU's program stems from.  Standard library only.
 
 It travels as named data beside the payload, a hundred bytes for a small network: deflated JSON of the version, of kind
-and source for each operator that Vela was given, and of the operator's index for each operation of the stream.
+and source for each operator that the NPU's compiler was given, and of the operator's index for each operation.
 `micronpu deploy` leaves it out.
 """
 
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """An operator that Vela was given.
+    """An operator that the compiler of an NPU was given.
 
     Attributes:
         kind: such as "Conv2d".
@@ -42,7 +42,7 @@ class StreamTrace:
     """Where the operations of a stream come from.
 
     Attributes:
-        operators: that Vela was given, in order.
+        operators: that the compiler was given, in order.
         sources: for each operation of the stream in order, transfers included, index of its operator, or -1.
     """
 
@@ -66,7 +66,7 @@ def traced(kind: str, source: str) -> TracedOperator:
 
 
 def graph_key(payload: bytes) -> str:
-    """Key of the integer graph that belongs to a payload, as native/ethosu.cpp computes it."""
+    """Key of the integer graph that belongs to a payload, as the native loader computes it."""
     return f"micronpu_graph_{_identity(payload)}"
 
 

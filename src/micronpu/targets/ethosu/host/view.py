@@ -1,0 +1,42 @@
+"""The operations of a command stream, and what they read of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from micronpu.container.trace import trace_of
+from micronpu.report.inside import Inside, InsideStep, Made
+from micronpu.targets.ethosu.host.disassembly import disassemble
+
+
+def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
+    """What a payload computes, as the simulator runs it.
+
+    Raises:
+        PayloadError: it cannot be read.
+    """
+    trace = trace_of(payload, named_data)
+    stream = disassemble(payload, trace)
+
+    def made(after: Iterable[int]) -> tuple[Made, ...]:
+        return tuple((i, 0) for i in after)
+
+    steps = []
+    for step in stream.steps:
+        attributes: list[tuple[str, str]] = [("operator of the model", step.operator)] if step.operator else []
+        attributes += [("reads", text) for text in step.reads]
+        attributes += [(f"bytes moved, {region}", f"{count:,}") for region, count in sorted(step.moved.items())]
+        attributes.append(("multiplications and bytes read", f"{step.work:,}"))
+        # A transfer is no operator of its own: what it brings is of the one behind it.
+        known = trace is not None and step.index < len(trace.sources) and step.name != "transfer"
+        operator = trace.sources[step.index] if trace is not None and known else -1
+        steps.append(
+            InsideStep(step.name, made(step.after), tuple(attributes), ((("writes", step.writes),),), operator)
+        )
+    if not steps:
+        return Inside((), stopped=stream.stopped or "the command stream has no operation")
+    if stream.stopped:
+        last = steps[-1]
+        steps[-1] = InsideStep(last.label, last.reads, (("simulator", stream.stopped),), last.outputs)
+        return Inside(tuple(steps), stopped=stream.stopped)
+    return Inside(tuple(steps), tuple(map(made, stream.results)))
