@@ -23,6 +23,7 @@ from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.deployment import deploy
 from micronpu.program.border import borders_of
+from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
@@ -166,6 +167,20 @@ def test_stripped_program_computes_the_same(kind: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(whole.run(*row), device.run(*row), strict=True))
 
 
+@pytest.mark.parametrize("kind", ["core", "neutron"])
+def test_a_damaged_program_of_a_folder_is_refused(kind: str) -> None:
+    """It has no place for a digest, and has it behind its end."""
+    device = strip(programs.program(kind).buffer)
+    sealed = seal(device)
+    assert (state_of(device), state_of(sealed)) == (Digest.MISSING, Digest.RIGHT)
+    assert unsealed(sealed) == device and read_pte(sealed).methods == read_pte(device).methods
+    for position in range(64, len(sealed), 61):
+        damaged = bytearray(sealed)
+        damaged[position] ^= 0x40
+        assert state_of(bytes(damaged)) is Digest.WRONG, position
+    assert all(state_of(sealed[:-cut]) is Digest.WRONG for cut in range(1, 48))
+
+
 @pytest.mark.parametrize("kind", programs.KINDS)
 def test_borders_from_the_file_alone(kind: str) -> None:
     """What the file says of its integers is what the compiler knew."""
@@ -202,7 +217,7 @@ def test_bundled_program(kind: str, tmp_path: Path) -> None:
     written = program.deploy(tmp_path / "out")
     data = (tmp_path / "out" / "model.bpte").read_bytes()
     read = deserialize_from_flatbuffer_to_bundled_program(data)
-    assert read.program == (tmp_path / "out" / "model.pte").read_bytes()
+    assert read.program == unsealed((tmp_path / "out" / "model.pte").read_bytes())
     (suite,) = read.method_test_suites
     assert (suite.method_name, len(suite.test_cases)) == ("forward", written.vectors)
     for case, row in zip(suite.test_cases, program.rows, strict=False):
@@ -288,7 +303,7 @@ def test_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in first.files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     assert "outside of the chip, its size is the board's" in (tmp_path / "a" / "README.md").read_text()
-    digest = hashlib.sha256((tmp_path / "a" / "model.pte").read_bytes()).hexdigest()
+    digest = hashlib.sha256(unsealed((tmp_path / "a" / "model.pte").read_bytes())).hexdigest()
     assert digest in (tmp_path / "a" / "model.h").read_text()
     listed = {str(p.relative_to(tmp_path / "a")) for p in (tmp_path / "a").rglob("*") if p.is_file()}
     assert listed == set(first.files)

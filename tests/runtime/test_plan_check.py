@@ -29,6 +29,7 @@ from torch import nn
 
 import micronpu.quantize  # noqa: F401  (registers the operators of quantized programs)
 from micronpu.base.errors import PayloadError
+from micronpu.program.operators import Kind
 from micronpu.program.plan_check import check_plan
 from micronpu.runtime import HostProgram, read_pte
 
@@ -270,3 +271,43 @@ def test_the_check_is_of_the_method_that_runs() -> None:
         check_plan(program(), "The program", "backward")
     check_plan(add_pte(), "The program", "forward")
     HostProgram(add_pte()).run(int8(1, 8), int8(1, 8))
+
+
+NO_MEANING = {"axis", "eps"}  # checked with the tensor's rank where a kernel reads it; a float that is added
+MEANINGS = ("dtype", "scale", "zero_point", "quant_min", "quant_max")
+
+
+def test_every_number_of_quantization_has_a_meaning_that_is_checked():
+    """ExecuTorch's kernels end the process where one is wrong: a number of a new kernel needs a check, or a reason."""
+    from micronpu.program import operators
+
+    numbers = {Kind.INT, Kind.DOUBLE}
+    for name in operators._listed():
+        parameters = operators.signature_of(name).parameters
+        if name.startswith("quantized_decomposed::"):
+            open_ = [p.name for p in parameters if p.kinds - {Kind.NULL} <= numbers and not p.name.endswith(MEANINGS)]
+            assert set(open_) <= NO_MEANING, name
+
+
+@pytest.mark.parametrize(
+    ("kernel", "position", "found"),
+    [
+        ("dequantize_per_tensor.out", 6, "int8"),
+        ("dequantize_per_channel.out", 7, "unknown"),
+        ("sum.IntList_out", 3, ""),
+    ],
+)
+def test_a_type_that_is_not_that_of_the_result(kernel, position, found):
+    def change(program):
+        plan = program.execution_plan[0]
+        called = [i for i, o in enumerate(plan.operators) if f"{o.name}.{o.overload}".endswith(kernel)]
+        for instruction in plan.chains[0].instructions:
+            call = instruction.instr_args
+            if getattr(call, "op_index", None) in called:
+                plan.values.append(EValue(Int({"int8": 1, "unknown": 99, "": 3}[found])))
+                call.args[position] = len(plan.values) - 1
+
+    file = deserialize_pte_binary(program())
+    change(file.program)
+    with pytest.raises(PayloadError, match=r"as `out_dtype` the unknown type 99|tensor where `(out_)?dtype` says"):
+        check_plan(bytes(serialize_pte_binary(file)), "it", "forward")

@@ -26,7 +26,7 @@ from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.border import Border, Meaning, borders_of
-from micronpu.program.digest import Digest, state_of
+from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
@@ -125,7 +125,7 @@ def deploy(
         )
     called, notes = _called(plan)
     made, problem = _vectors(vectors, vectors_name, rows, rows_name, inputs, outputs, run or _host(program))
-    stripped = strip(program, name=source)
+    stripped = strip(unsealed(program), name=source)
     facts = Facts(
         name=name,
         header=f"{name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
@@ -222,10 +222,11 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
     loaded: list[Any] = []
 
     def run(row: Sequence[Array]) -> Sequence[Array]:
-        from micronpu.runtime import ArrayProgram
+        from micronpu.runtime import ArrayProgram, RunOptions
 
         if not loaded:
-            loaded.append(ArrayProgram(program))
+            # As one from a file: in a process of its own, unless its digest says that it is whole.
+            loaded.append(ArrayProgram(program, RunOptions(isolated=state_of(program) is not Digest.RIGHT)))
         return tuple(loaded[0].run_arrays(*row))
 
     return run
@@ -244,7 +245,7 @@ def _files(
         f"{name}_kernels.cpp": kernels.registration(called, comment),
         "selected_operators.yaml": kernels.selected_operators(facts.plan),
     }
-    binary = {"model.pte": facts.program, **data_files}
+    binary = {"model.pte": seal(facts.program), **data_files}
     if facts.vectors is not None:
         texts[f"{name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
         texts[f"{name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)

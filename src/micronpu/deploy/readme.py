@@ -44,7 +44,8 @@ def _lead(facts: Facts) -> str:
     text = (
         f"Made by {versions}. The program is `model.pte`, {len(facts.program):,} bytes, "
         f"SHA-256\n`{facts.sha256}`: what "
-        "was compiled, without what only a laptop needs."
+        "was compiled, without what only a laptop needs.\n"
+        "Behind them the file has their digest, which is not in the firmware: `micronpu run` tells damage by it."
     )
     if not facts.board.on_device:
         why = " ".join(firmware.laptop_only for firmware in facts.firmware if firmware.laptop_only)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from micronpu.base.errors import ModelError, PayloadError, RuntimeUnavailableError
+from micronpu.host.litert_check import check_litert
 from micronpu.program.pte import ELEMENT_TYPES
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
@@ -158,6 +159,7 @@ class LiteRtProgram:
     """
 
     def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
+        check_litert(model)
         self._model = model
         self._mode = mode
         self._interpreter = _interpreter(model, mode)

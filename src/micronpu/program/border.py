@@ -14,7 +14,7 @@ import numpy.typing as npt
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, PayloadError
 from micronpu.container.digest import PREFIX
-from micronpu.container.payload import parse
+from micronpu.container.payload import Payload, parse
 from micronpu.program.plan import ELEMENT_BYTES, Plan
 from micronpu.program.pte import TensorValue
 
@@ -197,11 +197,21 @@ def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[fl
     """The same of one graph in an open container."""
     try:
         container = parse(blob)
-        if container.weights[4:8] != b"TFL3":
-            return {}
-        graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
-    except (PayloadError, flatbuffer.CorruptFlatbufferError):
-        return {}  # a payload of another kind, or a graph in another format
+    except PayloadError:
+        return {}  # a payload of another kind
+    if container.weights[4:8] != b"TFL3":
+        return {}  # a graph in another format
+    try:
+        return _grids(container, arguments)
+    except flatbuffer.CorruptFlatbufferError as error:
+        raise PayloadError(
+            f"The LiteRT program of an NPU partition is damaged: {error}.",
+            hint="copy the file again, or compile the model again",
+        ) from error
+
+
+def _grids(container: Payload, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
+    graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
     # SubGraph: tensors 0, inputs 1, outputs 2; Tensor.quantization 4; scale 2, zero_point 3.
     found = {}
     layout = container.layout

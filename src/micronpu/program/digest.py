@@ -6,6 +6,8 @@
 It travels as named data, which ExecuTorch's runtimes ignore: a magic word and the SHA-256 of the whole file, computed
 with zeros in its own place.  `micronpu.compile` writes it.  A program of ExecuTorch's own flow has the place, but
 nobody who fills it: `stamp` does.  It tells damage, not who made the program.
+
+A program for a board is without that place, and has its digest behind its end, where no runtime reads: `seal`.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ def state_of(data: bytes, name: str = "The program") -> Digest:
     """
     check_bytes("data", data)
     check_text("name", name)
+    if (sealed := _sealed(data)) is not None:
+        return Digest.RIGHT if sealed else Digest.WRONG
     place = _place(data, name)
     if place is None:
         # Neither the name nor the magic word: with one of them alone, the other was damaged.
@@ -64,6 +68,35 @@ def stamp(data: bytes, name: str = "The program") -> bytes:
         )
     view = memoryview(data)
     return b"".join((view[:place], _digest(data, place), view[place + SIZE :]))
+
+
+_SEAL = b"micronpu seal256"
+_SEAL_SIZE = len(_SEAL) + SIZE
+
+
+def seal(data: bytes) -> bytes:
+    """A program with its digest behind its end, which costs a board nothing: its firmware has what is before."""
+    return data + _SEAL + hashlib.sha256(data).digest()
+
+
+def unsealed(data: bytes) -> bytes:
+    """What `seal` was given, or a program without such a digest as it is."""
+    return data if _sealed(data) is None else data[:-_SEAL_SIZE]
+
+
+def _sealed(data: bytes) -> bool | None:
+    """Whether the digest behind a program's end is right; None where there is none.
+
+    One whose word or place is damaged is wrong: nothing else is known to write so few bytes behind a program.
+    """
+    if data[-_SEAL_SIZE:-SIZE] == _SEAL:
+        return hmac.compare_digest(data[-SIZE:], hashlib.sha256(memoryview(data)[:-_SEAL_SIZE]).digest())
+    try:
+        program_size, base, segments = extents(data, "")
+    except PayloadError:
+        return None  # which is said elsewhere
+    behind = len(data) - max(program_size, base + segments)
+    return False if 0 < behind <= _SEAL_SIZE or _SEAL in data[-2 * _SEAL_SIZE :] else None
 
 
 def _digest(data: bytes, place: int) -> bytes:

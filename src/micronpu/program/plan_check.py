@@ -335,10 +335,12 @@ class _Plan:
             if operator == VIEW and position >= 2:
                 placed.add(index)
             self._check_placed(index, placed, f"argument {position} of {where}")
-        check = _CHECKS.get(operator)
-        if check is not None and signature is not None:
+        if signature is not None:
             named = {p.name: v for p, v in zip(signature.parameters, values, strict=False)}
-            check(named, where)
+            check = _CHECKS.get(operator)
+            if check is not None:
+                check(named, where)
+            _check_meanings(operator, named, where)
 
 
 def _need(holds: object, what: str) -> None:
@@ -353,6 +355,40 @@ def _check_signature(signature: Signature, values: list[_Value], where: str) -> 
         if value.kind not in parameter.kinds:
             expected = " or ".join(sorted(map(str, parameter.kinds)))
             raise _BadPlanError(f"{where} has a {value.kind} as `{parameter.name}`, which must be {expected}")
+
+
+# --- what arguments mean, by their names in the operators' schemas ---
+
+
+def _check_meanings(operator: str, named: dict[str, _Value], where: str) -> None:
+    """Checks each argument that says a type, a range or a grid, of whichever kernel, against its tensors.
+
+    ``out_dtype`` is always that of the result, and ``dtype`` as well, but for a dequantization, where it is that of the
+    integers that are read.
+    """
+    library, _, kernel = operator.partition("::")
+    for name, value in named.items():
+        if value.kind is Kind.INT and (name == "dtype" or name.endswith("_dtype")):
+            told = ELEMENT_TYPES.get(value.content)
+            _need(told is not None, f"{where} has as `{name}` the unknown type {value.content}")
+            typed = named.get("input" if name == "dtype" and kernel.startswith("dequantize") else "out")
+            if typed is not None and typed.kind is Kind.TENSOR:
+                _need(
+                    typed.content.dtype == told,
+                    f"{where} has a {typed.content.dtype} tensor where `{name}` says {told}",
+                )
+        elif library != _QUANTIZED:
+            continue
+        elif value.kind is Kind.DOUBLE and name.endswith("scale"):
+            _need(math.isfinite(value.content) and value.content > 0, f"{where} has the {name} {value.content}")
+        elif value.kind is Kind.INT and name.endswith("zero_point"):
+            _need(_INT32[0] <= value.content <= _INT32[1], f"{where} has the {name} {value.content}")
+        elif value.kind is Kind.INT and name.endswith("quant_min"):
+            most = named[name.replace("quant_min", "quant_max")].content
+            _need(value.content <= most, f"{where} has the range {value.content} to {most}")
+
+
+_QUANTIZED = "quantized_decomposed"
 
 
 # --- quantization parameters, which ExecuTorch's kernels check by ending the process ---

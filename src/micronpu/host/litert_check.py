@@ -1,0 +1,171 @@
+"""Checks a LiteRT program before LiteRT sees it.
+
+LiteRT verifies the flatbuffer and most counts.  It believes that a graph is one: a tensor that is written twice, or
+never, has another size than what reads it was prepared for, and a stride of 0 divides.  Here such a program is a
+sentence.
+
+Every option of an operator is looked at, by its name in the schema that comes with LiteRT; what a program computes is
+not judged.  Field numbers are those of `tensorflow/lite/schema/schema.fbs`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+
+_HINT = "copy the file again, or compile the model again"
+_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 9: 1, 10: 8, 15: 4, 16: 2}
+"""Bytes of an element by `TensorType`: the types that programs of ours and of the vendors' tools have."""
+_RANGES = {3: (0, 255), 7: (-(1 << 15), (1 << 15) - 1), 9: (-128, 127)}
+_INT32 = (-(1 << 31), (1 << 31) - 1)
+_MOST_BYTES, _MOST_AXES = 1 << 31, 8
+_POSITIVE = re.compile(r"Stride|Dilation|Filter|BlockSize|NumSplits|DepthMultiplier|ValuesCount|^Num$")
+_AT_MOST = {"Padding": 1, "FusedActivationFunction": 5, "Mode": 1}
+_LARGEST = 1 << 16
+"""Of a stride, a dilation or a window: none is larger than a tensor's side."""
+
+
+class _BadGraphError(Exception):
+    """What is wrong, as a clause without a full stop."""
+
+
+def check_litert(model: bytes | memoryview) -> None:
+    """Checks a LiteRT program.
+
+    Args:
+        model: the flatbuffer.
+
+    Raises:
+        PayloadError: LiteRT would trust something that is not so.
+    """
+    try:
+        program = root(model, b"TFL3")
+        graphs = list(program.vector(2).tables())
+        _need(len(graphs) == 1, f"it has {len(graphs)} graphs")
+        _Graph(program, graphs[0]).check()
+    except (_BadGraphError, CorruptFlatbufferError, struct.error, IndexError) as error:
+        raise PayloadError(f"The LiteRT program of the NPU partition is damaged: {error}.", hint=_HINT) from None
+
+
+class _Graph:
+    def __init__(self, program: Table, graph: Table) -> None:
+        self._program, self._graph = program, graph
+        self._tensors = list(graph.vector(0).tables())
+        self._buffers = list(program.vector(4).tables())
+        self._codes = [max(t.integer(0, "<b"), t.integer(3)) for t in program.vector(1).tables()]
+
+    def check(self) -> None:
+        """Tensors, then operators in their order: each reads what there is by then, and makes what is not there."""
+        there = {i for i, tensor in enumerate(self._tensors) if self._check_tensor(i, tensor)}
+        inputs, outputs = (self._indices(self._graph.vector(field).integers(), "the graph") for field in (1, 2))
+        _need(not there.intersection(inputs), "an input of the graph is a constant")
+        there.update(inputs)
+        for number, operator in enumerate(self._graph.vector(3).tables()):
+            index = operator.integer(0, "<I")
+            _need(index < len(self._codes), f"operator {number} has kind {index} of {len(self._codes)}")
+            where = f"operator {number} ({_names().get(self._codes[index], 'of an unknown kind')})"
+            reads = [i for i in operator.vector(1).integers() if i != -1]
+            makes = self._indices(operator.vector(2).integers(), where)
+            _need(reads and makes, f"{where} reads or makes nothing")
+            for tensor in self._indices(reads, where):
+                _need(tensor in there, f"{where} reads tensor {tensor}, which nothing has made")
+            for tensor in makes:
+                _need(tensor not in there, f"{where} makes tensor {tensor}, which is there already")
+                there.add(tensor)
+            self._indices([i for i in operator.vector(8).integers() if i != -1], where)
+            _check_options(operator, where)
+        for tensor in outputs:
+            _need(tensor in there, f"its output, tensor {tensor}, is made by nothing")
+
+    def _indices(self, found: Any, where: str) -> list[int]:
+        for index in found:
+            _need(0 <= index < len(self._tensors), f"{where} names tensor {index} of {len(self._tensors)}")
+        return list(found)
+
+    def _check_tensor(self, number: int, tensor: Table) -> bool:
+        """Whether it has a value before anything runs: as a constant, or as a state."""
+        where = f"tensor {number}"
+        shape, kind, index = tensor.vector(0).integers(), tensor.integer(1, "<b"), tensor.integer(2, "<I")
+        _need(kind in _BYTES, f"{where} has the element type {kind}")
+        _need(len(shape) <= _MOST_AXES and all(n >= 1 for n in shape), f"{where} has the shape {list(shape)}")
+        size = math.prod(shape) * _BYTES[kind]
+        _need(size <= _MOST_BYTES, f"{where} has {size} bytes")
+        _need(index < len(self._buffers), f"{where} has buffer {index} of {len(self._buffers)}")
+        buffer = self._buffers[index]
+        _need(not buffer.integer(1, "<Q") and not tensor.offset(6), f"{where} is stored in another way")
+        data = buffer.vector(0)
+        _need(data.length in (0, size), f"{where} of {size} bytes has a constant of {data.length}")
+        quantization = tensor.table(4)
+        if quantization is not None:
+            _check_grid(quantization, shape, kind, where)
+        return bool(data.length) or bool(tensor.integer(5, "<B"))
+
+
+def _check_grid(quantization: Table, shape: tuple[int, ...], kind: int, where: str) -> None:
+    scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
+    axis = quantization.integer(6)
+    low, high = _RANGES.get(kind, _INT32)
+    _need(not quantization.integer(4, "<B"), f"{where} has a grid of another kind")
+    for scale in scales:
+        _need(math.isfinite(scale) and scale > 0, f"{where} has the scale {scale}")
+    for zero in zeros:
+        _need(low <= zero <= high, f"{where} has the zero point {zero}")
+    if len(scales) > 1:
+        _need(0 <= axis < len(shape) and shape[axis] == len(scales), f"{where} has {len(scales)} scales")
+    _need(len(zeros) in (0, 1, len(scales)), f"{where} has {len(scales)} scales and {len(zeros)} zero points")
+
+
+def _check_options(operator: Table, where: str) -> None:
+    for name, value in _options(operator):
+        if isinstance(value, float):
+            _need(math.isfinite(value), f"{where} has the {name} {value}")
+        elif _POSITIVE.search(name):
+            _need(1 <= value <= _LARGEST, f"{where} has the {name} {value}")
+        elif name in _AT_MOST:
+            _need(0 <= value <= _AT_MOST[name], f"{where} has the {name} {value}")
+
+
+def _options(operator: Table) -> Iterator[tuple[str, Any]]:
+    """Names and values of an operator's numbers, as the schema has them."""
+    kind, body = operator.integer(3, "<B"), operator.table(4)
+    made, fields = _fields(kind)
+    if made is None or body is None:
+        return
+    options = made()
+    options.Init(body.data, body.position)
+    for field in fields:
+        value = getattr(options, field)()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield field, value
+
+
+@cache
+def _fields(kind: int) -> tuple[Any, tuple[str, ...]]:
+    """The class of a kind of options, and its methods that are fields of one value."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    name = next((n for n, v in vars(schema.BuiltinOptions).items() if v == kind and not n.startswith("_")), "")
+    made = getattr(schema, name, None)
+    if made is None or name == "NONE":
+        return None, ()
+    plain = [n for n, f in vars(made).items() if callable(f) and n != "Init" and f.__code__.co_argcount == 1]
+    return made, tuple(n for n in plain if not n.endswith(("AsNumpy", "Length", "IsNone")))
+
+
+@cache
+def _names() -> dict[int, str]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    return {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
+
+
+def _need(holds: object, what: str) -> None:
+    if not holds:
+        raise _BadGraphError(what)
