@@ -94,7 +94,9 @@ class _Graph:
         where = f"tensor {number}"
         shape, kind, index = tensor.vector(0).integers(), tensor.integer(1, "<b"), tensor.integer(2, "<I")
         _need(kind in _BYTES, f"{where} has the element type {kind}")
-        _need(len(shape) <= _MOST_AXES and all(n >= 1 for n in shape), f"{where} has the shape {list(shape)}")
+        is_empty = shape == (0,)  # the axes of a scalar, to which a tensor is reshaped
+        fits = len(shape) <= _MOST_AXES and all(n >= 1 for n in shape)
+        _need(fits or is_empty, f"{where} has the shape {list(shape)}")
         size = math.prod(shape) * _BYTES[kind]
         _need(size <= _MOST_BYTES, f"{where} has {size} bytes")
         _need(index < len(self._buffers), f"{where} has buffer {index} of {len(self._buffers)}")
@@ -105,7 +107,7 @@ class _Graph:
         quantization = tensor.table(4)
         if quantization is not None:
             _check_grid(quantization, shape, kind, where)
-        return bool(data.length) or bool(tensor.integer(5, "<B"))
+        return is_empty or bool(data.length) or bool(tensor.integer(5, "<B"))
 
 
 def _check_grid(quantization: Table, shape: tuple[int, ...], kind: int, where: str) -> None:
