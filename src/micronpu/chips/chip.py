@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -11,13 +10,9 @@ from os import PathLike
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_name
+from micronpu.base.parsing import parse_toml
 from micronpu.chips.core import is_cortex_m
 from micronpu.chips.section import ChipSection
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CMSIS_NN = "cmsis-nn"
 
@@ -179,9 +174,9 @@ class Chips(Mapping[str, Chip]):
 def parse_chip(text: str, where: str, file: str = "") -> Chip:
     """A chip from the text of its file; ``where`` names the file in errors."""
     try:
-        data = ChipSection(where, "", tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise OptionError(f"The chip file {where} is not valid TOML: {error}.") from error
+        data = ChipSection(where, "", parse_toml(text))
+    except ValueError as error:
+        raise OptionError(f"The chip file {where} is not valid TOML: {error}.", hint="see docs/chips.md") from error
     core = data.table("core")
     return Chip(
         name=data.text("name"),

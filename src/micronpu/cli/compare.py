@@ -14,6 +14,7 @@ import typer
 from micronpu.base.errors import FileError, OptionError
 from micronpu.base.files import check_folder, check_writable, write_file
 from micronpu.base.installed import VERSION
+from micronpu.base.parsing import parse_json
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 
@@ -143,7 +144,7 @@ def _read(folder: Path, key: str) -> dict[Job, Candidate]:
     if not path.exists():
         return {}
     try:
-        stored = json_module.loads(path.read_bytes())
+        stored = parse_json(path.read_bytes())
         if stored["key"] != key:
             return {}
         rows: list[Candidate] = [decode(Candidate, row) for row in stored["candidates"]]

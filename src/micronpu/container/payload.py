@@ -30,6 +30,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from micronpu.base.errors import PayloadError
+from micronpu.base.parsing import parse_json
 
 Kind = Literal["silicon", "reference"]
 
@@ -295,7 +296,7 @@ def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str
     if end < kernels_start or zlib.crc32(data[end : end + size]) != crc:
         return none
     try:
-        versions = json.loads(data[end : end + size])
+        versions = parse_json(data[end : end + size])
     except ValueError:
         return none
     return (end, {str(k): str(v) for k, v in versions.items()}) if isinstance(versions, dict) else none

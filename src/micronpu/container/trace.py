@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from micronpu.base.errors import PayloadError
+from micronpu.base.parsing import parse_json
 
 KEY = "micronpu_trace_"
 _VERSION = 1
@@ -98,12 +99,12 @@ def trace_of(payload: bytes, named_data: Mapping[str, bytes]) -> StreamTrace | N
         return None
     try:
         inflater = zlib.decompressobj()
-        version, rows, sources = json.loads(inflater.decompress(data, _MOST_BYTES))
+        version, rows, sources = parse_json(inflater.decompress(data, _MOST_BYTES))
         operators = tuple(TracedOperator(str(kind), str(source)) for kind, source in rows)
         found = StreamTrace(operators, tuple(map(int, sources)))
         if version != _VERSION or any(not -1 <= s < len(operators) for s in found.sources):
             raise ValueError(version)
-    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+    except (zlib.error, ValueError, TypeError, OverflowError) as error:
         raise PayloadError(
             "The names of the operations that travel with the program are damaged, or of another version.",
             hint="compile the model again with this version of micronpu",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from micronpu.base.errors import OptionError
+from micronpu.base.parsing import parse_json
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
 from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
 from micronpu.deploy.kernels import kernels_of
@@ -143,7 +143,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
 def _text(value: bytes) -> str:
     """An option of a compile spec, "" where it is no string."""
     try:
-        told = json.loads(value)
+        told = parse_json(value)
     except ValueError:
         return ""
     return told if isinstance(told, str) else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
+from micronpu.base.parsing import parse_json
 from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.bundled import bundle
@@ -192,7 +192,7 @@ def _external(plan: Plan) -> list[str]:
         for key, value in delegate.specs:
             if key.startswith("external_"):
                 try:
-                    file = json.loads(value)
+                    file = parse_json(value)
                 except ValueError:
                     continue
                 found += [f"{file}.ptd"] if isinstance(file, str) and file else []

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import ModelError, PayloadError
+from micronpu.base.parsing import parse_json
 from micronpu.container.digest import PREFIX
 from micronpu.container.payload import Payload, parse
 from micronpu.program.plan import ELEMENT_BYTES, Plan
@@ -168,12 +169,12 @@ def _recorded(named_data: dict[str, bytes]) -> tuple[list[_Recorded | None], lis
     if data is None:
         return None
     try:
-        told = json.loads(data)
+        told = parse_json(data)
         sides = [
             [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in told[side]]
             for side in ("inputs", "outputs")
         ]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise PayloadError(
             "What the program says of its integer inputs and outputs is damaged.", hint="compile the model again"
         ) from error

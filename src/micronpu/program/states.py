@@ -9,6 +9,7 @@ from math import prod
 from typing import Protocol
 
 from micronpu.base.errors import PayloadError
+from micronpu.base.parsing import parse_json
 from micronpu.container.digest import PREFIX
 from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
 
@@ -73,8 +74,8 @@ def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ..
             found.setdefault((value.planned, value.offset), value)  # a view stands where its base does
     variables = list(found.values())
     try:
-        told = [_told(*row) for row in json.loads(named_data.get(STATES_KEY, b"[]"))]
-    except (ValueError, TypeError) as error:
+        told = [_told(*row) for row in parse_json(named_data.get(STATES_KEY, b"[]"))]
+    except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError("What the program says of its states is damaged.", hint="compile the model again") from error
     if len(told) != len(variables):
         told = [(f"state_{i}", None, None) for i in range(len(variables))]

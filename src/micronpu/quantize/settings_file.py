@@ -18,21 +18,16 @@ Fields that a part does not give are those of ``[default]``; a dictionary of the
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
 from micronpu.base.errors import OptionError, first_line
 from micronpu.base.files import read_file
+from micronpu.base.parsing import parse_toml
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
 
 Quantization: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 """A file, or a dictionary of its form."""
@@ -64,8 +59,8 @@ def read_quantization(given: Quantization) -> dict[str, Any]:
         )
     data = read_file(given)
     try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(data.decode())
+    except ValueError as error:
         raise OptionError(
             f"The quantization file {os.fspath(given)} is no TOML: {first_line(error)}.",
             hint='lines such as name = "x"',

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file
+from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Node, Origin
 from micronpu.ir.window import Activation
 from micronpu.report.accuracy import ProgramAccuracy
@@ -332,7 +333,7 @@ class DelegationReport:
             raise FileError(f"A {type(text).__name__} is given as the text of a report.", hint=_WRITE_ONE)
         check_text("name", name)
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except ValueError as error:
             raise FileError(f"{name} is not a report: it is not JSON ({error}).", hint=_WRITE_ONE) from error
         if not isinstance(data, dict) or data.get("format") != FORMAT:

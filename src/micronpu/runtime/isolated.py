@@ -26,6 +26,7 @@ import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder
+from micronpu.base.parsing import parse_json
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES
 
@@ -58,7 +59,7 @@ def receive(channel: socket.socket, until: float | None = None) -> tuple[dict[st
         TimeoutError: it has not sent all of it in time.
         ValueError: what comes is no message.
     """
-    head = json.loads(_read(channel, int.from_bytes(_read(channel, _LENGTH, until), "little"), until))
+    head = parse_json(_read(channel, int.from_bytes(_read(channel, _LENGTH, until), "little"), until))
     return head, [_read(channel, int(size), until) for size in head["sizes"]]
 
 

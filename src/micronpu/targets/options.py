@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import Self
 
 from micronpu.base.errors import OptionError
+from micronpu.base.parsing import parse_json
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -74,7 +75,7 @@ class Options:
             if spec.key in values:
                 raise OptionError(f"The compile spec {spec.key!r} is given twice.")
             try:
-                value = json.loads(bytes(spec.value))
+                value = parse_json(bytes(spec.value))
             except ValueError as error:
                 raise OptionError(
                     f"The compile spec {spec.key!r} holds {bytes(spec.value)!r}, which is not JSON.",

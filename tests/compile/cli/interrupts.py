@@ -152,10 +152,12 @@ class Place:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
-            for path in (self._told, *(self._folder / name for name in _files(self._folder, before))):
-                path.unlink(missing_ok=True)
-            for path in self._temporary.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self._told.unlink(missing_ok=True)
+            for path in (*self._folder.iterdir(), *self._temporary.iterdir()):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name not in before:
+                    path.unlink()
 
     def ended(self, words: Sequence[str], wanted: int | str = -1, number: int = 0) -> Left:
         """What a command leaves that gets a signal at an event, by its number or the first of a name; 0 for none."""

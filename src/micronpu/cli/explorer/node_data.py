@@ -6,7 +6,6 @@ A set of values has the documented form of node data: for each graph the values 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file
+from micronpu.base.parsing import parse_json
 from micronpu.cli.explorer.delegates import GraphNode
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph
 from micronpu.container.trace import StreamTrace, traced
@@ -83,7 +83,7 @@ def read_blame(path: str) -> dict[str, float]:
     """
     wrong = FileError(f"{path} is not what `micronpu blame` writes.", hint="micronpu blame MODEL --report-json PATH")
     try:
-        data = json.loads(read_file(path, "The file of `micronpu blame`"))
+        data = parse_json(read_file(path, "The file of `micronpu blame`"))
         if data["format"] != BLAME:
             raise wrong
         return {str(layer["node"]): float(layer["sqnr"]) for layer in data["layers"]}

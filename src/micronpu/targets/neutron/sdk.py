@@ -22,6 +22,7 @@ from typing import Any
 
 from micronpu.base.errors import ConverterError
 from micronpu.base.leaving import scratch_folder, undone
+from micronpu.base.parsing import parse_json
 from micronpu.container.payload import Artifacts
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.kernel_map import kernel_operators
@@ -238,7 +239,7 @@ def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any
     result: Any = None
     if code == 0:
         with contextlib.suppress(OSError, ValueError):
-            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            result = parse_json((folder / "result.json").read_text(encoding="utf-8"))
     if not isinstance(result, dict) or not ("error" in result or isinstance(result.get("versions"), dict)):
         raise ConverterError(
             f"The Neutron converter {PACKAGE} {_how_it_died(code)}.{_last_words(log)}",
