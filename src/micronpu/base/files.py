@@ -146,6 +146,31 @@ def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot 
         raise FileError(f"{what}: nothing may be written to {path}.", hint="another folder")
 
 
+def check_new_folder(folder: str | os.PathLike[str]) -> None:
+    """Refuses what `make_folder` would refuse after the work is done.
+
+    Raises:
+        FileError: it is a file or inside of one, or nothing may be written there.
+    """
+    path = check_name(folder).absolute()
+    there = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    check_folder(there, f"{folder} cannot be written")
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder, made with those above it where it is not there.
+
+    Raises:
+        FileError: it cannot be made.
+    """
+    path = check_name(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{path} cannot be made: {error.strerror or error}.", hint="another folder") from error
+    return path
+
+
 def check_intermediates(folder: Any) -> None:
     """Raises `OptionError` where `intermediates_dir` can be no folder."""
     if not isinstance(folder, str):

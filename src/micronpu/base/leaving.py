@@ -66,9 +66,16 @@ def leave_on_signals() -> None:
 
     They do so while the main thread is in another language's code, too, as long as that lets other threads run.
     """
+    import tempfile
+
+    # Python finds its folder for temporary files by writing one.
+    wanted = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    with contextlib.suppress(OSError):
+        tempfile.gettempdir()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    wanted = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
     numbers = [int(n) for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, _stand_still)

@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from micronpu.base.errors import MicroNpuError, OptionError
+from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.progress import STEPS
 
 if TYPE_CHECKING:
@@ -155,7 +157,23 @@ def json_path(json: bool, report_json: Path | None) -> Path | None:
     return STANDARD_OUTPUT if json else report_json
 
 
+_FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that terminals obey instead of showing them: controls, and those that turn the direction of a line."""
+
+
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Shows what a terminal would obey: names come from models and programs, which somebody else may have made."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _FOR_TERMINALS.search(segment.text):
+                text = _FOR_TERMINALS.sub(lambda found: ascii(found.group())[1:-1], segment.text)
+                segment = Segment(text, segment.style)
+            yield segment
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leaves it as it is: whoever ends the command in the middle of its progress would be left without."""
+        return False
+
     def on_broken_pipe(self) -> None:
         """Goes on in silence: who read the output has seen enough (`| head`), and files are still to be written."""
         self.quiet = True
@@ -206,12 +224,13 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
         global _quiet
         _quiet = bool(kwargs.pop("quiet", False))
         try:
+            _check_current_folder()
             command(*args, **kwargs)
         except MicroNpuError as error:
             _fail(str(error), bool(kwargs.get("debug")), error.exit_code)
-        except (BrokenPipeError, typer.Exit, typer.Abort):
+        except (BrokenPipeError, typer.Exit, typer.Abort, KeyboardInterrupt):
             raise  # typer's own ways to end
-        except Exception as error:
+        except BaseException as error:  # a model may raise one of its own, or call sys.exit
             text = str(error).strip()
             what = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
             sentence = f"micronpu ended with an error that it did not expect: {what.rstrip('.')}."
@@ -226,6 +245,17 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     own[place:] = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[place:]]
     run.__signature__ = signature.replace(parameters=[*own[:place], _QUIET, *own[place:]])  # type: ignore[attr-defined]
     return run
+
+
+def _check_current_folder() -> None:
+    """
+    Raises:
+        FileError: nobody can say what a path means, nor where files go.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise FileError("The folder that the command was started in is no longer there.", hint="cd $HOME") from error
 
 
 def _fail(sentence: str, debug: bool, code: int = 1) -> None:

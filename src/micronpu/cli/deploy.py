@@ -47,7 +47,7 @@ def deploy(
         str, typer.Option(help="Section of the firmware in which the program stands.")
     ] = "network_model_sec",
     force: Annotated[
-        bool, typer.Option("--force", help="Write into a folder that holds files; those of other names stay.")
+        bool, typer.Option("--force", help="Replace a folder that holds files, in one step; files of other names stay.")
     ] = False,
     json: console.Json = False,
     debug: console.Debug = False,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.base.files import check_folder, check_writable, read_file, write_file
+from micronpu.base.files import check_new_folder, check_writable, make_folder, read_file, write_file
 from micronpu.cli.console import Listener
 from micronpu.cli.files import load_arrays
 from micronpu.report.texts import plural
@@ -105,7 +105,7 @@ def run_program(
         MicroNpuError: a file cannot be read or written, or does not fit the program.
     """
     if folder is not None:
-        check_folder(folder)
+        check_new_folder(folder)
     if profile is not None:
         if rows:
             raise OptionError("--profile records one run, and --rows asks for many.", hint="leave out one of them")
@@ -148,6 +148,8 @@ def run_program(
             for c in program.checks.values()
         ]
     wrote: list[str] = []
+    if folder is not None:
+        make_folder(folder)
     for number, result in enumerate(results):
         if folder is None or result is None:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ class UserFile:
 
     def __init__(self, path: Path) -> None:
         self.path = check_name(path)
+        self._place = path.resolve()  # now: the user's code may delete the folder that the command is in
         if not path.is_file():
             hint = "check the path" if not path.exists() else f"a file in it, {path / 'model.py'}:function"
             raise ModelError(f"There is no file {path}." if not path.exists() else f"{path} is a folder.", hint=hint)
@@ -83,6 +85,10 @@ class UserFile:
             del sys.modules[name]
             raise
         return module
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path leads to this file."""
+        return path.resolve() == self._place
 
     def has(self, name: str) -> bool:
         return callable(getattr(self.module, name, None))
@@ -118,22 +124,45 @@ class UserFile:
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
         """Lets the user's code find its neighbours, and turns its errors into a sentence that begins with ``what``."""
-        folder = str(self.path.resolve().parent)
+        folder = str(self._place.parent)
         sys.path.insert(0, folder)
         try:
             yield
-        except MicroNpuError:
+            self._check_surroundings()
+        except (MicroNpuError, KeyboardInterrupt, GeneratorExit):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # one of the user's own, too
             said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
             hint = _OTHER_TORCH if _OF_TORCHVISION in said else "--debug, which shows the traceback"
             raise ModelError(f"{what}{self._line(error)}: {said}.", hint=hint) from error
         finally:
-            sys.path.remove(folder)
+            if folder in sys.path:
+                sys.path.remove(folder)
+
+    def _check_surroundings(self) -> None:
+        """
+        Raises:
+            ModelError: the file has taken away what the command needs to go on.
+        """
+        for stream, number in (("stdout", 1), ("stderr", 2)):
+            try:
+                os.fstat(number)
+            except OSError as error:
+                setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+                hint = f"leave out os.close({number})"
+                raise ModelError(f"{self.path} closes the command's sys.{stream}.", hint=hint) from error
+            if getattr(sys, stream).closed:  # of Python alone
+                setattr(sys, stream, open(number, "w", closefd=False))  # noqa: SIM115 (the same)
+        try:
+            os.getcwd()
+        except OSError as error:
+            raise ModelError(
+                f"{self.path} deletes the folder that the command was started in.", hint="leave it where it is"
+            ) from error
 
     def _line(self, error: BaseException) -> str:
         """Where in the file the error is, as the end of a clause."""
-        here = self.path.resolve()
+        here = self._place
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == here:
             return f" in line {error.lineno}"
         frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == here]
@@ -257,7 +286,7 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
         return Calibration("nothing", lambda: _no_calibration(file))
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
-        same = file is not None and Path(path).resolve() == file.path.resolve()
+        same = file is not None and file.is_at(Path(path))
         return _from_function(file if same and file is not None else UserFile(Path(path)), name)
     arrays = load_arrays(text)
     return Calibration(text, lambda: _items(arrays, text, model))

@@ -337,7 +337,12 @@ def run(
     ] = None,
     output: Annotated[
         Path | None,
-        console.option("DIR", "Write output_0.npy, output_1.npy ... into this folder.", "--output", "-o"),
+        console.option(
+            "DIR",
+            "Write output_0.npy, output_1.npy ... into this folder, made where it is not there.",
+            "--output",
+            "-o",
+        ),
     ] = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="Each input holds many rows: run once per row and join the outputs.")

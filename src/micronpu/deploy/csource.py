@@ -19,6 +19,26 @@ from micronpu.targets.registry import firmware_of
 
 ALIGNMENT = 32
 """Of the program in memory: 16 for an Ethos-U, and a line of the core's cache."""
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await
+    co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do
+    double dynamic_cast else enum explicit export extern false float for friend goto if import inline int long module
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unsigned using virtual
+    void volatile wchar_t while xor xor_eq
+"""
+"""Of C23 and C++20."""
+_HEADERS = """
+    assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic
+    stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar unistd
+    wchar wctype
+"""
+"""Of the C library, in whose place NAME.h would be found."""
+_SECTIONS = "text data bss rodata stack heap init fini"
+"""Of every linker script; the folder's has one .NAME."""
+RESERVED = frozenset((*_KEYWORDS.split(), *_HEADERS.split(), *_SECTIONS.split(), "main"))
+"""What files, C names and sections cannot be called after."""
 _C_TYPES = {
     "bool": ("uint8_t", "ELEMENT_UINT8"),
     "uint8": ("uint8_t", "ELEMENT_UINT8"),

@@ -98,6 +98,8 @@ def deploy(
     check_switch("force", force)
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
+    if name in csource.RESERVED:
+        raise OptionError(f"The name {name!r} means something else in C, C++ or a linker script.", hint=f"{name}_model")
     if not re.fullmatch(r"[A-Za-z_.][\w.$-]*", section, re.ASCII):
         raise OptionError(f"The section {section!r} is no name of a section.", hint=SECTION)
     path = check_name(folder)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
-import tempfile
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import check_folder
+from micronpu.base.leaving import scratch_folder, undone
+
+_AT_CURRENT_FOLDER, _EXCHANGE = -100, 2  # of Linux' `renameat2`
 
 
 def check_target(folder: Path, *, force: bool) -> None:
@@ -18,53 +23,91 @@ def check_target(folder: Path, *, force: bool) -> None:
     Raises:
         FileError: it is a file, holds files, or cannot be made.
     """
+    what = f"{folder} cannot be written"
     if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} cannot be written: it is a file, not a folder.", hint="another folder")
+        raise FileError(f"{what}: it is a file, not a folder.", hint="another folder")
     if folder.is_dir():
-        check_folder(folder, f"{folder} cannot be written")
+        check_folder(folder, what)
         if any(folder.iterdir()) and not force:
             raise FileError(
                 f"{folder} holds files already, and nothing is overwritten.",
                 hint="another folder, or --force (force=True), which replaces files of the same names and "
                 "leaves others",
             )
-    else:
-        check_folder(folder.absolute().parent, f"{folder} cannot be written")
+    # The folder itself is replaced, in that above it.
+    target = Path(os.path.realpath(folder))
+    check_folder(target.parent, what)
+    if target.is_dir() and (target.is_mount() or target in (here := Path.cwd().resolve(), *here.parents)):
+        raise FileError(
+            f"{what}: the folder is replaced as a whole, and the command runs in it, or it is a mount point.",
+            hint=f"a new folder in it, {folder / 'model'}",
+        )
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> None:
     """Writes files into a folder that is new or empty, all of them or none; with ``force`` into one with files.
 
-    Into a folder with files each of ours takes the place of one with its name once all are on the disk.
+    A folder with files is replaced in one step by one that has ours and, of its own, those of other names, which stay
+    the same files.  Whoever looks sees the old one or the new one, and so does whoever comes after a crash.
 
     Raises:
         FileError: see `check_target`, or the disk does not take them.
     """
     check_target(folder, force=force)
-    target = folder.absolute()
+    target = Path(os.path.realpath(folder))
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
+        with scratch_folder(f".{target.name}.", target.parent) as scratch:
+            new = scratch / "new"
+            new.mkdir()  # with the user's mode; `scratch` has a private one
+            if target.is_dir():
+                _link(target, new, set(files))
             for name, data in files.items():
-                path = scratch / name
+                path = new / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-            if target.is_dir() and any(target.iterdir()):
-                for name in files:
-                    (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(scratch / name, target / name)
+            if target.is_dir():
+                shutil.copystat(target, new)
+                _exchange(new, target)
             else:
-                scratch.chmod(0o777 & ~_umask())
-                os.replace(scratch, target)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+                os.replace(new, target)
     except OSError as error:
         raise FileError(
             f"{folder} cannot be written: {error.strerror or error}.", hint="another folder, or make room"
         ) from error
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _link(old: Path, new: Path, without: set[str]) -> None:
+    """Gives a folder all that another holds, the same files under second names, but for those of some names."""
+    for place, folders, names in os.walk(old):
+        inside = Path(place).relative_to(old)
+        for name in [n for n in folders if (Path(place) / n).is_symlink()]:
+            names.append(name)
+        for name in set(folders) - set(names):
+            (new / inside / name).mkdir()
+            shutil.copystat(Path(place) / name, new / inside / name)
+        for name in names:
+            if (inside / name).as_posix() not in without:
+                os.link(Path(place) / name, new / inside / name, follow_symlinks=False)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Gives two folders each other's names in one step; where the system has none, in two."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        with contextlib.suppress(AttributeError):  # a C library without the call
+            names = os.fsencode(new), os.fsencode(old)
+            if not libc.renameat2(_AT_CURRENT_FOLDER, names[0], _AT_CURRENT_FOLDER, names[1], _EXCHANGE):
+                return
+    aside = new.with_name("old")
+
+    def back() -> None:
+        if not old.exists():
+            os.rename(aside, old)
+
+    with undone(back):
+        os.rename(old, aside)
+        try:
+            os.rename(new, old)
+        except OSError:
+            back()
+            raise

@@ -50,9 +50,9 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
                 recurrences.restore(program)
             _check_attributes(program, lost)
             return program
-        except MicroNpuError:
+        except (MicroNpuError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
+        except BaseException as error:  # a forward that ends the process must not end the user's
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             if isinstance(error, SystemExit):
                 lines = [f"its forward calls sys.exit({error.code!r})"]

@@ -1,0 +1,127 @@
+"""The folder of `deploy`: whole or not at all, also where it takes the place of another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from micronpu.base.errors import FileError
+from micronpu.deploy.folder import check_target, write_folder
+
+FILES = {"model.h": b"new", "sub/model.c": b"new"}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A folder of which one file is the user's, with another name for it, and a link that leads nowhere."""
+    made = tmp_path / "firmware"
+    (made / "sub" / "own").mkdir(parents=True)
+    for name in ("model.h", "sub/model.c", "gone.c", "sub/own/notes.txt"):
+        (made / name).write_bytes(b"old")
+    (made / "link").symlink_to("nowhere")
+    (made / "sub" / "folders").symlink_to("own")
+    made.chmod(0o750)
+    return made
+
+
+@pytest.mark.parametrize("platform", ["linux", "another"])
+def test_a_folder_is_replaced_and_what_is_of_others_stays(
+    old: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    own, before = (old / "gone.c").stat().st_ino, old.stat().st_ino
+    write_folder(old, FILES, force=True)
+    kept = {"gone.c": b"old", "sub/own/notes.txt": b"old"}
+    assert content(old) == {**FILES, **kept}
+    assert (old / "gone.c").stat().st_ino == own and old.stat().st_ino != before
+    assert os.readlink(old / "link") == "nowhere" and os.readlink(old / "sub" / "folders") == "own"
+    assert old.stat().st_mode & 0o777 == 0o750
+    assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.parametrize("platform", ["linux", "another"])
+def test_a_failure_leaves_the_old_folder(old: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    before = content(old)
+    with pytest.raises(FileError, match="cannot be written: Is a directory"):
+        write_folder(old, {**FILES, "sub/own": b"a folder has this name"}, force=True)
+    rename = os.rename
+
+    def fails(a: Path, b: Path) -> None:
+        if Path(a).name == "new":
+            raise OSError(28, "No space left on device")
+        rename(a, b)
+
+    if platform == "another":
+        monkeypatch.setattr(os, "rename", fails)
+        with pytest.raises(FileError, match="No space left"):
+            write_folder(old, FILES, force=True)
+    assert content(old) == before and list(old.parent.iterdir()) == [old]
+
+
+WATCHES = """
+import sys, threading
+from pathlib import Path
+from micronpu.deploy.folder import write_folder
+folder = Path(sys.argv[1])
+names = [f"{i}.h" for i in range(50)]
+ended = threading.Event()
+
+def write():
+    for version in range(40):
+        write_folder(folder, dict.fromkeys(names, str(version).encode()), force=True)
+    ended.set()
+
+threading.Thread(target=write).start()
+import os
+while not ended.is_set():
+    try:
+        here = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        sys.exit("for a moment there is none")
+    found = set()
+    for name in names:
+        try:
+            file = os.open(name, os.O_RDONLY, dir_fd=here)
+        except FileNotFoundError:
+            break  # the old one is being removed, which has got another name
+        found.add(os.read(file, 9))
+        os.close(file)
+    os.close(here)
+    if len(found) > 1:
+        sys.exit(f"a mix of {found}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="folders are exchanged in one step on Linux alone")
+def test_nobody_sees_a_mix(tmp_path: Path) -> None:
+    folder = tmp_path / "firmware"
+    write_folder(folder, {f"{i}.h": b"first" for i in range(50)})
+    done = subprocess.run([sys.executable, "-c", WATCHES, str(folder)], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_folder_that_a_command_runs_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell would go on in the old one, which has been removed."""
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    for folder in (Path(), tmp_path):
+        with pytest.raises(FileError, match="replaced as a whole, and the command runs in it") as raised:
+            check_target(folder, force=True)
+        assert raised.value.hint == f"a new folder in it, {folder / 'model'}"
+    check_target(Path("model"), force=True)
+
+
+def test_a_link_to_a_folder_stays_one(old: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    write_folder(link, FILES, force=True)
+    assert link.is_symlink() and content(old)["model.h"] == b"new"
