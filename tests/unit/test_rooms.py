@@ -30,6 +30,7 @@ ROOMS = (
     ("partition",),
     ("targets",),
     ("runtime",),
+    ("board",),
     ("deploy",),
     ("transforms",),
     ("compiler",),

@@ -103,9 +103,31 @@ def examine() -> Iterator[Finding]:
             remedy = f'pip install "{_PACKAGE}[{_HOST}]", for TOSA; LiteRT does without'
         yield Finding(name, found, bool(version) and satisfies(version, limits), remedy, needed=extra is None)
     yield from _examine_plugin()
+    yield from _examine_boards()
     there = importlib.util.find_spec(_VENDOR) is not None
     remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
     yield Finding(_VENDOR, "installed" if there else "", there, remedy, needed=False)
+
+
+def _examine_boards() -> Iterator[Finding]:
+    """What emulated boards need: QEMU and Arm's runners."""
+    try:
+        from micronpu.board.gdb import BoardError
+        from micronpu.board.qemu import QEMU, find_qemu, how_to_install
+        from micronpu.board.runners import INSTALL, package
+    except ImportError:
+        return  # NumPy, which is missing above
+    for_boards = "for emulated boards"
+    try:
+        path, version = find_qemu()
+        yield Finding(QEMU, f"{'.'.join(map(str, version))}, {path}", True, needed=False)
+    except BoardError as error:
+        remedy = error.hint or how_to_install()
+        yield Finding(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
+    told = package()
+    there = all(runner.installed() for runner in told.runners)
+    remedy = f"{INSTALL}, {for_boards}"
+    yield Finding(told.name, told.version if there else "", there, remedy, needed=False)
 
 
 def _examine_plugin() -> Iterator[Finding]:

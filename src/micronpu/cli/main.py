@@ -15,6 +15,7 @@ from micronpu.base.files import check_writable, read_file
 from micronpu.base.installed import VERSION
 from micronpu.cli import console
 from micronpu.cli.blame import blame
+from micronpu.cli.board import app as board_app
 from micronpu.cli.budgets import UNLIMITED, Limits
 from micronpu.cli.compare import compare
 from micronpu.cli.completion import complete_target
@@ -436,3 +437,4 @@ app.command(cls=Command)(disassemble)
 app.command(cls=Command)(explore)
 app.command(cls=Command)(targets)
 app.command(cls=Command)(passes)
+app.add_typer(board_app, name="board", help="Run programs and firmware on an emulated board.")

@@ -21,6 +21,7 @@ from micronpu.report.delegation import DelegationReport
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from micronpu.board.session import VirtualBoard
     from micronpu.deploy.deployment import Deployment
     from micronpu.frontend.integers import IntegerBorders
     from micronpu.host.proof import Reference
@@ -186,8 +187,36 @@ class CompiledProgram:
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
         return self._loaded(fast=fast, check=check).run(*inputs)
 
+    def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard:
+        """An emulated board that runs the program in Arm's own firmware; see docs/virtual-board.md.
+
+            with program.board() as board:
+                (scores,) = board.run(features)  # NumPy arrays, as often as wanted
+
+        Args:
+            on: name of the board. Where Arm has no ExecuTorch runner for it, the program runs as the LiteRT model of
+                ``to_litert(vela=True)``, whose inputs and outputs are integers.
+            seconds: time limit of the start, and of each call.
+
+        Raises:
+            MicroNpuError: the board does not take the program; or QEMU or the runner is missing.
+        """
+        from micronpu.board.model import read_model
+        from micronpu.board.runners import has_runner
+        from micronpu.board.session import SECONDS, VirtualBoard
+
+        model = read_model(self.buffer, "The program")
+        if not has_runner(on, model.format, model.family) and has_runner(on, "tflite", model.family):
+            model = read_model(self.to_litert(vela=True), "The program's LiteRT model")
+        return VirtualBoard(model, on, seconds=SECONDS if seconds is None else seconds)
+
     def run(
-        self, *inputs: Any, fast: bool = False, check: bool = False, profile: bool | str | os.PathLike[str] = False
+        self,
+        *inputs: Any,
+        fast: bool = False,
+        check: bool = False,
+        profile: bool | str | os.PathLike[str] = False,
+        on: str | None = None,
     ) -> Any:
         """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
@@ -198,6 +227,8 @@ class CompiledProgram:
                 is slow; see `RunOptions`.
             profile: where to write an ETDump of the run, and what each operation wrote beside it, ``PATH.values``; True
                 writes ``profile.etdump`` and ``profile.etdump.values``. See docs/profiling.md.
+            on: an emulated board, such as "corstone300", in the place of this machine's runtime: Arm's own firmware,
+                started anew, with the first values of all states. See `board`.
 
         Returns:
             The output, or a tuple where there are several.
@@ -205,7 +236,12 @@ class CompiledProgram:
         Raises:
             PayloadError: with ``check``, where the first difference is.
         """
-        if profile is not False:
+        if on is not None:
+            if fast or check or profile is not False:
+                raise OptionError("A board knows nothing of `fast`, `check` and `profile`.", hint="leave them out")
+            with self.board(on) as board:
+                results = tuple(torch.from_numpy(a.copy()) for a in board.run(*(_array(x) for x in inputs)))
+        elif profile is not False:
             from micronpu.runtime import HostProgram, RunOptions
 
             with HostProgram(self.buffer, RunOptions(fast=fast)) as host:
@@ -243,3 +279,7 @@ class CompiledProgram:
 
     def __str__(self) -> str:
         return f"{self.report.summary()}; .pte of {len(self.buffer):,} bytes"
+
+
+def _array(value: Any) -> Any:
+    return value.detach().numpy() if isinstance(value, torch.Tensor) else value

@@ -32,7 +32,7 @@ SOURCES = "ethosu_sim"
 _VERSION = 4
 _OK = 0
 _NOT_MODELLED, _TOO_MUCH_WORK, _TOO_EARLY = 2, 4, 5
-_CONSTANT, _SCRATCH = 0, 1
+_CONSTANT, _SCRATCH, _MEMORY = 0, 1, 2
 _NOWHERE = 2**64 - 1
 _ALIGNMENT = 16
 _CONSTANTS_REGION, _SCRATCH_REGION, _FAST_REGION = 0, 1, 2
@@ -289,10 +289,10 @@ class EthosUSimulator:
         content = payload if isinstance(payload, EthosUPayload) else parse(payload)
         constants = np.frombuffer(content.constants, np.uint8)
         if constants.ctypes.data % _ALIGNMENT:
-            constants = _aligned(len(content.constants))
+            constants = aligned_bytes(len(content.constants))
             constants[:] = np.frombuffer(content.constants, np.uint8)
-        scratch = _aligned(content.scratch_size)
-        fast = _aligned(self._fast_scratch_bytes)
+        scratch = aligned_bytes(content.scratch_size)
+        fast = aligned_bytes(self._fast_scratch_bytes)
         if len(inputs) != len(content.inputs):
             raise ModelError(f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.")
         ranges = (_Range * len(inputs))()
@@ -324,6 +324,32 @@ class EthosUSimulator:
             _place(border, scratch, f"output {i}").view(f"<i{border.element_size}").reshape(border.shape).copy()
             for i, border in enumerate(content.outputs)
         ]
+
+    def run_on(
+        self,
+        commands: bytes,
+        memories: Sequence[Array | None],
+        *,
+        watch: Watcher | None = None,
+        accesses: bool = False,
+    ) -> None:
+        """Runs a stream on memory as a board has it: all of it may be read and written, and is changed in place.
+
+        Args:
+            commands: driver actions, as in a payload.
+            memories: the bytes behind each base pointer, at addresses that are multiples of 16; None where there are
+                none. They may lie inside each other.
+            watch, accesses: see `run`.
+
+        Raises:
+            SimulationError: the stream does what no correct stream does, or what the simulator cannot compute.
+        """
+        nowhere = _Region(None, 0, _MEMORY)
+        regions = (_Region * len(memories))(
+            *(nowhere if m is None else _Region(m.ctypes.data, m.size, _MEMORY) for m in memories)
+        )
+        kept = [np.empty(0, np.uint8) if m is None else m for m in memories]
+        self._run(commands, regions, (_Range * 0)(), kept, watch, accesses)
 
     def _run(
         self,
@@ -369,7 +395,7 @@ class EthosUSimulator:
 _ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _TOO_EARLY: TooEarlyError}
 
 
-def _aligned(size: int) -> npt.NDArray[np.uint8]:
+def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
     """Zeros at an address that the NPU accepts, of the system's own pages: what no stream touches takes no memory."""
     return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
 

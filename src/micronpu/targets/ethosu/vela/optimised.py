@@ -61,7 +61,8 @@ def optimised(
             graph.tensors[index].quantization = quantization
         return index
 
-    commands = program.commands + bytes(-len(program.commands) % _ALIGNMENT)
+    # Nothing behind the stream: the driver takes each further word for one of its actions, and refuses a zero.
+    commands = program.commands
     constants = (bytes(program.constants) or bytes(_ALIGNMENT)) + bytes(-len(program.constants) % _ALIGNMENT)
     uint8 = schema.TensorType.UINT8
     stream = tensor("ethos_u_command_stream", (len(commands),), uint8, _ANYWHERE, commands)

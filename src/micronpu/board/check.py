@@ -1,0 +1,354 @@
+"""A model on a board beside this machine, vector for vector; and a firmware from its start to its exit status."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import OptionError
+from micronpu.base.files import read_file
+from micronpu.board.boards import BoardSpec, find_board
+from micronpu.board.elf import Elf
+from micronpu.board.gdb import BoardError
+from micronpu.board.machine import Listener, Machine, RunListener
+from micronpu.board.model import PTE, BoardModel, LiteRtReference
+from micronpu.board.npu import FAULTS, Npu, Run
+from micronpu.board.session import SECONDS, VirtualBoard, first_difference
+from micronpu.report.texts import plural
+from micronpu.runtime.array_program import ArrayProgram
+from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
+
+Array = npt.NDArray[Any]
+
+_MEGA = 1e6
+_SHOWN = 12
+"""Lines of a run's operations in a trace."""
+_ESTIMATE = "an estimate: what MACs and AXI ports need at least"
+
+
+class Rows(Protocol):
+    """Vectors: for each an array per input, and per output."""
+
+    @property
+    def inputs(self) -> Sequence[Sequence[Array]]: ...
+    @property
+    def outputs(self) -> Sequence[Sequence[Array]]: ...
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """How a board is to behave.
+
+    Attributes:
+        npu: the accelerator; "" for the model's, or the board's usual one.
+        fault: one of `FAULTS`, or "".
+        clock_mhz: of the NPU, for interrupts as late as the estimate; 0 for at once.
+        seconds: time limit.
+    """
+
+    npu: str = ""
+    fault: str = ""
+    clock_mhz: float = 0.0
+    seconds: float = SECONDS
+
+
+def check_limits(options: MachineOptions) -> None:
+    """Refuses options that no board has.
+
+    Raises:
+        OptionError: which it is.
+    """
+    if options.npu:
+        find_accelerator(options.npu)
+    if options.fault and options.fault not in FAULTS:
+        raise OptionError(f"There is no fault {options.fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
+    for name, value in (("the time limit", options.seconds), ("the clock of the NPU", options.clock_mhz or 1.0)):
+        if not (math.isfinite(value) and value > 0):
+            raise OptionError(f"{value:g} is no positive number for {name}.")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first element that differs."""
+
+    vector: int
+    output: int
+    element: int
+    board: float
+    wanted: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check has shown.
+
+    Attributes:
+        name: of the model.
+        board: its name, with what it is not.
+        runner: the firmware.
+        vectors: that were run.
+        elements: that were compared.
+        differing: of them.
+        first: the first of those.
+        start, later: seconds of this machine: the first vector with the board's start, and the mean of the others.
+        cycles: estimated for the last vector.
+        runs: of the NPU.
+        accesses: of the core to its registers.
+    """
+
+    name: str
+    board: str
+    runner: str
+    vectors: int
+    elements: int
+    differing: int
+    first: Difference | None
+    start: float
+    later: float | None
+    cycles: int
+    runs: int
+    accesses: int
+
+    @property
+    def equal(self) -> bool:
+        return not self.differing
+
+    def lines(self) -> Iterator[str]:
+        counted = f"{plural(self.vectors, 'vector')}, {self.differing} of {self.elements:,} elements differ"
+        yield f"{'PASS' if self.equal else 'FAIL'}: {self.name} on {self.board}: {counted}"
+        if self.first is not None:
+            at = self.first
+            yield (
+                f"first difference: vector {at.vector}, output {at.output}, element {at.element}: the board has "
+                f"{at.board:g}, this machine {at.wanted:g}"
+            )
+        later = "" if self.later is None else f", each further vector {self.later:.2f} s"
+        yield (
+            f"{self.runner}; start and first vector {self.start:.2f} s of this machine{later}; the NPU ran "
+            f"{plural(self.runs, 'time')}, {self.accesses} accesses to its registers; {self.cycles:,} cycles in the "
+            f"last vector ({_ESTIMATE})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        told = {k: getattr(self, k) for k in ("name", "board", "runner", "vectors", "elements", "differing")}
+        told |= {"equal": self.equal, "first": vars(self.first) if self.first is not None else None}
+        told |= {"start_seconds": round(self.start, 3), "runs": self.runs, "accesses": self.accesses}
+        return told | {
+            "later_seconds": None if self.later is None else round(self.later, 4),
+            "estimated_cycles": self.cycles,
+        }
+
+
+def reference(model: BoardModel) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """Computes a model's outputs on this machine, call by call from the first values of its states."""
+    if model.format != PTE:
+        return LiteRtReference(model).run
+    made: list[ArrayProgram] = []
+
+    def run(row: Sequence[Array]) -> Sequence[Array]:
+        if not made:
+            made.append(ArrayProgram(model.data, name=model.name))
+        return made[0].run_arrays(*row)
+
+    return run
+
+
+def check_on_board(
+    model: BoardModel,
+    rows: Rows,
+    board: str,
+    options: MachineOptions | None = None,
+    *,
+    console: Listener | None = None,
+    on_run: RunListener | None = None,
+) -> Outcome:
+    """Runs vectors in Arm's runner on a board, and compares every element.
+
+    Raises:
+        MicroNpuError: the board does not take the model, or the firmware does not finish.
+    """
+    options = options or MachineOptions()
+    check_limits(options)
+    elements = differing = 0
+    first: Difference | None = None
+    times: list[float] = []
+    with VirtualBoard(
+        model,
+        board,
+        accelerator=options.npu,
+        seconds=options.seconds,
+        console=console,
+        on_run=on_run,
+        fault=options.fault,
+        clock_hz=options.clock_mhz * _MEGA,
+    ) as virtual:
+        for number, (inputs, wanted) in enumerate(zip(rows.inputs, rows.outputs, strict=True)):
+            begin = time.perf_counter()
+            found = virtual.run(*inputs)
+            times.append(time.perf_counter() - begin)
+            elements += sum(array.size for array in wanted)
+            differing += count_differences(found, wanted)
+            if first is None and (place := first_difference(found, wanted)) is not None:
+                first = Difference(number, *place)
+        calls = sum(1 for run in virtual.runs) // max(len(times), 1)
+        cycles = sum(run.cycles for run in virtual.runs[-calls:]) if calls else 0
+        return Outcome(
+            model.name,
+            f"{virtual.spec.name} with {virtual.accelerator}",
+            virtual.runner.title,
+            len(times),
+            elements,
+            differing,
+            first,
+            times[0] if times else 0.0,
+            float(np.mean(times[1:])) if len(times) > 1 else None,
+            cycles,
+            len(virtual.runs),
+            virtual.accesses,
+        )
+
+
+def count_differences(found: Sequence[Array], wanted: Sequence[Array]) -> int:
+    """Elements whose bytes differ."""
+    total = 0
+    for left, right in zip(found, wanted, strict=True):
+        pair = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, right.itemsize) for a in (left, right)]
+        total += int((pair[0] != pair[1]).any(axis=1).sum())
+    return total
+
+
+# -- any firmware
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A firmware that has ended.
+
+    Attributes:
+        status: its exit status.
+        output: what it has printed.
+        memory: what was asked for at the end.
+        runs: of the NPUs.
+        accesses: of the core to their registers.
+        seconds: of this machine.
+    """
+
+    status: int
+    output: str
+    memory: tuple[bytes, ...]
+    runs: tuple[Run, ...]
+    accesses: int
+    seconds: float
+
+    def line(self) -> str:
+        cycles = sum(run.cycles for run in self.runs)
+        told = f"[board: exit status {self.status}; {self.seconds:.2f} s of this machine"
+        if self.runs:
+            told += f"; the NPU ran {plural(len(self.runs), 'time')}, {self.accesses} accesses to its registers; "
+            told += f"{cycles:,} cycles ({_ESTIMATE})"
+        return told + "]"
+
+    def to_dict(self) -> dict[str, Any]:
+        runs = [{"cycles": r.cycles, "operations": len(r.operations), "fault": r.fault} for r in self.runs]
+        return {"status": self.status, "output": self.output, "runs": runs, "accesses": self.accesses}
+
+
+END_MARK = b"\x04"
+"""What a firmware prints last that ends without semihosting, as Arm's do."""
+
+
+def run_firmware(
+    image: Path,
+    board: str,
+    options: MachineOptions | None = None,
+    *,
+    data: Sequence[tuple[Path, int]] = (),
+    dumps: Sequence[tuple[int, int]] = (),
+    console: Listener | None = None,
+    on_run: RunListener | None = None,
+) -> Finished:
+    """Runs a firmware until it ends: by semihosting, or with `END_MARK` on its UART.
+
+    Args:
+        image: its ELF file.
+        board: name of the board.
+        data: files that are in memory from the start, by address.
+        dumps: (address, bytes) of memory that is read at the end.
+        console, on_run: see `Machine`.
+
+    Raises:
+        MicroNpuError: the image is none for the board, or it does not end in time.
+    """
+    options = options or MachineOptions()
+    check_limits(options)
+    spec = find_board(board)
+    Elf.read(image)
+    for path, _ in data:
+        read_file(path)
+    begin = time.perf_counter()
+    with Machine(
+        spec,
+        image,
+        npus_of(spec, options.npu),
+        data=data,
+        console=console,
+        on_run=on_run,
+        fault=options.fault,
+        clock_hz=options.clock_mhz * _MEGA,
+        end_mark=END_MARK,
+    ) as machine:
+        machine.run(options.seconds)
+        if dumps and machine.status is not None:
+            raise BoardError(
+                "The firmware has ended the emulation, and its memory with it, before it could be read.",
+                hint="a firmware that prints the character 4 on its UART and waits, for --dump",
+            )
+        memory = tuple(machine.read(address, size) for address, size in dumps)
+        runs = tuple(run for npu in machine.npus for run in npu.runs)
+        output = machine.output.replace(END_MARK, b"").decode(errors="replace")
+        return Finished(machine.status or 0, output, memory, runs, machine.accesses, time.perf_counter() - begin)
+
+
+def npus_of(spec: BoardSpec, name: str) -> list[str]:
+    """The accelerators of a board, its usual ones unless one is named.
+
+    Raises:
+        OptionError: the board cannot have it.
+    """
+    if not spec.npus:
+        if name:
+            raise OptionError(f"The board {spec.name} has no NPU.", hint="corstone300")
+        return []
+    usual = {"u55": "ethos-u55-128", "u65": "ethos-u65-256", "u85": "ethos-u85-256"}[spec.families[0]]
+    chosen = name or usual
+    if find_accelerator(chosen).family not in spec.families:
+        known = [a for a in accelerators() if find_accelerator(a).family in spec.families]
+        raise OptionError(f"The board {spec.name} has no {chosen}.", hint=f"one of {', '.join(known)}")
+    return [chosen] * len(spec.npus)
+
+
+# -- what the NPU does, for people
+
+
+def trace_lines(npu: Npu, run: Run) -> Iterator[str]:
+    """A run of an NPU as a logic analyser would list it."""
+    begin, size = run.stream
+    bases = ", ".join(f"{i} at {base:#x}" for i, base in enumerate(run.bases) if base)
+    yield f"[NPU {run.npu}, run {len(npu.runs)}] {size:,} bytes of commands at {begin:#x}; base pointers: {bases}"
+    for operation in run.operations[:_SHOWN]:
+        moved = [f"{sum(r.size for r in side):,} bytes" for side in (operation.reads, operation.writes)]
+        shape = f" [{', '.join(map(str, operation.shape))}]" if operation.shape else ""
+        yield f"  {operation.index:4d}  {operation.name}{shape}: reads {moved[0]}, writes {moved[1]}"
+    if len(run.operations) > _SHOWN:
+        yield f"  ... {len(run.operations) - _SHOWN} more"
+    changed = ", ".join(f"{size:,} at {at:#x}" for at, size in run.written) or "nothing"
+    yield f"  changed in memory: {changed}; {run.cycles:,} cycles ({_ESTIMATE})"
+    if run.fault:
+        yield f"  stopped: {run.fault}"

@@ -1,0 +1,93 @@
+"""What an image says of itself: for which core, where it is loaded, its symbols.  Source: the ELF specification."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from micronpu.base.files import read_file
+from micronpu.board.gdb import BoardError
+
+_ARM = 40
+_LOAD = 1
+_SYMBOLS = 2
+_HEADER = struct.Struct("<16s2H5I6H")
+_SEGMENT = struct.Struct("<8I")
+_SECTION = struct.Struct("<10I")
+_SYMBOL = struct.Struct("<3I2BH")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Bytes that are loaded: physical address, in the file, in memory."""
+
+    address: int
+    file_size: int
+    memory_size: int
+
+
+@dataclass(frozen=True)
+class Elf:
+    """An image for a Cortex-M.
+
+    Attributes:
+        name: to call it in messages.
+        data: the file.
+        entry: where it begins.
+        segments: what is loaded.
+    """
+
+    name: str
+    data: bytes
+    entry: int
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Elf:
+        """Reads an image.
+
+        Raises:
+            BoardError: it is no ELF file for a 32-bit Arm core.
+        """
+        data = read_file(path, "The firmware")
+        hint = "an image that arm-none-eabi-gcc or armclang has linked"
+        if data[:4] != b"\x7fELF" or len(data) < _HEADER.size:
+            raise BoardError(f"{path} is no ELF file.", hint=hint)
+        if data[4] != 1 or data[5] != 1:
+            raise BoardError(f"{path} is an ELF file, but not for a 32-bit Cortex-M.", hint=hint)
+        _, kind, machine, _, entry, segments, _, _, _, size, count, *_ = _HEADER.unpack_from(data)
+        if machine != _ARM or kind != 2:
+            what = "is for another core" if machine != _ARM else "is not linked to an image"
+            raise BoardError(f"{path} {what}, so that no Cortex-M runs it.", hint=hint)
+        found = []
+        try:
+            for number in range(count):
+                kind, offset, _, address, stored, needed, _, _ = _SEGMENT.unpack_from(data, segments + number * size)
+                if kind == _LOAD and needed:
+                    if offset + stored > len(data):
+                        raise BoardError(f"{path} is truncated: a segment of it ends behind the file.", hint=hint)
+                    found.append(Segment(address, stored, needed))
+        except struct.error as error:
+            raise BoardError(f"{path} is truncated in its table of segments.", hint=hint) from error
+        return cls(str(path), data, entry, tuple(found))
+
+    def symbol(self, name: str) -> int:
+        """Address of a symbol.
+
+        Raises:
+            BoardError: there is none.
+        """
+        wanted = name.encode()
+        sections, size, count = struct.unpack_from("<I", self.data, 32)[0], *struct.unpack_from("<2H", self.data, 46)
+        for number in range(count):
+            _, kind, _, _, offset, length, link, _, _, entry = _SECTION.unpack_from(self.data, sections + number * size)
+            if kind != _SYMBOLS:
+                continue
+            names = _SECTION.unpack_from(self.data, sections + link * size)[4]
+            for at in range(offset, offset + length, entry):
+                start, value, *_ = _SYMBOL.unpack_from(self.data, at)
+                first = names + start
+                if self.data[first : first + len(wanted) + 1] == wanted + b"\0":
+                    return int(value)
+        raise BoardError(f"{self.name} has no symbol {name!r}.")

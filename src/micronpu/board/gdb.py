@@ -1,0 +1,171 @@
+"""gdb's remote protocol, as much of it as QEMU's stub needs, on a socket with a time limit.
+
+Source of the packets: the appendix "GDB Remote Serial Protocol" of gdb's manual.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from micronpu.base.errors import MicroNpuError
+
+PC, XPSR = 15, 16
+"""Places of the program counter and of the status register in `Stub.registers`."""
+_XPSR_NUMBER = 25
+"""By which the stub knows xPSR; 16 to 24 are registers that no Cortex-M has."""
+_CHUNK = 1900
+"""Bytes of memory in a packet: two digits each, of the 4,096 characters that QEMU takes."""
+_INTERRUPT = b"\x03"
+
+
+class BoardError(MicroNpuError):
+    """The emulated board cannot be started, or ends in another way than its firmware meant."""
+
+
+class EndedError(BoardError):
+    """QEMU has ended: the firmware has asked for it, or it was stopped."""
+
+
+class Packets:
+    """Framing of packets on a socket: checksums and acknowledgements."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._buffer = b""
+
+    def send(self, text: str) -> None:
+        data = text.encode("latin-1")
+        self.send_raw(b"$" + data + b"#%02x" % (sum(data) & 255))
+
+    def send_raw(self, data: bytes) -> None:
+        try:
+            self.connection.sendall(data)
+        except OSError as error:
+            raise EndedError("The emulator has ended.") from error
+
+    def interrupt(self) -> None:
+        """Asks for the core to stop; a stop packet follows."""
+        self.send_raw(_INTERRUPT)
+
+    def pending(self) -> str | None:
+        """A packet that has arrived whole, or None; `_INTERRUPT` is one by itself."""
+        while self._buffer and self._buffer[:1] not in (b"$", _INTERRUPT):
+            self._buffer = self._buffer[1:]  # acknowledgements
+        if self._buffer[:1] == _INTERRUPT:
+            self._buffer = self._buffer[1:]
+            return _INTERRUPT.decode()
+        end = self._buffer.find(b"#", 1)
+        if not 0 < end <= len(self._buffer) - 3:
+            return None
+        packet, self._buffer = self._buffer[1:end], self._buffer[end + 3 :]
+        self.send_raw(b"+")
+        return packet.decode("latin-1")
+
+    def fill(self) -> None:
+        """Takes in what has arrived; waits for it up to the time limit of the socket.
+
+        Raises:
+            EndedError: the other side has closed the connection.
+        """
+        try:
+            data = self.connection.recv(1 << 16)
+        except TimeoutError as error:
+            raise BoardError("QEMU does not answer its debugger.", hint="fewer boards at once") from error
+        except OSError as error:
+            raise EndedError("The emulator has ended.") from error
+        if not data:
+            raise EndedError("The emulator has ended.")
+        self._buffer += data
+
+
+class Stub(Packets):
+    """QEMU's stub: registers, memory, watchpoints and breakpoints of a core that stands still."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        super().__init__(connection)
+        connection.settimeout(seconds)
+        # Only who has asked for the description of the registers may write single ones.
+        self.ask("qSupported:xmlRegisters=arm")
+        self.ask("qXfer:features:read:target.xml:0,ffb")
+
+    def receive(self) -> str:
+        while (packet := self.pending()) is None:
+            self.fill()
+        return packet
+
+    def ask(self, text: str) -> str:
+        """The answer to a packet.
+
+        Raises:
+            OSError: the answer is an error, such as memory that is not there.
+        """
+        self.send(text)
+        answer = self.receive()
+        if len(answer) == 3 and answer.startswith("E"):
+            raise OSError(f"QEMU answers {answer} to {text[:40]}")
+        return answer
+
+    def read(self, address: int, size: int) -> bytes:
+        parts = []
+        for at in range(0, size, _CHUNK):
+            parts.append(bytes.fromhex(self.ask(f"m{address + at:x},{min(_CHUNK, size - at):x}")))
+        return b"".join(parts)
+
+    def read_most(self, address: int, size: int) -> bytes:
+        """Memory from an address up to where it ends, `size` bytes at most."""
+        parts: list[bytes] = []
+        for at in range(0, size, _CHUNK):
+            step = min(_CHUNK, size - at)
+            try:
+                parts.append(self.read(address + at, step))
+            except OSError:
+                while step > 1:
+                    step //= 2
+                    try:
+                        parts.append(self.read(address + at, step))
+                        at += step
+                    except OSError:
+                        continue
+                break
+        return b"".join(parts)
+
+    def write(self, address: int, data: bytes) -> None:
+        for at in range(0, len(data), _CHUNK):
+            part = data[at : at + _CHUNK]
+            self.ask(f"M{address + at:x},{len(part):x}:{part.hex()}")
+
+    def registers(self) -> list[int]:
+        """r0 to r15, and xPSR as the last."""
+        return list(struct.unpack("<17I", bytes.fromhex(self.ask("g"))[:68]))
+
+    def set_register(self, index: int, value: int) -> None:
+        number = _XPSR_NUMBER if index == XPSR else index
+        self.ask(f"P{number:x}={struct.pack('<I', value & 0xFFFFFFFF).hex()}")
+
+    def set_registers(self, values: Sequence[tuple[int, int]]) -> None:
+        for index, value in values:
+            self.set_register(index, value)
+
+    def watch(self, address: int, size: int) -> None:
+        """Stops the core before each access to these bytes."""
+        self.ask(f"Z4,{address:x},{size:x}")
+
+    def break_at(self, address: int) -> None:
+        self.ask(f"Z0,{address & ~1:x},2")
+
+    def unbreak_at(self, address: int) -> None:
+        self.ask(f"z0,{address & ~1:x},2")
+
+    def settle(self, seconds: float) -> None:
+        """Stops a core that may be running, and passes over what it says."""
+        self.interrupt()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            packet = self.pending()
+            if packet is not None and packet[:1] in "ST":
+                return
+            if packet is None:
+                self.fill()

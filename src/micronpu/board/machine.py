@@ -1,0 +1,309 @@
+"""An emulated board: QEMU's core and memories, and NPUs at their registers.
+
+QEMU has a hole where the NPU is.  Its debugger stops the core before every access to that page; the board takes the
+load or store apart, answers it from the register model, and goes on behind it.  No symbol, no patch, no change of the
+firmware: drivers see registers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import struct
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from micronpu.board.boards import BoardSpec, NpuPlace
+from micronpu.board.gdb import PC, XPSR, BoardError, EndedError, Stub
+from micronpu.board.npu import Npu, Run
+from micronpu.board.qemu import Emulator
+from micronpu.board.registers import PAGE
+from micronpu.board.thumb import after_one, decode, without_block
+
+SECURE = 0x10000000
+"""Bit of an address that tells a peripheral's secure alias from the other one."""
+_CPUID = 0xE000ED00
+_SET_PENDING = 0xE000E200
+"""NVIC_ISPR, the first word of the interrupt controller's register that makes interrupts pend."""
+_STORE = struct.pack("<H", 0x6001)  # str r1, [r0]
+_THUMB = 1 << 24
+_SLICE = 0.2
+"""Seconds after which a wait looks at the clock."""
+ENDED, REACHED = "ended", "reached"
+"""How `Machine.run` comes back: the firmware is over, or an address that was asked for is reached."""
+
+Listener = Callable[[bytes], None]
+RunListener = Callable[[Npu, Run], None]
+
+
+class Machine:
+    """A board that runs a firmware.
+
+        with Machine(spec, image, ["ethos-u55-128"]) as machine:
+            machine.run(seconds=60)
+
+    Args:
+        board: which.
+        image: an ELF file for its core.
+        accelerators: of its NPUs, in the board's order.
+        data: files that are in memory from the start, by address.
+        console: is called with what the firmware prints, as it comes.
+        on_run: is called after each run of an NPU.
+        fault: see `Npu`.
+        clock_hz: of the NPUs: interrupts come as late as the estimate says at this clock; 0 for at once.
+        end_mark: what a firmware prints last that does not end by semihosting.
+
+    Attributes:
+        npus: in the board's order.
+        output: what the firmware has printed.
+        accesses: of the core to registers of NPUs.
+        status: the firmware's exit status once it has ended by semihosting, else None.
+    """
+
+    def __init__(
+        self,
+        board: BoardSpec,
+        image: Path,
+        accelerators: Sequence[str] = (),
+        *,
+        data: Sequence[tuple[Path, int]] = (),
+        console: Listener | None = None,
+        on_run: RunListener | None = None,
+        fault: str = "",
+        clock_hz: float = 0.0,
+        end_mark: bytes = b"",
+    ) -> None:
+        self.board = board
+        self.output = b""
+        self.accesses = 0
+        self.status: int | None = None
+        self._console, self._on_run = console, on_run
+        self._clock, self._end_mark = clock_hz, end_mark
+        self._emulator = Emulator(board.machine, image, data)
+        try:
+            self.stub: Stub = self._emulator.stub
+            self.npus = [Npu(a, self.stub, number=i, fault=fault) for i, a in enumerate(accelerators)]
+            self._places: dict[int, tuple[Npu, NpuPlace]] = {}
+            for npu, place in zip(self.npus, board.npus, strict=False):
+                for page in (place.base, place.base ^ SECURE):
+                    self._places[page] = (npu, place)
+                    self.stub.watch(page, PAGE)
+            if board.cpuid:
+                self.stub.watch(_CPUID, 4)
+            self._waiting: list[tuple[float, Npu, NpuPlace]] = []
+            self._selector = selectors.DefaultSelector()
+            self._selector.register(self.stub.connection, selectors.EVENT_READ, self._take_packets)
+            self._selector.register(self._emulator.output, selectors.EVENT_READ, self._take_output)
+            self._start_at(board.vectors)
+        except BaseException:
+            self._emulator.close()
+            raise
+
+    def _start_at(self, vectors: int | None) -> None:
+        """Lets the core begin where its vector table is, if that is not where the machine's core looks for it."""
+        if vectors is not None:
+            stack, reset = struct.unpack("<2I", self.stub.read(vectors, 8))
+            self.stub.set_registers([(13, stack), (PC, reset & ~1), (XPSR, _THUMB)])
+
+    # -- running
+
+    def run(self, seconds: float, until: int | None = None) -> str:
+        """Lets the core go on.
+
+        Args:
+            seconds: time limit.
+            until: address of an instruction at which to stop.
+
+        Returns:
+            `ENDED` or `REACHED`.
+
+        Raises:
+            BoardError: the time is over, or the firmware does what the board cannot.
+        """
+        end = time.monotonic() + seconds
+        if until is not None:
+            self.stub.break_at(until)
+        try:
+            while True:
+                stop = self._resume(end, seconds)
+                if stop is None:
+                    return ENDED
+                if "watch:" in stop:
+                    self.answer()
+                elif until is not None and stop.startswith("T05"):
+                    return REACHED
+                elif stop.startswith("F"):
+                    self._refuse(stop)
+        except EndedError:
+            self._end()
+            return ENDED
+        finally:
+            if until is not None and self.status is None:
+                with contextlib.suppress(BoardError):
+                    self.stub.unbreak_at(until)
+
+    def _resume(self, end: float, limit: float) -> str | None:
+        """Goes on until the core stops for something to do; None where the firmware is over."""
+        self._raise_due()
+        self.stub.send("c")
+        interrupted = False
+        while True:
+            packet = self.stub.pending()
+            if packet is not None:
+                if packet[:1] in "WX":
+                    self._end()
+                    return None
+                if packet.startswith("T02") or packet.startswith("S02"):
+                    if self._is_over:
+                        return None
+                    return packet
+                return packet
+            now = time.monotonic()
+            if now >= end and not interrupted:
+                raise BoardError(
+                    f"The firmware did not end within {limit:g} seconds.",
+                    hint="a longer --time-limit; --console shows what it prints",
+                )
+            due = self._waiting[0][0] if self._waiting else end
+            if (self._is_over or now >= due) and not interrupted:
+                self.stub.interrupt()
+                interrupted = True
+            for key, _ in self._selector.select(min(_SLICE, max(due - now, 0.001))):
+                key.data()
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._end_mark) and self._end_mark in self.output
+
+    def _take_packets(self) -> None:
+        self.stub.fill()
+
+    def _take_output(self) -> None:
+        data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
+        if not data:
+            self._selector.unregister(self._emulator.output)
+            return
+        self.output += data
+        if self._console is not None:
+            self._console(data)
+
+    def poll(self, seconds: float) -> bool:
+        """Takes in what the firmware has printed; whether there was something."""
+        before = len(self.output)
+        for key, _ in self._selector.select(seconds):
+            if key.data == self._take_output:
+                self._take_output()
+        return len(self.output) > before
+
+    def _refuse(self, packet: str) -> None:
+        """Answers a call of semihosting that wants a file or a command of this machine: not permitted."""
+        self.stub.send("F-1,1")
+
+    def _end(self) -> None:
+        """QEMU has ended by itself: takes its last words and its status."""
+        if self.status is None:
+            while True:
+                data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
+                if not data:
+                    break
+                self.output += data
+                if self._console is not None:
+                    self._console(data)
+            self.status = self._emulator.wait()
+
+    # -- accesses of the core to an NPU
+
+    def answer(self) -> None:
+        """Does what the instruction under way does to an NPU's registers, in the place of the core."""
+        registers = self.stub.registers()
+        access = decode(self.stub.read(registers[PC], 4), registers)
+        page = access.address & ~(PAGE - 1)
+        place = self._places.get(page)
+        changed: list[tuple[int, int]] = []
+        if place is None and access.address != _CPUID:
+            raise BoardError(f"The core stopped at {registers[PC]:#x} for an access to {access.address:#x}.")
+        for i, register in enumerate(access.registers):
+            offset = (access.address + access.width * i) & (PAGE - 1)
+            if place is None:
+                changed.append((register, access.loaded(self.board.cpuid)))
+            elif access.is_load:
+                changed.append((register, access.loaded(place[0].load(offset, access.width))))
+            else:
+                self._store(*place, offset, registers[register], access.width)
+        if access.writeback is not None:
+            changed.append(access.writeback)
+        if (moved := after_one(registers[XPSR])) != registers[XPSR]:
+            changed.append((XPSR, moved))
+        if not any(register == PC for register, _ in changed):
+            changed.append((PC, registers[PC] + access.length))
+        self.stub.set_registers(changed)
+        self.accesses += 1
+        self._raise_due()
+
+    def _store(self, npu: Npu, place: NpuPlace, offset: int, value: int, width: int) -> None:
+        runs = len(npu.runs)
+        npu.store(offset, value, width)
+        if len(npu.runs) == runs:
+            return
+        run = npu.runs[-1]
+        if self._on_run is not None:
+            self._on_run(npu, run)
+        if npu.fault != "hang":
+            delay = run.cycles / self._clock if self._clock else 0.0
+            self._waiting.append((time.monotonic() + delay, npu, place))
+            self._waiting.sort(key=lambda entry: entry[0])
+
+    def _raise_due(self) -> None:
+        """Raises the interrupts whose time has come; the core stands still."""
+        while self._waiting and self._waiting[0][0] <= time.monotonic():
+            _, npu, place = self._waiting.pop(0)
+            npu.finish()
+            self._pend(place.irq)
+
+    def _pend(self, irq: int) -> None:
+        """Makes the core itself write to its interrupt controller, which a debugger cannot, by one instruction."""
+        stub = self.stub
+        registers = stub.registers()
+        code = stub.read(registers[PC], 2)
+        stub.write(registers[PC], _STORE)
+        pending = [(0, _SET_PENDING + irq // 32 * 4), (1, 1 << irq % 32)]
+        stub.set_registers([*pending, (XPSR, without_block(registers[XPSR]))])
+        stub.ask("s")
+        stub.write(registers[PC], code)
+        stub.set_registers([(index, registers[index]) for index in (0, 1, PC, XPSR)])
+
+    # -- memory and functions
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory of the board.
+
+        Raises:
+            BoardError: there is none.
+        """
+        try:
+            return self.stub.read(address, size)
+        except OSError as error:
+            raise BoardError(f"The board has no {size:,} bytes of memory at {address:#x}.") from error
+
+    def write(self, address: int, data: bytes) -> None:
+        """Puts bytes into memory.
+
+        Raises:
+            BoardError: there is none.
+        """
+        try:
+            self.stub.write(address, data)
+        except OSError as error:
+            raise BoardError(f"The board has no {len(data):,} bytes of memory at {address:#x}.") from error
+
+    def close(self) -> None:
+        """Ends the board; nothing of it is left."""
+        self._selector.close()
+        self._emulator.close()
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,266 @@
+"""A model as a runner on a board takes it: its file, inputs and outputs, and the NPU that it asks for.
+
+A `.pte`, or the `.tflite` with the operator ``ethos-u`` that `program.save(path, vela=True)` and Vela's command write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base import flatbuffer
+from micronpu.base.arguments import check_bytes
+from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
+from micronpu.program.border import Border, borders_of
+from micronpu.program.plan import ELEMENT_BYTES, read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.program.pte import ELEMENT_TYPES, TensorValue
+from micronpu.targets.ethosu.accelerators import find_accelerator
+from micronpu.targets.ethosu.family import EthosU
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
+from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.stream.commands import accelerator_of
+
+Array = npt.NDArray[Any]
+
+PTE, TFLITE = "pte", "tflite"
+_LITERT = b"TFL3"
+_LITERT_TYPES = {0: "float32", 2: "int32", 3: "uint8", 7: "int16", 9: "int8"}
+"""Element types of LiteRT's schema by number, those of models on an Ethos-U."""
+_CUSTOM_CODE = "ethos-u"
+_ALLOCATION = "OfflineMemoryAllocation"
+_ADDRESS_WORDS = 3
+"""Words of the metadata in front of the offsets: version, subgraphs, tensors."""
+
+
+@dataclass(frozen=True)
+class BoardModel:
+    """What a board is to run.
+
+    Attributes:
+        name: to call it in messages.
+        data: the file.
+        format: `PTE` or `TFLITE`.
+        accelerator: that its command streams are for.
+        inputs, outputs: in order.
+        operators: kernels of the core that it calls.
+        planned: bytes of planned memory, 0 where the file does not say.
+        scratch: bytes of scratch memory that its largest stream takes.
+        states: whether it keeps something from one call to the next.
+    """
+
+    name: str
+    data: bytes
+    format: str
+    accelerator: str
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    operators: tuple[str, ...] = ()
+    planned: int = 0
+    scratch: int = 0
+    states: bool = False
+
+    @property
+    def family(self) -> str:
+        """Of the accelerator, such as "u55"."""
+        return find_accelerator(self.accelerator).family
+
+    def pack(self, arrays: Sequence[Array]) -> bytes:
+        """The inputs as they stand in the board's memory, one behind the other.
+
+        Raises:
+            ModelError: another number, type or shape.
+        """
+        if len(arrays) != len(self.inputs):
+            raise ModelError(f"{self.name} takes {len(self.inputs)} inputs, but {len(arrays)} were given.")
+        parts = []
+        for number, (array, border) in enumerate(zip(arrays, self.inputs, strict=True)):
+            tensor = border.tensor
+            if (
+                not isinstance(array, np.ndarray)
+                or array.shape != tensor.shape
+                or array.dtype != np.dtype(tensor.dtype)
+            ):
+                found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+                raise ModelError(
+                    f"Input {number} of {self.name} is {tensor.dtype}{list(tensor.shape)}, but {found} was given."
+                )
+            parts.append(border.flat(array).tobytes())
+        return b"".join(parts)
+
+    def unpack(self, data: bytes) -> tuple[Array, ...]:
+        """The outputs as they stand in the board's memory."""
+        found, at = [], 0
+        for border in self.outputs:
+            order = border.tensor.dim_order
+            shape = [border.tensor.shape[axis] for axis in order]
+            flat = np.frombuffer(data, border.tensor.dtype, prod(shape), at)
+            inverse = np.argsort(order) if order else ()
+            found.append(np.ascontiguousarray(flat.reshape(shape).transpose(inverse)).reshape(border.tensor.shape))
+            at += border.bytes
+        return tuple(found)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(border.bytes for border in self.outputs)
+
+
+def read_model(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
+    """The model of a file.
+
+    Raises:
+        PayloadError: it is neither, or damaged.
+        UnsupportedError: it is a model that no runner takes.
+    """
+    check_bytes("data", data)
+    return _read_litert(data, name) if data[4:8] == _LITERT else _read_pte(data, name, method)
+
+
+def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
+    plan, summary = read_plan(data, name=name, method=method)
+    if len(summary.methods) > 1:
+        raise UnsupportedError(
+            f"{name} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and Arm's runner takes "
+            "the first.",
+            hint="a program of one method",
+        )
+    payloads = [parse(d.payload) for d in plan.delegates if d.backend == EthosU.backend]
+    others = [d.backend for d in plan.delegates if d.backend != EthosU.backend]
+    if others or not payloads:
+        what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
+        raise UnsupportedError(
+            f"{name} {what}, which no emulated board of these runs.",
+            hint="a target with an Ethos-U55, such as corstone300-ethosu with io=int8",
+        )
+    accelerators = sorted({accelerator_of(p.commands) for p in payloads})
+    if len(accelerators) > 1:
+        raise UnsupportedError(f"{name} is for several NPUs: {', '.join(accelerators)}.")
+    check_plan(data, name, plan.name)
+    inputs, outputs = borders_of(plan, summary.named_data, None)
+    _check(name, (*inputs, *outputs))
+    return BoardModel(
+        name,
+        data,
+        PTE,
+        accelerators[0],
+        inputs,
+        outputs,
+        plan.operators,
+        sum(plan.memories),
+        max(p.scratch_size for p in payloads),
+        any(value.initial is not None for value in plan.values),
+    )
+
+
+def _check(name: str, borders: Sequence[Border]) -> None:
+    for border in borders:
+        if border.tensor.dtype not in ELEMENT_BYTES or border.tensor.dtype == "bfloat16":
+            raise UnsupportedError(f"The {border.name.replace('_', ' ')} of {name} is {border.tensor.dtype}.")
+
+
+@dataclass(frozen=True)
+class _LiteRt:
+    """What a `.tflite` with one operator ``ethos-u`` holds."""
+
+    commands: bytes
+    constants: bytes
+    arena: int
+    fast: int
+    inputs: tuple[tuple[Border, int], ...]
+    outputs: tuple[tuple[Border, int], ...]
+
+
+def _read_litert(data: bytes, name: str) -> BoardModel:
+    held = _litert(data, name)
+    return BoardModel(
+        name,
+        data,
+        TFLITE,
+        accelerator_of(held.commands),
+        tuple(b for b, _ in held.inputs),
+        tuple(b for b, _ in held.outputs),
+        scratch=held.arena,
+    )
+
+
+def _litert(data: bytes, name: str) -> _LiteRt:
+    try:
+        model = flatbuffer.root(data, _LITERT)
+        buffers = [_bytes_of(table) for table in model.vector(4).tables()]
+        graph = model.vector(2).table(0)
+        tensors = list(graph.vector(0).tables())
+        operators = list(graph.vector(3).tables())
+        codes = [table.string(1) for table in model.vector(1).tables()]
+        if len(operators) != 1 or codes[operators[0].integer(0, "<I")] != _CUSTOM_CODE:
+            raise UnsupportedError(
+                f"{name} is a LiteRT model of {len(operators)} operators, not one call of an Ethos-U.",
+                hint="program.save(path, vela=True), or Vela's command",
+            )
+        places = next(
+            (buffers[m.integer(1, "<I")] for m in model.vector(6).tables() if m.string(0) == _ALLOCATION), b""
+        )
+        offsets = np.frombuffer(places, "<i4")[_ADDRESS_WORDS:]
+        stream, constants, scratch, fast, *_ = operators[0].vector(1).integers()
+
+        def content(index: int) -> bytes:
+            return buffers[tensors[index].integer(2, "<I")]
+
+        def border(index: int, label: str) -> tuple[Border, int]:
+            table = tensors[index]
+            shape = table.vector(0).integers()
+            code = table.integer(1, "<b")
+            if code not in _LITERT_TYPES or index >= len(offsets):
+                raise UnsupportedError(f"The {label.replace('_', ' ')} of {name} has a type that no Ethos-U takes.")
+            number = next(k for k, v in ELEMENT_TYPES.items() if v == _LITERT_TYPES[code])
+            return Border(label, TensorValue(number, shape, tuple(range(len(shape))), False)), int(offsets[index])
+
+        def size(index: int) -> int:
+            return prod(tensors[index].vector(0).integers())
+
+        return _LiteRt(
+            content(stream),
+            content(constants),
+            size(scratch),
+            size(fast) if fast != scratch else 0,
+            tuple(border(i, f"input_{n}") for n, i in enumerate(graph.vector(1).integers())),
+            tuple(border(i, f"output_{n}") for n, i in enumerate(graph.vector(2).integers())),
+        )
+    except (flatbuffer.CorruptFlatbufferError, IndexError, ValueError) as error:
+        raise PayloadError(f"{name} is a damaged LiteRT model: {error}.", hint="write the file again") from error
+
+
+def _bytes_of(table: flatbuffer.Table) -> bytes:
+    vector = table.vector(0)
+    if not vector.fits(1):
+        raise flatbuffer.CorruptFlatbufferError("a buffer leaves the file")
+    return bytes(vector.data[vector.start : vector.start + vector.length])
+
+
+class LiteRtReference:
+    """A `.tflite` with an ``ethos-u`` on this machine: its stream in the simulator."""
+
+    def __init__(self, model: BoardModel) -> None:
+        self._held = _litert(model.data, model.name)
+        self._simulator = EthosUSimulator(model.accelerator)
+
+    def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        """The outputs for some inputs."""
+        held = self._held
+        constants, arena = aligned_bytes(len(held.constants)), aligned_bytes(held.arena)
+        constants[:] = np.frombuffer(held.constants, np.uint8)
+        for array, (_, at) in zip(arrays, held.inputs, strict=True):
+            arena[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        memories = [constants, arena, aligned_bytes(held.fast) if held.fast else arena]
+        self._simulator.run_on(held.commands, memories)
+        return tuple(
+            arena[at : at + border.bytes].view(border.tensor.dtype).reshape(border.tensor.shape).copy()
+            for border, at in held.outputs
+        )
+
+
+__all__ = ["PTE", "TFLITE", "BoardModel", "LiteRtReference", "read_model"]

@@ -1,0 +1,421 @@
+"""An Ethos-U as a driver sees it: registers, a run of a command stream on the board's memory, faults, counters.
+
+The numbers are the open simulator's.  The time is an estimate: what the MACs and the AXI ports need at least.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import OptionError
+from micronpu.board.gdb import BoardError
+from micronpu.board.reach import REGIONS, reach
+from micronpu.board.registers import PAGE, RegisterFile, generations
+from micronpu.targets.ethosu.host.simulator import (
+    EthosUSimulator,
+    NotModelledError,
+    Operation,
+    SimulationError,
+    aligned_bytes,
+)
+
+FAULTS = ("bus", "hang", "reset")
+"""What `Npu` can do wrong on purpose: a bus error in a run, a run that never ends, a reset that never ends."""
+
+_ALIGNMENT = 16
+_LONGEST_STREAM = 32 << 20
+_WIDEST = 32 << 20
+"""Bytes behind a base pointer that are fetched at most."""
+_BLOCK = 1024
+"""Bytes that are compared, and written back, at once."""
+_COP1 = 0x31504F43
+_CONFIG_ACTION, _STREAM_ACTION = 0x00100001, 2
+_COUNTER_BITS, _CYCLE_BITS = 32, 48
+_CYCLE_COUNTER = 1 << 31
+"""Of PMCNTENSET and PMOVSSET: the cycle counter."""
+_PORTS_OF_LIMITS = (0, 0, 1, 1)
+"""AXI port of each of the four limits that REGIONCFG chooses from."""
+
+
+class Memory(Protocol):
+    """The memory of a board whose core stands still."""
+
+    def read(self, address: int, size: int) -> bytes: ...
+
+    def read_most(self, address: int, size: int) -> bytes: ...
+
+    def write(self, address: int, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the NPU.
+
+    Attributes:
+        npu: its number on the board.
+        stream: address and bytes of the command stream.
+        bases: the base pointers.
+        operations: that it has finished; without their values.
+        written: (address, bytes) that changed.
+        cycles: estimated; what MACs and ports need at least.
+        fault: why it stopped, "" where it did not.
+        seconds: of this machine.
+    """
+
+    npu: int
+    stream: tuple[int, int]
+    bases: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    written: tuple[tuple[int, int], ...]
+    cycles: int
+    fault: str
+    seconds: float
+
+
+@dataclass
+class _Traffic:
+    """What one run moves, for the counters."""
+
+    cycles: int = 0
+    mac_cycles: int = 0
+    axi0_reads: int = 0
+    axi0_writes: int = 0
+    axi1_reads: int = 0
+    axi1_writes: int = 0
+
+
+@dataclass
+class _Span:
+    """A stretch of the board's memory that base pointers reach, and a copy of it."""
+
+    start: int
+    end: int
+    data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+
+
+class Npu:
+    """One NPU on a board.
+
+    Args:
+        accelerator: such as "ethos-u55-128".
+        memory: of the board.
+        number: of several.
+        fault: one of `FAULTS`, or "".
+
+    Attributes:
+        runs: what it has done, in order.
+        interrupt: whether its interrupt waits to be taken.
+    """
+
+    def __init__(self, accelerator: str, memory: Memory, *, number: int = 0, fault: str = "") -> None:
+        if fault and fault not in FAULTS:
+            raise OptionError(f"There is no fault {fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
+        self.accelerator = accelerator
+        self.memory = memory
+        self.number = number
+        self.fault = fault
+        self._simulator = EthosUSimulator(accelerator)
+        size = self._simulator.accelerator
+        self._macs = size.macs * size.cores
+        self.generation = generations()[size.family]
+        self.registers = RegisterFile(self.generation)
+        self.runs: list[Run] = []
+        self.interrupt = False
+        self._reset(0)
+        self._stores: dict[str, Callable[[int], None]] = {
+            "CMD": self._command,
+            "RESET": self._reset,
+            "PMCR": self._control_counters,
+            "PMCNTENSET": lambda value: self._set_bits("PMCNTENSET", "PMCNTENCLR", value, True),
+            "PMCNTENCLR": lambda value: self._set_bits("PMCNTENSET", "PMCNTENCLR", value, False),
+            "PMOVSSET": lambda value: self._set_bits("PMOVSSET", "PMOVSCLR", value, True),
+            "PMOVSCLR": lambda value: self._set_bits("PMOVSSET", "PMOVSCLR", value, False),
+            "PMINTSET": lambda value: self._set_bits("PMINTSET", "PMINTCLR", value, True),
+            "PMINTCLR": lambda value: self._set_bits("PMINTSET", "PMINTCLR", value, False),
+        }
+
+    def load(self, offset: int, width: int = 4) -> int:
+        """What the core reads at a byte of the register page."""
+        word = self.registers.load(offset & ~3)
+        return word >> 8 * (offset & 3) & (1 << 8 * width) - 1
+
+    def store(self, offset: int, value: int, width: int = 4) -> None:
+        """What the core writes there."""
+        at = offset & ~3
+        if width < 4:  # the other bytes of the word stay as they are
+            shift, mask = 8 * (offset & 3), (1 << 8 * width) - 1
+            value = self.registers.load(at) & ~(mask << shift) | (value & mask) << shift
+        done = self._stores.get(self.registers.name_at(at))
+        if done is not None:
+            done(value)
+        else:
+            self.registers.store(at, value)
+
+    def finish(self) -> None:
+        """The end of a run, as the board sees it: the interrupt is raised."""
+        status = self.registers
+        status.set_fields("STATUS", state=0, irq_raised=1)
+        self.interrupt = True
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.registers.field("STATUS", "state"))
+
+    # -- what stores do
+
+    def _reset(self, value: int) -> None:
+        kept = self.registers
+        kept.reset()
+        kept.set("ID", self.generation.id_word())
+        kept.set("CONFIG", self.generation.config_word(self._macs))
+        kept.set_fields("PMCR", counters=self.generation.event_counters)
+        kept.set("RESET", value & 3)
+        kept.set("PROT", value & 3)  # the level that was asked for
+        self.interrupt = False
+        if self.fault == "reset":
+            kept.set_fields("STATUS", reset_status=1)
+
+    def _command(self, value: int) -> None:
+        command = self.generation.registers["CMD"]
+        enables = command.pack(clock_q_enable=1, power_q_enable=1)
+        self.registers.set("CMD", value & enables)
+        if command.unpack(value, "clear_irq"):
+            self.registers.set_fields("STATUS", irq_raised=0)
+        if command.unpack(value, "clear_irq_history"):
+            left = self.registers.field("STATUS", "irq_history") & ~command.unpack(value, "clear_irq_history")
+            self.registers.set_fields("STATUS", irq_history=left)
+        if command.unpack(value, "run") and not self.is_running:
+            self._run()
+
+    def _control_counters(self, value: int) -> None:
+        control = self.generation.registers["PMCR"]
+        if control.unpack(value, "reset_events"):
+            for number in range(self.generation.event_counters):
+                self.registers.set("PMEVCNTR", 0, number)
+        if control.unpack(value, "reset_cycles"):
+            self.registers.set("PMCCNTR", 0)
+        told = {name: control.unpack(value, name) for name in ("enable", "mask_enable")}
+        self.registers.set("PMCR", control.pack(**told, counters=self.generation.event_counters))
+
+    def _set_bits(self, name: str, other: str, value: int, is_set: bool) -> None:
+        word = self.registers.get(name)
+        word = word | value if is_set else word & ~value
+        for register in (name, other):  # both read as what is set
+            self.registers.set(register, word)
+
+    # -- a run
+
+    def _run(self) -> None:
+        begin = time.perf_counter()
+        kept = self.registers
+        kept.set_fields("STATUS", state=1, bus_status=0, cmd_parse_error=0, cmd_end_reached=0)
+        mask = (1 << self.generation.address_bits) - 1
+        bases = tuple(kept.get("BASEP", i) & mask for i in range(REGIONS))
+        stream = (kept.get("QBASE") & mask, kept.get("QSIZE"))
+        operations: list[Operation] = []
+        written: list[tuple[int, int]] = []
+        fault, field_ = "", ""
+        if self.fault == "bus":
+            fault, field_ = "a bus error, on purpose", "bus_status"
+        elif self.fault == "hang":
+            fault = "it never ends, on purpose"
+        else:
+            try:
+                words = self._stream(*stream)
+                written = self._compute(words, bases, operations)
+            except _BusError as error:
+                fault, field_ = str(error), "bus_status"
+            except NotModelledError as error:
+                raise BoardError(
+                    f"The board's NPU cannot compute the command stream at {stream[0]:#x}: {error.what}"
+                ) from error
+            except SimulationError as error:
+                fault, field_ = error.what, "bus_status" if _is_outside(error) else "cmd_parse_error"
+        traffic = self._traffic(operations)
+        self.runs.append(
+            Run(
+                self.number,
+                stream,
+                bases,
+                tuple(operations),
+                tuple(written),
+                traffic.cycles,
+                fault,
+                time.perf_counter() - begin,
+            )
+        )
+        if self.fault == "hang":
+            return
+        kept.set("QREAD", 0 if fault else stream[1])
+        kept.set_fields("STATUS", **{field_ or "cmd_end_reached": 1})
+        self._count(traffic)
+
+    def _stream(self, base: int, size: int) -> bytes:
+        """The words of the command stream."""
+        if base % 4 or size % 4 or not 0 < size <= _LONGEST_STREAM:
+            raise _BusError(f"a command stream of {size} bytes at {base:#x}, which are no words")
+        words = self.memory.read_most(base, size)
+        if len(words) < size:
+            raise _BusError(f"a command stream of {size:,} bytes at {base:#x}, where memory ends after {len(words):,}")
+        return words
+
+    def _compute(self, words: bytes, bases: Sequence[int], operations: list[Operation]) -> list[tuple[int, int]]:
+        """Runs a stream on copies of the board's memory, and writes back what it has changed."""
+        commands = self._actions(words)
+        sizes = [min(size, _WIDEST) for size in reach(words, self._simulator.command_name)]
+        for is_last in (False, True):
+            for number, size in enumerate(sizes):
+                if size and bases[number] % _ALIGNMENT:
+                    raise _BusError(f"base pointer {number} is {bases[number]:#x}, no multiple of {_ALIGNMENT}")
+            spans = _spans(bases, sizes)
+            for span in spans:
+                found = self.memory.read_most(span.start, span.end - span.start)
+                span.data = aligned_bytes(len(found))
+                span.data[:] = np.frombuffer(found, np.uint8)
+            memories = [_view(spans, base, size) for base, size in zip(bases, sizes, strict=True)]
+            before = [span.data.copy() for span in spans]
+            operations.clear()
+            try:
+                self._simulator.run_on(
+                    commands, memories, watch=lambda o: operations.append(_without_value(o)), accesses=True
+                )
+                return self._write_back(spans, before)
+            except NotModelledError:
+                raise
+            except SimulationError as error:
+                # The bound may have been too small; the board's memory goes on behind it.
+                if is_last or not _is_outside(error):
+                    raise
+                sizes = [min(4 * size + (1 << 20), _WIDEST) if size else 0 for size in sizes]
+        return []
+
+    def _actions(self, words: bytes) -> bytes:
+        """The words as the simulator takes them, behind a driver's actions."""
+        config, identity = self.generation.config_word(self._macs), self.generation.id_word()
+        count = len(words) // 4
+        last = _STREAM_ACTION | (count & 0xFFFF) << 16 | (count >> 16 & 0xFF) << 8
+        return struct.pack("<5I", _COP1, _CONFIG_ACTION, config, identity, last) + words
+
+    def _write_back(self, spans: Sequence[_Span], before: Sequence[npt.NDArray[np.uint8]]) -> list[tuple[int, int]]:
+        written = []
+        for span, old in zip(spans, before, strict=True):
+            for at, size in _changes(old, span.data):
+                try:
+                    self.memory.write(span.start + at, span.data[at : at + size].tobytes())
+                except OSError as error:
+                    raise _BusError(f"{size} bytes at {span.start + at:#x} cannot be written") from error
+                written.append((span.start + at, size))
+        return written
+
+    # -- time and counters
+
+    def _traffic(self, operations: Sequence[Operation]) -> _Traffic:
+        """An estimate: each operation takes what the slowest of MACs and ports needs for it."""
+        config, beat = self.registers.get("REGIONCFG"), self.generation.port_bytes
+        total = _Traffic()
+        for operation in operations:
+            moved = np.zeros((2, 2), np.int64)
+            for column, ranges in enumerate((operation.reads, operation.writes)):
+                for part in ranges:
+                    if part.region < REGIONS:
+                        moved[_PORTS_OF_LIMITS[config >> 2 * part.region & 3], column] += part.size
+            beats = -(-moved // beat)
+            is_transfer = not operation.shape
+            macs = 0 if is_transfer else -(-operation.work // self._macs)
+            total.mac_cycles += macs
+            total.cycles += max(macs, int(beats.sum(axis=1).max()))
+            total.axi0_reads += int(beats[0, 0])
+            total.axi0_writes += int(beats[0, 1])
+            total.axi1_reads += int(beats[1, 0])
+            total.axi1_writes += int(beats[1, 1])
+        return total
+
+    def _count(self, traffic: _Traffic) -> None:
+        """Lets the counters run that are on."""
+        kept = self.registers
+        if not kept.field("PMCR", "enable"):
+            return
+        chosen = kept.get("PMCNTENSET")
+        if chosen & _CYCLE_COUNTER:
+            self._advance("PMCCNTR", 0, traffic.cycles, _CYCLE_BITS, _CYCLE_COUNTER)
+        told = {number: getattr(traffic, name) for name, ns in self.generation.events.items() for number in ns}
+        for number in range(self.generation.event_counters):
+            if chosen >> number & 1:
+                event = kept.get("PMEVTYPER", number) & 0x3FF
+                self._advance("PMEVCNTR", number, told.get(event, 0), _COUNTER_BITS, 1 << number)
+
+    def _advance(self, name: str, number: int, by: int, bits: int, overflow: int) -> None:
+        value = self.registers.get(name, number) + by
+        self.registers.set(name, value & (1 << bits) - 1, number)
+        if value >> bits:
+            self._set_bits("PMOVSSET", "PMOVSCLR", overflow, True)
+
+
+class _BusError(Exception):
+    """An access that no memory answers."""
+
+
+def _is_outside(error: SimulationError) -> bool:
+    """Whether an operation goes beyond its region, which the hardware meets as an error on its bus."""
+    return " needs " in error.what and " which has " in error.what
+
+
+def _without_value(operation: Operation) -> Operation:
+    return Operation(
+        operation.index,
+        operation.offset,
+        operation.name,
+        operation.work,
+        operation.region,
+        operation.address,
+        operation.shape,
+        None,
+        operation.reads,
+        operation.writes,
+    )
+
+
+def _spans(bases: Sequence[int], sizes: Sequence[int]) -> list[_Span]:
+    """The stretches of memory that regions cover: those that overlap or touch are one."""
+    spans: list[_Span] = []
+    for base, size in sorted((b, s) for b, s in zip(bases, sizes, strict=True) if s):
+        if spans and base <= spans[-1].end:
+            spans[-1].end = max(spans[-1].end, base + size)
+        else:
+            spans.append(_Span(base, base + size))
+    return spans
+
+
+def _view(spans: Sequence[_Span], base: int, size: int) -> npt.NDArray[Any] | None:
+    """The bytes behind a base pointer: up to the end of its stretch, so that regions lie inside each other."""
+    if not size:
+        return None
+    span = next(s for s in spans if s.start <= base < s.end)
+    view = span.data[base - span.start :]
+    return view if view.size else None
+
+
+def _changes(before: npt.NDArray[np.uint8], now: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
+    """(first byte, bytes) of what differs, in whole blocks, neighbours joined."""
+    whole = len(now) // _BLOCK * _BLOCK
+    differs = (before[:whole] != now[:whole]).reshape(-1, _BLOCK).any(axis=1)
+    blocks = [(int(i) * _BLOCK, _BLOCK) for i in np.flatnonzero(differs)]
+    if whole < len(now) and not np.array_equal(before[whole:], now[whole:]):
+        blocks.append((whole, len(now) - whole))
+    found: list[tuple[int, int]] = []
+    for at, size in blocks:
+        if found and sum(found[-1]) == at:
+            found[-1] = (found[-1][0], found[-1][1] + size)
+        else:
+            found.append((at, size))
+    return found
+
+
+__all__ = ["FAULTS", "PAGE", "Memory", "Npu", "Run"]

@@ -1,0 +1,170 @@
+"""QEMU as a process: found, started, spoken with over one private socket, and gone when its parent is."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from micronpu.board.gdb import BoardError, Stub
+
+QEMU = "qemu-system-arm"
+OLDEST = (7, 2)
+"""The oldest version that was tried: Debian 12's."""
+_INSTALL = {
+    "linux": "apt-get install qemu-system-arm, or the package of that name of another Linux",
+    "darwin": "brew install qemu",
+    "win32": "WSL, and apt-get install qemu-system-arm in it",
+}
+_ANSWER_SECONDS = 30.0
+_END_SECONDS = 10.0
+# The shell starts QEMU and, beside it, a reader of its own standard input, whose other end only the parent holds: when
+# the parent is gone, however it went, the reader wakes up and ends QEMU.  No system call of one kind of Unix is needed.
+_WATCHED = (
+    'exec 9<&0; "$@" 9<&- </dev/null & emulator=$!; '
+    "(read -r line <&9; kill -9 $emulator) >/dev/null 2>&1 & reader=$!; "
+    "exec 9<&-; wait $emulator; status=$?; kill $reader 2>/dev/null; exit $status"
+)
+_SHELLS_OWN_DESCRIPTOR = 9
+
+
+def how_to_install() -> str:
+    """What to try where there is no QEMU."""
+    return _INSTALL.get(sys.platform, _INSTALL["linux"])
+
+
+@functools.cache
+def find_qemu() -> tuple[str, tuple[int, ...]]:
+    """The emulator's path and version.
+
+    Raises:
+        BoardError: there is none, it does not run, or it is too old.
+    """
+    path = shutil.which(QEMU)
+    if path is None:
+        raise BoardError(f"The emulated boards need QEMU, and there is no {QEMU}.", hint=how_to_install())
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BoardError(f"{path} does not run: {error}.", hint=how_to_install()) from error
+    match = re.search(r"version (\d+)\.(\d+)", told)
+    if match is None:
+        raise BoardError(f"{path} does not say which version of QEMU it is.", hint=how_to_install())
+    version = (int(match[1]), int(match[2]))
+    if version < OLDEST:
+        wanted, found = (".".join(map(str, v)) for v in (OLDEST, version))
+        raise BoardError(f"{path} is QEMU {found}, and the emulated boards need {wanted}.", hint=how_to_install())
+    return path, version
+
+
+class Emulator:
+    """A running QEMU whose core stands still until it is told to go on.
+
+    Args:
+        machine: as QEMU calls it, such as "mps3-an547".
+        image: an ELF file for the core.
+        data: files that are in memory from the start, by address.
+
+    Attributes:
+        stub: its debugger.
+        output: a pipe with what the firmware writes to its UART and through semihosting.
+    """
+
+    def __init__(self, machine: str, image: Path, data: Sequence[tuple[Path, int]] = ()) -> None:
+        path, _ = find_qemu()
+        command = [path, "-M", machine, "-display", "none", "-monitor", "none", "-serial", "stdio", "-S"]
+        # Calls of semihosting beyond the console come to the debugger, which refuses them: a firmware has no business
+        # with the files of this machine.
+        command += ["-semihosting-config", "enable=on,target=gdb", "-kernel", str(image)]
+        for file, address in data:
+            escaped = str(file).replace(",", ",,")
+            command += ["-device", f"loader,file={escaped},addr={address:#x},force-raw=on"]
+        with _listening() as listener:
+            command += ["-chardev", f"socket,id=gdb,fd={listener.fileno()},server=on,wait=off", "-gdb", "chardev:gdb"]
+            try:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[listener.fileno()],
+                    start_new_session=True,  # Ctrl-C on the terminal is for the parent, which then ends QEMU
+                )
+            except OSError as error:
+                raise BoardError(f"{path} cannot be started: {error.strerror or error}.") from error
+            assert self._process.stdout is not None
+            self.output = self._process.stdout
+            try:
+                connection = socket.socket(listener.family)
+                connection.settimeout(_ANSWER_SECONDS)
+                connection.connect(listener.getsockname())
+            except OSError as error:
+                self.close()
+                raise BoardError(f"QEMU's debugger cannot be reached: {error}.") from error
+        try:
+            self.stub = Stub(connection, _ANSWER_SECONDS)
+        except BoardError as error:
+            connection.close()
+            self._process.stdin.close()  # type: ignore[union-attr]
+            said = self._said()
+            self.close()
+            raise BoardError(f"QEMU does not start the board: {said or error.what}") from error
+
+    def _said(self) -> str:
+        """What QEMU has complained of, as a sentence."""
+        lines = [line for line in self.output.read().decode(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].split(": ", 1)[-1] if lines else ""
+        return last.rstrip(".") + "." if last else ""
+
+    def wait(self) -> int:
+        """Exit status of a QEMU that is ending by itself.
+
+        Raises:
+            BoardError: it does not end.
+        """
+        try:
+            return self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise BoardError("QEMU does not end.") from error
+
+    def close(self) -> None:
+        """Ends QEMU if it still runs, and leaves nothing of it behind."""
+        if hasattr(self, "stub"):
+            self.stub.connection.close()
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.output.close()
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[socket.socket]:
+    """A socket that QEMU inherits, listening already, so that nobody waits for it to be there.
+
+    A Unix socket in a folder that only this user enters; TCP on this machine where there are none.
+    """
+    with contextlib.ExitStack() as stack:
+        if hasattr(socket, "AF_UNIX"):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="micronpu-"))
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(os.path.join(folder, "gdb"))
+        else:
+            listener = stack.enter_context(socket.socket(socket.AF_INET))
+            listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        if listener.fileno() == _SHELLS_OWN_DESCRIPTOR:
+            listener = stack.enter_context(listener.dup())
+        yield listener

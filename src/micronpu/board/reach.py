@@ -1,0 +1,83 @@
+"""How much memory behind each base pointer a command stream may touch: an upper bound, read off its commands.
+
+What lies further is fetched when the simulator asks for it, so that a bound that is too small costs time and nothing
+else; see `micronpu.board.npu`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+REGIONS = 8
+_HAS_VALUE = 0x4000
+_COMPUTES = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
+_STREAMS = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3", "SCALE", "SCALE1")
+_ALIGNMENT = 16
+_INSIDE = 0x100
+"""Of a transfer's region: the NPU's own memory."""
+_STRIDE_BITS = 40
+
+
+def commands_of(words: bytes, name_of: Callable[[int], str]) -> Iterator[tuple[str, int, int]]:
+    """Each command of a stream: its name, its parameter, and its value where it has a second word.
+
+    Args:
+        name_of: the name of the command that a word is, "" for none.
+    """
+    numbers = struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])
+    at = 0
+    while at < len(numbers):
+        word = numbers[at]
+        value = 0
+        if word & _HAS_VALUE:
+            value = numbers[at + 1] if at + 1 < len(numbers) else 0
+        yield name_of(word), word >> 16, value
+        at += 2 if word & _HAS_VALUE else 1
+
+
+def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
+    """Bytes behind each of the eight base pointers that a stream touches at most."""
+    registers: dict[str, int] = {}
+    ends = [0] * REGIONS
+
+    def get(name: str) -> int:
+        return registers.get(name, 0)
+
+    def stretch(region: int, end: int) -> None:
+        if not region & _INSIDE:
+            ends[region & 7] = max(ends[region & 7], end)
+
+    for name, parameter, value in commands_of(words, name_of):
+        if name.startswith("NPU_SET_"):
+            key = name.removeprefix("NPU_SET_")
+            wide = key.endswith(("_BASE", "_SRC", "_DST", "_LEN", "_LENGTH")) or "_BASE" in key or "STRIDE" in key
+            registers[key] = (value | (parameter & 0xFF) << 32) if wide else value or parameter
+        elif name == "NPU_OP_DMA_START":
+            length = get("DMA0_LEN") * (get("DMA0_SIZE0") + 1) * (get("DMA0_SIZE1") + 1)
+            for side in ("SRC", "DST"):
+                skips = sum(abs(_signed(get(f"DMA0_{k}"))) * 0xFFFF for k in ("SKIP0", "SKIP1") if get(f"DMA0_{k}"))
+                stretch(get(f"DMA0_{side}_REGION"), get(f"DMA0_{side}") + length + min(skips, 1 << 20))
+        elif name in _COMPUTES:
+            for part in _STREAMS:
+                region = get("SCALE_REGION" if part.startswith("SCALE") else "WEIGHT_REGION")
+                if f"{part}_LENGTH" in registers:
+                    stretch(region, get(f"{part}_BASE") + get(f"{part}_LENGTH"))
+            for part, shape in (("IFM", "IFM"), ("IFM2", "IFM"), ("OFM", "OFM")):
+                if f"{part}_BASE0" in registers:
+                    stretch(get(f"{part}_REGION"), _end_of(part, shape, get))
+    return [-(-end // _ALIGNMENT) * _ALIGNMENT for end in ends]
+
+
+def _end_of(part: str, shape: str, get: Callable[[str], int]) -> int:
+    """End of a feature map whose tiles have sizes of 16 bits; a stride that goes back adds nothing."""
+    height = max(get(f"{part}_HEIGHT0_M1"), get(f"{shape}_HEIGHT0_M1"), get("OFM_HEIGHT_M1")) + 1
+    width = max(get(f"{part}_WIDTH0_M1"), get(f"{shape}_WIDTH0_M1"), get("OFM_WIDTH_M1")) + 1
+    bricks = get(f"{shape}_DEPTH_M1") // 16 + 1
+    row, column, brick = (max(_signed(get(f"{part}_STRIDE_{d}")), 0) for d in "YXC")
+    base = max(get(f"{part}_BASE{i}") for i in range(4))
+    return base + height * row + width * max(column, 64) + bricks * brick
+
+
+def _signed(value: int) -> int:
+    return value - (1 << _STRIDE_BITS) if value >> (_STRIDE_BITS - 1) else value

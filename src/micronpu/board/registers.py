@@ -1,0 +1,191 @@
+"""The registers of an NPU as a table, and a file of them: loads, stores, fields and resets.
+
+The table is data (``registers.toml``), from Arm's public driver interface; `micronpu.board.npu` says what stores do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from micronpu.base.parsing import parse_toml
+
+PAGE = 0x1000
+"""Bytes of the register page."""
+
+
+@dataclass(frozen=True)
+class Register:
+    """One register, or an array of them.
+
+    Attributes:
+        offset: in the page, in bytes.
+        access: "r", "w" or "rw", for the core.
+        bits: 32 or 64.
+        count, step: of an array, with the bytes from one to the next.
+        reset: value after a reset.
+        fields: (first bit, bits) by name.
+    """
+
+    name: str
+    offset: int
+    access: str
+    bits: int = 32
+    count: int = 1
+    step: int = 4
+    reset: int = 0
+    fields: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+
+    def pack(self, **values: int) -> int:
+        """The register's value with these fields."""
+        word = 0
+        for name, value in values.items():
+            first, bits = self.fields[name]
+            word |= (value & (1 << bits) - 1) << first
+        return word
+
+    def unpack(self, word: int, name: str) -> int:
+        """A field of a value."""
+        first, bits = self.fields[name]
+        return word >> first & (1 << bits) - 1
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of NPUs.
+
+    Attributes:
+        product, architecture, product_major, stream_version: what ID and CONFIG say.
+        address_bits: of base pointers.
+        event_counters: of the PMU.
+        port_bytes: that an AXI port moves in a cycle.
+        inside: bits 8 to 15 of CONFIG by MACs.
+        events: numbers of the PMU's events by what they count.
+        registers: by name.
+    """
+
+    name: str
+    product: int
+    architecture: tuple[int, int, int]
+    product_major: int
+    stream_version: int
+    address_bits: int
+    event_counters: int
+    port_bytes: int
+    inside: Mapping[int, int] = field(hash=False)
+    events: Mapping[str, tuple[int, ...]] = field(hash=False)
+    registers: Mapping[str, Register] = field(hash=False)
+
+    def id_word(self) -> int:
+        major, minor, patch = self.architecture
+        told = {"arch_major": major, "arch_minor": minor, "arch_patch": patch, "product_major": self.product_major}
+        return self.registers["ID"].pack(**told, version_status=1)
+
+    def config_word(self, macs: int) -> int:
+        told = {"product": self.product, "stream_version": self.stream_version, "inside": self.inside[macs]}
+        return self.registers["CONFIG"].pack(**told, macs=macs.bit_length() - 1)
+
+
+@functools.cache
+def generations() -> dict[str, Generation]:
+    """Every generation by name, such as "u55"."""
+    tables = parse_toml(resources.files("micronpu.board").joinpath("registers.toml").read_text(encoding="utf-8"))
+    return {name: _generation(name, tables) for name in tables}
+
+
+def _generation(name: str, tables: Mapping[str, Any]) -> Generation:
+    own = tables[name]
+    under = tables[own["extends"]] if "extends" in own else {}
+    merged = {**under, **own, "registers": {**under.get("registers", {}), **own.get("registers", {})}}
+    registers = {key: _register(key, entry) for key, entry in merged["registers"].items()}
+    return Generation(
+        name=name,
+        product=merged["product"],
+        architecture=tuple(merged["architecture"]),
+        product_major=merged["product_major"],
+        stream_version=merged["stream_version"],
+        address_bits=merged["address_bits"],
+        event_counters=merged["event_counters"],
+        port_bytes=merged["port_bytes"],
+        inside={int(macs): value for macs, value in merged["inside"].items()},
+        events={key: tuple(numbers) for key, numbers in merged["events"].items()},
+        registers=registers,
+    )
+
+
+def _register(name: str, entry: Mapping[str, Any]) -> Register:
+    fields = {key: (first, bits) for key, (first, bits) in entry.get("fields", {}).items()}
+    return Register(name, **{**entry, "fields": fields})
+
+
+class RegisterFile:
+    """The values of all registers.
+
+    Words that no register has are kept as they are stored: a driver may know more than the table.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self._words: dict[int, int] = {}
+        self._readable: dict[int, bool] = {}
+        self._writable: dict[int, bool] = {}
+        self._names: dict[int, str] = {}
+        for register in generation.registers.values():
+            for number in range(register.count):
+                for half in range(register.bits // 32):
+                    at = register.offset + number * register.step + 4 * half
+                    self._readable[at] = "r" in register.access
+                    self._writable[at] = "w" in register.access
+                    index = f"[{number}]" if register.count > 1 else ""
+                    self._names[at] = register.name + index + ("_HI" if half else "")
+        self.reset()
+
+    def reset(self) -> None:
+        """All registers as after a reset."""
+        self._words = {}
+        for register in self.generation.registers.values():
+            for number in range(register.count):
+                self.set(register.name, register.reset, number)
+
+    def name_at(self, offset: int) -> str:
+        """Name of the register at an offset, such as "BASEP[1]"; "" where there is none."""
+        return self._names.get(offset, "")
+
+    def load(self, offset: int) -> int:
+        """What the core reads from a word."""
+        return self._words.get(offset, 0) if self._readable.get(offset, True) else 0
+
+    def store(self, offset: int, value: int) -> bool:
+        """Keeps what the core writes; whether it may write there."""
+        if not self._writable.get(offset, True):
+            return False
+        self._words[offset] = value & 0xFFFFFFFF
+        return True
+
+    def get(self, name: str, number: int = 0) -> int:
+        """Value of a register, of 64 bits where it has them."""
+        register = self.generation.registers[name]
+        at = register.offset + number * register.step
+        low = self._words.get(at, 0)
+        return low | self._words.get(at + 4, 0) << 32 if register.bits == 64 else low
+
+    def set(self, name: str, value: int, number: int = 0) -> None:
+        register = self.generation.registers[name]
+        at = register.offset + number * register.step
+        self._words[at] = value & 0xFFFFFFFF
+        if register.bits == 64:
+            self._words[at + 4] = value >> 32 & 0xFFFFFFFF
+
+    def field(self, name: str, field: str) -> int:
+        return self.generation.registers[name].unpack(self.get(name), field)
+
+    def set_fields(self, name: str, **values: int) -> None:
+        """Changes fields of a register, and leaves the others."""
+        register, word = self.generation.registers[name], self.get(name)
+        for key in values:
+            first, bits = register.fields[key]
+            word &= ~((1 << bits) - 1 << first)
+        self.set(name, word | register.pack(**values))

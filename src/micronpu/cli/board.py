@@ -1,0 +1,231 @@
+"""`micronpu board`: programs and firmware on an emulated board."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from micronpu.base.errors import OptionError
+from micronpu.base.files import read_file, write_file
+from micronpu.cli import console
+from micronpu.cli.help import Command
+
+if TYPE_CHECKING:
+    from micronpu.board.model import BoardModel
+    from micronpu.board.npu import Npu, Run
+    from micronpu.deploy.vectors import Vectors
+
+USUAL = "corstone300"
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+BoardName = Annotated[
+    str, console.option("NAME", "The board; see `micronpu board list`.", "--board", "-b", default=USUAL)
+]
+TimeLimit = Annotated[
+    float, console.option("SECONDS", "For the start, and for each vector.", "--time-limit", default="120")
+]
+Fault = Annotated[
+    str | None,
+    console.option(
+        "bus|hang|reset", "Let the NPU go wrong: a bus error, a run or a reset that never ends.", default="no fault"
+    ),
+]
+Slow = Annotated[
+    float | None,
+    console.option(
+        "MHZ", "Raise interrupts as late as the estimate says at this clock of the NPU, so that races show.",
+        default="at once",
+    ),
+]  # fmt: skip
+Trace = Annotated[bool, typer.Option("--trace", help="List what each run of the NPU does and what it writes.")]
+
+
+@app.command(cls=Command)
+@console.guarded
+def run(
+    file: Annotated[
+        Path, console.argument("FILE", "A .pte, a .tflite of `save(vela=True)`, or a firmware's ELF file.")
+    ],
+    vectors: Annotated[
+        str | None,
+        console.option(
+            "FILE",
+            "Of a model: FILE.npz with an array per input in order, a row per vector; output_0 and so on may follow, "
+            "otherwise this machine computes them.",
+            default="numbers over the range of each input",
+        ),
+    ] = None,
+    board: BoardName = USUAL,
+    npu: Annotated[
+        str | None,
+        console.option("NAME", "The board's NPU, such as ethos-u55-256.", default="the one that the model is for"),
+    ] = None,
+    data: Annotated[
+        list[str] | None, console.option("FILE@ADDRESS", "Of a firmware: a file that is in memory from the start.")
+    ] = None,
+    dump: Annotated[
+        list[str] | None,
+        console.option("FILE@ADDRESS,SIZE", "Of a firmware: memory that is written to a file at the end."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--console", help="Show what the runner prints; a firmware's is shown.")
+    ] = False,
+    trace: Trace = False,
+    fault: Fault = None,
+    slow: Slow = None,
+    time_limit: TimeLimit = 120.0,
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
+    """Run a model in Arm's own runner on an emulated board, or any firmware.
+
+    A model's outputs are compared with those of this machine, element for element: exit code 1 where one differs. A
+    firmware's exit status becomes the command's.
+    """
+    from micronpu.board.check import MachineOptions, check_limits
+
+    head = read_file(file)[:8]
+    options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
+    check_limits(options)
+    if head[:4] == b"\x7fELF":
+        if vectors is not None:
+            raise OptionError("--vectors are for a model.", hint="--data FILE@ADDRESS for a firmware")
+        _run_firmware(file, board, data or [], dump or [], options, trace=trace, json=json)
+        return
+    if data or dump:
+        raise OptionError("--data and --dump are for a firmware.", hint="--vectors FILE.npz for a model")
+    _run_model(file, board, vectors, options, show=show, trace=trace, json=json)
+
+
+def _run_model(
+    file: Path, board: str, vectors: str | None, options: Any, *, show: bool, trace: bool, json: bool
+) -> None:
+    from micronpu.board.check import check_on_board
+    from micronpu.board.model import read_model
+
+    begin = time.perf_counter()
+    model = read_model(read_file(file), str(file))
+    out = console.output()
+    outcome = check_on_board(
+        model,
+        _vectors(model, vectors),
+        board,
+        options,
+        console=_print_bytes if show and not json else None,
+        on_run=None if json or not trace else _print_run,
+    )
+    if json:
+        console.print_json({**outcome.to_dict(), "seconds": round(time.perf_counter() - begin, 3)})
+    else:
+        for line in outcome.lines():
+            out.print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
+    if not outcome.equal:
+        raise typer.Exit(console.DIFFERENT)
+
+
+def _vectors(model: BoardModel, text: str | None) -> Vectors:
+    from micronpu.board.check import reference
+    from micronpu.cli.files import load_arrays
+    from micronpu.deploy.vectors import from_arrays, made_up
+
+    run = reference(model)
+    if text is None:
+        return made_up(model.inputs, run)
+    return from_arrays(load_arrays(text), model.inputs, model.outputs, run, text)
+
+
+def _run_firmware(
+    file: Path, board: str, data: list[str], dump: list[str], options: Any, *, trace: bool, json: bool
+) -> None:
+    from micronpu.board.check import run_firmware
+
+    dumps = [_place(text.rpartition(",")[0], text, text.rpartition(",")[2]) for text in dump]
+    done = run_firmware(
+        file,
+        board,
+        options,
+        data=[_place(text, text)[:2] for text in data],
+        dumps=[(address, size) for _, address, size in dumps],
+        console=None if json else _print_bytes,
+        on_run=None if json or not trace else _print_run,
+    )
+    for (path, _, _), content in zip(dumps, done.memory, strict=True):
+        write_file(path, content)
+    if json:
+        console.print_json(done.to_dict())
+    else:
+        console.errors().print(Text(done.line(), style="dim"), soft_wrap=True)
+    if done.status:
+        raise typer.Exit(done.status)
+
+
+def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:
+    """FILE@ADDRESS, and the bytes of FILE@ADDRESS,SIZE."""
+    name, _, address = text.rpartition("@")
+    try:
+        place, count = int(address, 0), int(size, 0)
+    except ValueError:
+        place = count = -1
+    if not name or not 0 <= place < 1 << 32 or not 0 <= count < 1 << 32:
+        raise OptionError(f"{whole!r} is no FILE@ADDRESS, or FILE@ADDRESS,SIZE.", hint="out.bin@0x93000000,1024")
+    return Path(name), place, count
+
+
+def _print_bytes(data: bytes) -> None:
+    """What the firmware prints, as it comes; Arm's ends with a character that no terminal shows."""
+    sys.stdout.write(data.replace(b"\x04", b"").replace(b"\r", b"").decode(errors="replace"))
+    sys.stdout.flush()
+
+
+def _print_run(npu: Npu, run: Run) -> None:
+    from micronpu.board.check import trace_lines
+
+    for line in trace_lines(npu, run):
+        console.output().print(Text(line, style="cyan"), soft_wrap=True)
+
+
+@app.command(cls=Command)
+@console.guarded
+def install(
+    wheel: Annotated[
+        Path | None, console.option("FILE.whl", "A copy of the package, for a machine without a network.")
+    ] = None,
+    debug: console.Debug = False,
+) -> None:
+    """Fetch Arm's inference runners from PyPI: version and hashes are held, and nothing of the package is executed."""
+    from micronpu.board import runners
+
+    told = runners.package()
+    folder = runners.install(wheel)
+    console.output().print(
+        Text(f"Installed {len(told.runners)} runners of {told.name} {told.version} ({told.licence}) in {folder}."),
+        soft_wrap=True,
+    )
+
+
+@app.command(name="list", cls=Command)
+@console.guarded
+def list_boards(json: console.Json = False, debug: console.Debug = False) -> None:
+    """List the boards, and which models Arm has runners for on each."""
+    from dataclasses import asdict
+
+    from micronpu.board.boards import boards
+    from micronpu.board.runners import package
+
+    if json:
+        console.print_json([asdict(board) for board in boards().values()])
+        return
+    for board in boards().values():
+        runners = [f".{r.format} for Ethos-{r.family.upper()}" for r in package().runners if r.board == board.name]
+        line = f"{board.name:14} {board.title}; {board.machine}"
+        line += f"; runners: {', '.join(runners)}" if runners else ""
+        console.output().print(Text(line + (f" ({board.note})" if board.note else "")), soft_wrap=True)
+
+
+__all__ = ["app"]
