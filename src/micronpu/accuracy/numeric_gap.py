@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
 from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.upstream.executorch import reference_graph
 
 Measure = Literal["SNR", "MSE", "L1", "steps"]
 TO_FIRST = (0, 3, 1, 2)
@@ -92,8 +93,7 @@ class NumericGap(NumericalComparatorBase):
     def _grids(self) -> dict[int, tuple[float, int]]:
         """Scale and zero point of the integers that an operator of the reference becomes, by its debug handle."""
         assert self.inspector is not None
-        # ExecuTorch's doc-strings name `get_reference_graph`, which 1.5 does not have.
-        graph: GraphModule = self.inspector._resolve_reference_graph()[0]
+        graph: GraphModule = reference_graph(self.inspector)
         found: dict[int, tuple[float, int]] = {}
         for node in graph.graph.nodes:
             handle = node.meta.get("debug_handle")

@@ -48,14 +48,13 @@ def load_archive(path: Path) -> ExportedProgram:
         ModelError: it is none, is damaged, or holds what would run code while it is loaded.
     """
     data = read_file(path)
-    from torch.export.pt2_archive import _package
+    from micronpu.upstream.torch import archive_reader, read_archive
 
     try:
-        reader = _package.PT2ArchiveReader(io.BytesIO(data))
+        reader = archive_reader(io.BytesIO(data))
         _check(reader, len(data))
-        # Not torch.export.load, which goes on to an older format where this one fails.
         with _tensors_only():
-            program: ExportedProgram = _package.load_pt2(io.BytesIO(data)).exported_programs[_MODEL]
+            program = read_archive(io.BytesIO(data))[_MODEL]
         _check_sizes(program)
         return program
     except RefusedError as refused:
@@ -88,9 +87,11 @@ def _check(reader: Any, size: int) -> None:
     Raises:
         RefusedError: with what was found.
     """
-    from torch._export.serde import schema
     from torch.export.pt2_archive import constants as at
 
+    from micronpu.upstream.torch import form_of_programs
+
+    schema = form_of_programs()
     names = reader.get_file_names()
     for name in names:
         if name.startswith((at.AOTINDUCTOR_DIR, at.EXECUTORCH_DIR, at.MTIA_DIR)) or name.endswith((".so", ".pyd")):
@@ -131,7 +132,7 @@ def _check_zip(file: Any, names: list[str], size: int) -> None:
 
 def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
     """Checks that tensors are no larger than what is stored of them; names of the records that would be unpickled."""
-    from torch._export.serde import schema, serialize
+    from micronpu.upstream.torch import element_type
 
     for name, payload in config["config"].items():
         record = os.path.join(folder, payload["path_name"])
@@ -140,7 +141,7 @@ def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
             continue
         meta = payload["tensor_meta"]
         count = math.prod(size["as_int"] for size in meta["sizes"])
-        width = serialize.deserialize_scalar_type(schema.ScalarType(meta["dtype"])).itemsize
+        width = element_type(meta["dtype"]).itemsize
         stored = reader.archive_file.get_record_size(record)
         if count * width > max(stored, _EXPANDED) or (count and not stored):
             raise RefusedError(f"the tensor {shown(name)} of {count * width:,} bytes, of which {stored:,} are stored")
@@ -149,10 +150,12 @@ def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
 def _check_pickle(data: bytes, name: str) -> None:
     import torch
 
+    from micronpu.upstream.torch import pickle_reader
+
     if not data:
         return
     try:
-        reader = torch._C.PyTorchFileReader(io.BytesIO(data))  # nothing but the form that torch.save writes
+        reader = pickle_reader(io.BytesIO(data))  # nothing but the form that torch.save writes
         _check_zip(reader, reader.get_all_records(), len(data))
         torch.load(io.BytesIO(data), weights_only=True, map_location="meta")
     except RefusedError:

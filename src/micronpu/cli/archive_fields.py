@@ -98,9 +98,9 @@ def _record(kind: Any, value: Any, owner: str, field: str) -> None:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    from torch._export.serde import schema
+    from micronpu.upstream.torch import form_of_programs
 
-    return typing.get_type_hints(kind, localns=vars(schema))
+    return typing.get_type_hints(kind, localns=vars(form_of_programs()))
 
 
 def _of(kind: Any, value: Any, owner: str, field: str) -> Any:

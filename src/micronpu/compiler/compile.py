@@ -58,6 +58,7 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.options import SparsityOptions
+from micronpu.upstream.executorch import add_named_data, data_files
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -436,8 +437,7 @@ def _lowered(
     with out_variants(host.module):
         program = lower(host.module, examples, _finish(host, borders, states))
         notes = check_kernels(program, host.module, allow_missing_kernels)
-        data_files = {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-        return _Lowered(bytes(program.buffer), notes, data_files)
+        return _Lowered(bytes(program.buffer), notes, data_files(program))
 
 
 def _finish(
@@ -450,7 +450,7 @@ def _finish(
             host.finish(edge)
         _record(edge, borders)
         if states:
-            edge._named_data_store.add_named_data(STATES_KEY, pack_states(states))
+            add_named_data(edge, STATES_KEY, pack_states(states))
 
     return finish
 
@@ -461,7 +461,7 @@ def _record(edge: EdgeProgramManager, borders: IntegerBorders | None) -> None:
     Once, also where a partition brings it along.
     """
     if borders is not None:
-        edge._named_data_store.add_named_data(BORDERS_KEY, pack_borders(borders.inputs, borders.outputs))
+        add_named_data(edge, BORDERS_KEY, pack_borders(borders.inputs, borders.outputs))
 
 
 def _reported(state: State) -> StateRow:

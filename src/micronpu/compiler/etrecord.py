@@ -21,6 +21,7 @@ from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.plan import Call, Plan, read_plan
+from micronpu.upstream.executorch import debug_record
 
 HANDLE = "debug_handle"
 """Key of a node's metadata by which ExecuTorch's tools know it."""
@@ -52,8 +53,6 @@ def write_etrecord(
         FileError: it cannot be written there.
         ModelError: the partitions were compiled without debug handles.
     """
-    from executorch.devtools.etrecord import ETRecord
-
     check_writable(path)
     if partitions and not any(handles for part in partitions for handles in part.debug_handles.values()):
         raise ModelError(
@@ -66,12 +65,12 @@ def write_etrecord(
         handles, delegates, outputs = _maps(plan, partitions)
         for number, own in (kernels or {}).items():
             handles[number], outputs[number] = list(own), 1
-        record = ETRecord(
-            edge_dialect_program=reference,
-            _debug_handle_map={plan.name: handles},
-            _delegate_map={plan.name: delegates},
-            _instruction_id_to_num_outs_map={plan.name: outputs},
-            _representative_inputs=[list(inputs)],
+        record = debug_record(
+            reference,
+            handles={plan.name: handles},
+            delegates={plan.name: delegates},
+            outputs={plan.name: outputs},
+            inputs=[list(inputs)],
         )
         with scratch_folder("micronpu-") as folder:
             made = folder / "etrecord.bin"

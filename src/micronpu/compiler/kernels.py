@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.program import origin_of, qualified_name
 from micronpu.partition.lower import missing_kernels
+from micronpu.upstream.executorch import missing_out_variants
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -55,10 +55,9 @@ def out_variants(module: GraphModule) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found = re.match(r"Missing out variants: \{(.*)\}", str(error))
-        if found is None:
+        names = missing_out_variants(error)
+        if not names:
             raise
-        names = re.findall(r"'([^']+)'", found[1])
         callers = [n for n in module.graph.nodes if _comes_from(n, names)]
         raise UnsupportedError(
             f"ExecuTorch cannot call {', '.join(names)}, as {_place(callers, module)} does on the host: there is no "

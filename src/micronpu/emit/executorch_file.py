@@ -10,9 +10,34 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import flatbuffers
+
+from micronpu.upstream.pte import (
+    CONTENT,
+    AllocationDetails,
+    BackendDelegate,
+    BackendDelegateDataReference,
+    BackendDelegateInlineData,
+    Chain,
+    CompileSpec,
+    ContainerMetadata,
+    DataLocation,
+    DataSegment,
+    DelegateCall,
+    EValue,
+    ExecutionPlan,
+    Instruction,
+    InstructionArguments,
+    KernelCall,
+    KernelTypes,
+    NamedData,
+    Operator,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+)
 
 ALIGNMENT = 16
 """Of planned memory and of payloads, in bytes."""
@@ -21,8 +46,6 @@ _IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sI3Q")
 _ROOM = 1 << 14
 """Bytes for what is in a program beside payloads, as a rule."""
-_KINDS = {"null": 1, "int": 2, "double": 4, "tensor": 5}  # of the union KernelTypes
-_KERNEL_CALL, _DELEGATE_CALL = 1, 2  # of the union InstructionArguments
 
 
 @dataclass(frozen=True)
@@ -111,16 +134,31 @@ def to_bytes(plan: Plan, method: str = "forward") -> bytes:
         body += bytes(-len(body) % _SEGMENT_ALIGNMENT)
         starts.append(len(body))
         body += data
-    program = (
-        _number("Uint32", 0),
-        _tables([_plan(plan, method)]),
-        _tables([]),
-        _tables([(_blob(payload, ALIGNMENT),) for payload in plan.payloads]),
-        _tables([(_number("Uint64", o), _number("Uint64", len(d))) for o, d in zip(starts, segments, strict=True)]),
-        (_number("Uint32", 0), _numbers("Uint64", [0])),
-        None,
-        _tables([(key, _number("Uint32", places[data])) for key, data in plan.named_data.items()]),
-    )
+    extents = zip(starts, segments, strict=True)
+    program: _Table = {
+        Program.VERSION: _number("Uint32", 0),
+        Program.EXECUTION_PLAN: _tables([_plan(plan, method)]),
+        Program.CONSTANT_BUFFER: _tables([]),
+        Program.BACKEND_DELEGATE_DATA: _tables(
+            [{BackendDelegateInlineData.DATA: _blob(payload, ALIGNMENT)} for payload in plan.payloads]
+        ),
+        Program.SEGMENTS: _tables(
+            [
+                {DataSegment.OFFSET: _number("Uint64", start), DataSegment.SIZE: _number("Uint64", len(data))}
+                for start, data in extents
+            ]
+        ),
+        Program.CONSTANT_SEGMENT: {
+            SubsegmentOffsets.SEGMENT_INDEX: _number("Uint32", 0),
+            SubsegmentOffsets.OFFSETS: _numbers("Uint64", [0]),
+        },
+        Program.NAMED_DATA: _tables(
+            [
+                {NamedData.KEY: key, NamedData.SEGMENT_INDEX: _number("Uint32", places[data])}
+                for key, data in plan.named_data.items()
+            ]
+        ),
+    }
     # Room for the payloads from the start: a builder that is full takes twice the memory and copies all it has.
     builder = flatbuffers.Builder(sum(map(len, plan.payloads)) + _ROOM)
     builder.Finish(_write_table(builder, program), file_identifier=_IDENTIFIER)
@@ -136,55 +174,79 @@ def to_bytes(plan: Plan, method: str = "forward") -> bytes:
 
 
 def _plan(plan: Plan, method: str) -> _Table:
-    chain = (_numbers("Int32", []), _numbers("Int32", []), _tables([_instruction(c) for c in plan.calls]))
-    return (
-        method,
-        plan.containers,
-        _tables([_value(v) for v in plan.values]),
-        _numbers("Int32", plan.inputs),
-        _numbers("Int32", plan.outputs),
-        _tables([chain]),
-        _tables(list(plan.operators)),
-        _tables(
-            [
-                (
-                    d.name,
-                    (_number("Int8", 0), _number("Uint32", d.payload)),
-                    _tables([(key, _blob(value)) for key, value in d.specs]),
-                )
-                for d in plan.delegates
-            ]
+    chain: _Table = {
+        Chain.INPUTS: _numbers("Int32", []),
+        Chain.OUTPUTS: _numbers("Int32", []),
+        Chain.INSTRUCTIONS: _tables([_instruction(call) for call in plan.calls]),
+    }
+    taken, given = plan.containers
+    return {
+        ExecutionPlan.NAME: method,
+        ExecutionPlan.CONTAINER_META_TYPE: {
+            ContainerMetadata.ENCODED_INP_STR: taken,
+            ContainerMetadata.ENCODED_OUT_STR: given,
+        },
+        ExecutionPlan.VALUES: _tables([_value(value) for value in plan.values]),
+        ExecutionPlan.INPUTS: _numbers("Int32", plan.inputs),
+        ExecutionPlan.OUTPUTS: _numbers("Int32", plan.outputs),
+        ExecutionPlan.CHAINS: _tables([chain]),
+        ExecutionPlan.OPERATORS: _tables(
+            [{Operator.NAME: name, Operator.OVERLOAD: overload} for name, overload in plan.operators]
         ),
-        _numbers("Int64", [0, plan.memory]),
-    )
+        ExecutionPlan.DELEGATES: _tables([_delegate(delegate) for delegate in plan.delegates]),
+        ExecutionPlan.NON_CONST_BUFFER_SIZES: _numbers("Int64", [0, plan.memory]),
+    }
+
+
+def _delegate(delegate: Delegate) -> _Table:
+    return {
+        BackendDelegate.ID: delegate.name,
+        BackendDelegate.PROCESSED: {
+            BackendDelegateDataReference.LOCATION: _number("Int8", DataLocation.INLINE),
+            BackendDelegateDataReference.INDEX: _number("Uint32", delegate.payload),
+        },
+        BackendDelegate.COMPILE_SPECS: _tables(
+            [{CompileSpec.KEY: key, CompileSpec.VALUE: _blob(value)} for key, value in delegate.specs]
+        ),
+    }
 
 
 def _instruction(call: Call) -> _Table:
-    kind = _DELEGATE_CALL if call.is_delegate else _KERNEL_CALL
-    return _number("Uint8", kind), (_number("Int32", call.index), _numbers("Int32", call.arguments))
+    index, arguments = _number("Int32", call.index), _numbers("Int32", call.arguments)
+    body: _Table
+    if call.is_delegate:
+        kind = InstructionArguments.DELEGATE_CALL
+        body = {DelegateCall.DELEGATE_INDEX: index, DelegateCall.ARGS: arguments}
+    else:
+        kind = InstructionArguments.KERNEL_CALL
+        body = {KernelCall.OP_INDEX: index, KernelCall.ARGS: arguments}
+    return {Instruction.INSTR_ARGS_TYPE: _number("Uint8", kind), Instruction.INSTR_ARGS: body}
 
 
 def _value(value: Value) -> _Table:
     body: _Table
     if value is None:
-        kind, body = "null", ()
+        kind, body = KernelTypes.NULL, {}
     elif isinstance(value, float):
-        kind, body = "double", (_number("Float64", value),)
+        kind, body = KernelTypes.DOUBLE, {CONTENT: _number("Float64", value)}
     elif isinstance(value, int):
-        kind, body = "int", (_number("Int64", value),)
+        kind, body = KernelTypes.INT, {CONTENT: _number("Int64", value)}
     else:
-        kind = "tensor"
-        low, high = value.offset & 0xFFFFFFFF, value.offset >> 32
-        body = (
-            _number("Int8", value.scalar_type),
-            _number("Int32", 0),
-            _numbers("Int32", value.shape),
-            _numbers("Uint8", value.order),
-            _number("Bool", False),
-            _number("Uint32", 0),
-            (_number("Uint32", 1), _number("Uint32", low), _number("Uint32", high)),
-        )
-    return _number("Uint8", _KINDS[kind]), body
+        kind = KernelTypes.TENSOR
+        body = {
+            Tensor.SCALAR_TYPE: _number("Int8", value.scalar_type),
+            Tensor.STORAGE_OFFSET: _number("Int32", 0),
+            Tensor.SIZES: _numbers("Int32", value.shape),
+            Tensor.DIM_ORDER: _numbers("Uint8", value.order),
+            Tensor.REQUIRES_GRAD: _number("Bool", False),
+            Tensor.DATA_BUFFER_IDX: _number("Uint32", 0),
+            Tensor.ALLOCATION_INFO: {
+                AllocationDetails.MEMORY_ID: _number("Uint32", 1),
+                AllocationDetails.MEMORY_OFFSET_LOW: _number("Uint32", value.offset & 0xFFFFFFFF),
+                AllocationDetails.MEMORY_OFFSET_HIGH: _number("Uint32", value.offset >> 32),
+            },
+        }
+    return {EValue.VAL_TYPE: _number("Uint8", kind), EValue.VAL: body}
 
 
 # ---------------------------------------------------------------- flatbuffers from nested tuples
@@ -207,8 +269,8 @@ class _Vector:
     alignment: int = 0
 
 
-_Table = tuple[Any, ...]
-"""The fields of a table in the order of the schema: None (absent), text, a number, a table or a vector."""
+_Table: TypeAlias = dict[int, Any]
+"""The fields of a table by their numbers, which rise: text, a number, a table or a vector."""
 
 
 def _number(kind: str, value: Any) -> _Number:
@@ -229,20 +291,20 @@ def _blob(data: bytes, alignment: int = 1) -> _Vector:
 
 def _write_table(builder: Any, fields: _Table) -> int:
     # What a table points to is written before it.
-    offsets = [None if f is None or isinstance(f, _Number) else _write(builder, f) for f in fields]
-    builder.StartObject(len(fields))
-    for slot, (content, offset) in enumerate(zip(fields, offsets, strict=True)):
+    offsets = {slot: _write(builder, f) for slot, f in fields.items() if not isinstance(f, _Number)}
+    builder.StartObject(max(fields, default=-1) + 1)
+    for slot, content in fields.items():
         if isinstance(content, _Number):
-            getattr(builder, f"Prepend{content.kind}Slot")(slot, content.value, 0)
-        elif offset is not None:
-            builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
+            getattr(builder, f"Prepend{content.kind}Slot")(int(slot), content.value, 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(int(slot), offsets[slot], 0)
     return int(builder.EndObject())
 
 
 def _write(builder: Any, content: Any) -> int:
     if isinstance(content, str):
         return int(builder.CreateString(content))
-    if isinstance(content, tuple):
+    if isinstance(content, dict):
         return _write_table(builder, content)
     items = content.items
     if content.kind == "bytes":

@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
+from micronpu.upstream.executorch import operator_behind
 from micronpu.upstream.torch import FakeTensor, OpOverload, overload_part, schema_of
 
 _QUANTIZE = "quantized_decomposed::quantize_per_tensor"
@@ -44,8 +45,7 @@ def aten_overload(node: Node) -> Any:
     target = node.target
     if node.op != "call_function":
         return None
-    if type(target).__name__ == "EdgeOpOverload":
-        target = target._op  # type: ignore[union-attr]
+    target = operator_behind(target)
     return target if isinstance(target, OpOverload) else None
 
 

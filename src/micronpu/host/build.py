@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder, undone
@@ -389,7 +390,7 @@ def _lock(folder: Path) -> int:
     return opened
 
 
-def _add_sources(digest: hashlib._Hash, directory: Path) -> None:
+def _add_sources(digest: Any, directory: Path) -> None:
     for file in sorted((*directory.glob("*.cpp"), *directory.glob("*.h"))):
         content = file.read_bytes()
         digest.update(f"\0{file.name}\0{len(content)}\0".encode() + content)

@@ -128,7 +128,7 @@ def from_aten(
                 "moves_only": moves_only,
             }
         )
-        function._aten_imports = pending
+        vars(function)["_aten_imports"] = pending
         return method
 
     return mark

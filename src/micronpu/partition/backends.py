@@ -15,6 +15,8 @@ from typing import Any
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
+from micronpu.upstream.executorch import backends_named
+
 Specs = list[CompileSpec]
 
 
@@ -74,7 +76,7 @@ class ByCompileSpec:
         """The other class of the same name that compile specs are for, or None where they are ours."""
         if cls.owns(specs):
             return None
-        others = [c for c in _of_name(cls.__name__) if not issubclass(c, ByCompileSpec)]
+        others = [c for c in backends_named(cls.__name__) if not issubclass(c, ByCompileSpec)]
         return others[-1] if others else None  # where there is no other, ours says what is wrong with them
 
 
@@ -84,12 +86,8 @@ def be_found(backend: type[BackendDetails]) -> type[BackendDetails]:
     Returns:
         The class that ExecuTorch finds, as long as somebody holds it.
     """
-    last = _of_name(backend.__name__)[-1]
+    last = backends_named(backend.__name__)[-1]
     if issubclass(last, ByCompileSpec):
         return last
     members = {k: v for k, v in vars(backend).items() if k not in ("__dict__", "__weakref__", "_abc_impl")}
     return types.new_class(backend.__name__, backend.__bases__, exec_body=lambda space: space.update(members))
-
-
-def _of_name(name: str) -> list[type[BackendDetails]]:
-    return [c for c in BackendDetails.__subclasses__() if c.__name__ == name]

@@ -9,12 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
-from executorch.exir.tracer import _default_decomposition_table
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
@@ -30,6 +27,8 @@ from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.weights import SeenWeights
 from micronpu.report.delegation import DelegationReport
+from micronpu.upstream.executorch import decompositions, is_edge_operator, named_data_store
+from micronpu.upstream.torch import OpOverload, overload_part, reshape_copy, schema_of, set_graph
 
 _ALIGNMENT = 16  # bytes; what a board reads in place
 
@@ -48,9 +47,9 @@ def preprocess(edge_program: ExportedProgram, device: Device) -> PreprocessResul
     )
 
 
-def named_data(part: CompiledPartition) -> NamedDataStore:
+def named_data(part: CompiledPartition) -> Any:
     """What travels beside a payload, as ExecuTorch stores it."""
-    store = NamedDataStore()
+    store = named_data_store()
     for key, named in part.named_data.items():
         store.add_named_data(key, named.data, alignment=_ALIGNMENT, external_tag=named.file or None)
     store.add_named_data(digest.KEY, digest.EMPTY)  # the same of all partitions, and stored once
@@ -91,7 +90,7 @@ class DevicePartitioner(Partitioner):
         Once the program holds edge operators nothing more is asked for, since ExecuTorch would otherwise fail on a
         kept operator that a later change of the program makes undelegable.
         """
-        if any(type(n.target).__name__ == "EdgeOpOverload" for n in ep.graph.nodes):
+        if any(is_edge_operator(n.target) for n in ep.graph.nodes):
             # ExecuTorch asks a last time when everything is partitioned.
             decompose_leftovers(ep, self._kept)
             return [], None
@@ -137,13 +136,13 @@ class DevicePartitioner(Partitioner):
         module.meta.update(exported_program.graph_module.meta)
         order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
-        changed._graph_module = split_dequantizes(module).graph_module
+        set_graph(changed, split_dequantizes(module).graph_module)
         partitioning = self._partitioning(changed)
         order_results(module, partitioning)
         for group in partitioning.partitions:
             for node in group.nodes:
                 if node.target is torch.ops.aten.reshape.default:
-                    node.target = torch.ops.aten._reshape_copy.default
+                    node.target = reshape_copy()
         module.recompile()
         return changed
 
@@ -175,12 +174,12 @@ def _decomposed_operators() -> frozenset[Any]:
     """
     decomposed = frozenset(
         op
-        for op in _default_decomposition_table()
+        for op in decompositions()
         if isinstance(op, OpOverload)
-        and not op._schema.is_mutable
-        and not any(r.alias_info is not None for r in op._schema.returns)
+        and not schema_of(op).is_mutable
+        and not any(r.alias_info is not None for r in schema_of(op).returns)
     )
-    return decomposed | {torch.ops.aten._reshape_copy.default}
+    return decomposed | {reshape_copy()}
 
 
 def _overload(op: Any) -> str:
@@ -190,7 +189,7 @@ def _overload(op: Any) -> str:
             f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
             hint="torch.ops.aten.hardswish.default and the like",
         )
-    return f"{op._schema.name.split('::')[1]}.{op._overloadname}"
+    return f"{schema_of(op).name.split('::')[1]}.{overload_part(op)}"
 
 
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:

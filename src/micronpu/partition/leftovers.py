@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from executorch.backends.transforms.utils import create_constant_placeholder
-from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir import to_edge
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -20,6 +20,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
 
 from micronpu.frontend.program import aten_overload, is_getitem
+from micronpu.upstream.executorch import edge_config
 from micronpu.upstream.torch import FakeTensor, OpOverload
 
 
@@ -62,7 +63,7 @@ def _inline(program: ExportedProgram, node: Node) -> None:
     examples = tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype).zero_() for v in values)
     with torch.no_grad():
         exported = torch.export.export(_Call(node), examples)
-        lowered = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)).exported_program()
+        lowered = to_edge(exported, compile_config=edge_config()).exported_program()
     mode = getattr(node.meta["val"], "fake_mode", None)
     constants, operands = lowered.constants | lowered.state_dict, iter(node.all_input_nodes)
     copies: dict[Node, Node] = {}

@@ -9,7 +9,6 @@ from importlib import resources
 
 import torch
 from executorch.exir import (
-    EdgeCompileConfig,
     EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
@@ -27,8 +26,7 @@ from micronpu.frontend.states import PREFIX
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
-
-_EDGE = EdgeCompileConfig(_check_ir_validity=False)
+from micronpu.upstream.executorch import add_named_data, edge_config
 
 
 def delegate(call: DelegateCall) -> LoweredBackendModule:
@@ -63,10 +61,10 @@ def lower(
     """
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
-    edge = to_edge(torch.export.export(with_delegates(module), examples), compile_config=_EDGE)
+    edge = to_edge(torch.export.export(with_delegates(module), examples), compile_config=edge_config())
     if finish is not None:
         finish(edge)
-    edge._named_data_store.add_named_data(digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
+    add_named_data(edge, digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
     return edge.to_executorch(config=backend_config())
 
 

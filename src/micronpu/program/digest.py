@@ -21,6 +21,7 @@ from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, root
 from micronpu.container.digest import EMPTY, KEY, MAGIC, SIZE
 from micronpu.program.pte import IDENTIFIER, extents
+from micronpu.upstream.pte import DataSegment, NamedData, Program
 
 
 class Digest(Enum):
@@ -115,11 +116,11 @@ def _place(data: bytes, name: str) -> int | None:
     try:
         program_size, base, _ = extents(data, name)
         program = root(memoryview(data)[:program_size], IDENTIFIER)
-        for entry in program.vector(7).tables():
-            if entry.string(0) != KEY:
+        for entry in program.vector(Program.NAMED_DATA).tables():
+            if entry.string(NamedData.KEY) != KEY:
                 continue
-            segment = program.vector(4).table(entry.integer(1, "<I"))
-            start, size = base + segment.integer(0, "<Q"), segment.integer(1, "<Q")
+            segment = program.vector(Program.SEGMENTS).table(entry.integer(NamedData.SEGMENT_INDEX, "<I"))
+            start, size = base + segment.integer(DataSegment.OFFSET, "<Q"), segment.integer(DataSegment.SIZE, "<Q")
             if size == len(EMPTY) and data[start : start + len(MAGIC)] == MAGIC and start + size <= len(data):
                 return start + len(MAGIC)
     except CorruptFlatbufferError:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from micronpu.base.flatbuffer import Table
+from micronpu.upstream.pte import Instruction, InstructionArguments, JumpFalseCall, KernelCall, MoveCall
 
-_KERNEL, _MOVE, _JUMP = 1, 3, 4  # in the union InstructionArguments
 _SIZE, _ADD, _EQUAL, _SUBTRACT = (
     "aten::sym_size.int",
     "executorch_prim::add.Scalar",
@@ -47,21 +47,25 @@ def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Ca
     """
     calls: list[tuple[str, tuple[int, ...]]] = []
     for instruction in instructions:
-        body = instruction.table(1)
-        kind = instruction.integer(0, "<B")
-        if body is None or kind not in (_KERNEL, _MOVE):
+        body = instruction.table(Instruction.INSTR_ARGS)
+        kind = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B")
+        if body is None or kind not in (InstructionArguments.KERNEL_CALL, InstructionArguments.MOVE_CALL):
             calls.append(("", ()))
-        elif kind == _MOVE:
-            calls.append(("move", (body.integer(0), body.integer(1))))
+        elif kind == InstructionArguments.MOVE_CALL:
+            calls.append(("move", (body.integer(MoveCall.MOVE_FROM), body.integer(MoveCall.MOVE_TO))))
         else:
-            index = body.integer(0)
-            calls.append((operators[index] if 0 <= index < len(operators) else "", body.vector(1).integers()))
+            index = body.integer(KernelCall.OP_INDEX)
+            name = operators[index] if 0 <= index < len(operators) else ""
+            calls.append((name, body.vector(KernelCall.ARGS).integers()))
     found = []
     for place, instruction in enumerate(instructions):
-        body = instruction.table(1)
-        if instruction.integer(0, "<B") != _JUMP or body is None or not 0 <= body.integer(1) <= place - 2:
+        kind, body = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"), instruction.table(Instruction.INSTR_ARGS)
+        if kind != InstructionArguments.JUMP_FALSE_CALL or body is None:
             continue
-        loop = _loop(calls, place, body.integer(1), body.integer(0), number)
+        first = body.integer(JumpFalseCall.DESTINATION_INSTRUCTION)
+        if not 0 <= first <= place - 2:
+            continue
+        loop = _loop(calls, place, first, body.integer(JumpFalseCall.COND_VALUE_INDEX), number)
         if loop is not None:
             found.append(loop)
     return found

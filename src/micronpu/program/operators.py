@@ -13,29 +13,10 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
-
-class Kind(IntEnum):
-    """The union `KernelTypes` of `program.fbs`."""
-
-    NULL = 1
-    INT = 2
-    BOOL = 3
-    DOUBLE = 4
-    TENSOR = 5
-    STRING = 6
-    INT_LIST = 7
-    DOUBLE_LIST = 8
-    BOOL_LIST = 9
-    TENSOR_LIST = 10
-    OPTIONAL_TENSOR_LIST = 11
-
-    def __str__(self) -> str:
-        return self.name.lower().replace("_", " ")
-
+from micronpu.upstream.pte import KernelTypes as Kind
 
 _NUMBER = frozenset((Kind.INT, Kind.BOOL, Kind.DOUBLE))
 _KINDS: dict[str, frozenset[Kind]] = {
@@ -127,13 +108,12 @@ def describe(operator: str) -> str | None:
     """
     if operator.startswith(_OURS) and "torch" not in sys.modules:
         return None  # they look for themselves: not worth the import
-    import torch
+    from micronpu.upstream.torch import schema_named
 
     space, _, rest = operator.partition("::")
     name, _, overload = rest.partition(".")
-    try:
-        schema = torch._C._get_schema(f"{space}::{name}", overload)
-    except RuntimeError:
+    schema = schema_named(f"{space}::{name}", overload)
+    if schema is None:
         return None
     arguments = ", ".join(
         f"{a.name}: {a.type}{'!' if a.alias_info is not None and a.alias_info.is_write else ''}"

@@ -13,14 +13,29 @@ from math import prod
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
 from micronpu.program.pte import PteSummary, TensorValue, extents, read_pte
+from micronpu.upstream.pte import (
+    CONTENT,
+    AllocationDetails,
+    BackendDelegate,
+    Chain,
+    CompileSpec,
+    DataSegment,
+    EValue,
+    ExecutionPlan,
+    ExtraTensorInfo,
+    Instruction,
+    InstructionArguments,
+    KernelCall,
+    KernelTypes,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+    TensorDataLocation,
+    offset_of,
+    operators_of,
+)
 
 _IDENTIFIER = b"ET12"
-KINDS = (
-    *("None", "Null", "Int", "Bool", "Double", "Tensor", "String"),
-    *("IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList"),
-)
-"""Names in the union KernelTypes, by number."""
-CALLS = ("None", "KernelCall", "DelegateCall", "MoveCall", "JumpFalseCall", "FreeCall")
 """Names in the union InstructionArguments, by number."""
 
 ELEMENT_BYTES = {
@@ -43,7 +58,7 @@ class Value:
     """A value of the plan.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: title of one of `micronpu.upstream.pte.KernelTypes`, or "None".
         tensor: of a tensor.
         number: of an Int, Bool or Double.
         length: elements of a list, characters of a string.
@@ -130,11 +145,11 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
     try:
         program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
-        plans = list(program.vector(1).tables())
+        plans = list(program.vector(Program.EXECUTION_PLAN).tables())
         payloads = iter(summary.payloads)
         for plan in plans:
-            mine = [next(payloads)[1] for _ in plan.vector(7).tables()]
-            if plan.string(0) == method:
+            mine = [next(payloads)[1] for _ in plan.vector(ExecutionPlan.DELEGATES).tables()]
+            if plan.string(ExecutionPlan.NAME) == method:
                 return _plan(plan, mine, _Variables(data, program, summary)), summary
     except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
@@ -154,40 +169,40 @@ class _Variables:
 
     def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
         """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
-        # Program: segments 4, mutable_data_segments 6; SubsegmentOffsets: segment_index 0, offsets 1.
-        groups = self._program.vector(6)
-        number = extra.integer(0, "<Q") if extra is not None else 0
+        groups = self._program.vector(Program.MUTABLE_DATA_SEGMENTS)
+        number = extra.integer(ExtraTensorInfo.MUTABLE_DATA_SEGMENTS_IDX, "<Q") if extra is not None else 0
         if number >= groups.length:
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
         group = groups.table(number)
-        offsets, segments = group.vector(1).integers("<Q"), self._program.vector(4)
-        if index >= len(offsets) or group.integer(0, "<I") >= segments.length:
+        offsets = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        segments = self._program.vector(Program.SEGMENTS)
+        if index >= len(offsets) or group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I") >= segments.length:
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
-        start = self._base + segments.table(group.integer(0, "<I")).integer(0, "<Q") + offsets[index]
+        segment = segments.table(group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I"))
+        start = self._base + segment.integer(DataSegment.OFFSET, "<Q") + offsets[index]
         if start + size > len(self._data):
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that leave the file")
         return self._data[start : start + size]
 
 
 def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) -> Plan:
-    # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, chains 5, operators 6, delegates 7, memory sizes 8.
-    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+    operators = operators_of(plan)
     delegates = tuple(
-        Delegate(d.string(0), payload, tuple((s.string(0), _bytes(s.vector(1))) for s in d.vector(2).tables()))
-        for d, payload in zip(plan.vector(7).tables(), payloads, strict=True)
+        Delegate(d.string(BackendDelegate.ID), payload, _specs(d))
+        for d, payload in zip(plan.vector(ExecutionPlan.DELEGATES).tables(), payloads, strict=True)
     )
     chains = tuple(
-        tuple(_call(instruction, operators) for instruction in chain.vector(2).tables())
-        for chain in plan.vector(5).tables()
+        tuple(_call(instruction, operators) for instruction in chain.vector(Chain.INSTRUCTIONS).tables())
+        for chain in plan.vector(ExecutionPlan.CHAINS).tables()
     )
     found = Plan(
-        name=plan.string(0),
-        values=tuple(_value(v, variables) for v in plan.vector(2).tables()),
-        inputs=plan.vector(3).integers(),
-        outputs=plan.vector(4).integers(),
+        name=plan.string(ExecutionPlan.NAME),
+        values=tuple(_value(v, variables) for v in plan.vector(ExecutionPlan.VALUES).tables()),
+        inputs=plan.vector(ExecutionPlan.INPUTS).integers(),
+        outputs=plan.vector(ExecutionPlan.OUTPUTS).integers(),
         delegates=delegates,
         chains=chains,
-        memories=plan.vector(8).integers("<q")[1:],
+        memories=plan.vector(ExecutionPlan.NON_CONST_BUFFER_SIZES).integers("<q")[1:],
     )
     named = [*found.inputs, *found.outputs, *(i for call in found.calls for i in call.arguments)]
     named += [i for value in found.values for i in value.items if i != -1]
@@ -196,15 +211,25 @@ def _plan(plan: flatbuffer.Table, payloads: list[bytes], variables: _Variables) 
     return found
 
 
+def _specs(delegate: flatbuffer.Table) -> tuple[tuple[str, bytes], ...]:
+    every = delegate.vector(BackendDelegate.COMPILE_SPECS).tables()
+    return tuple((spec.string(CompileSpec.KEY), _bytes(spec.vector(CompileSpec.VALUE))) for spec in every)
+
+
 def _bytes(vector: flatbuffer.Vector) -> bytes:
     return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
+def _title(union: type[KernelTypes] | type[InstructionArguments], number: int) -> str:
+    return next((kind.title for kind in union if kind == number), "None")
+
+
 def _call(instruction: flatbuffer.Table, operators: list[str]) -> Call:
-    kind, body = CALLS[min(instruction.integer(0, "<B"), len(CALLS) - 1)], instruction.table(1)
+    kind = _title(InstructionArguments, instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"))
+    body = instruction.table(Instruction.INSTR_ARGS)
     if body is None or kind not in ("KernelCall", "DelegateCall"):
         return Call(kind)
-    number, arguments = body.integer(0), body.vector(1).integers()
+    number, arguments = body.integer(KernelCall.OP_INDEX), body.vector(KernelCall.ARGS).integers()
     if kind == "DelegateCall":
         return Call(kind, delegate=number, arguments=arguments)
     if not 0 <= number < len(operators):
@@ -213,39 +238,41 @@ def _call(instruction: flatbuffer.Table, operators: list[str]) -> Call:
 
 
 def _value(value: flatbuffer.Table, variables: _Variables) -> Value:
-    number = value.integer(0, "<B")
-    kind, body = KINDS[number] if number < len(KINDS) else "None", value.table(1)
+    kind, body = _title(KernelTypes, value.integer(EValue.VAL_TYPE, "<B")), value.table(EValue.VAL)
     if body is None:
         return Value(kind)
     if kind == "Tensor":
         return _tensor(body, variables)
     if kind == "Int":
-        return Value(kind, number=body.integer(0, "<q"))
+        return Value(kind, number=body.integer(CONTENT, "<q"))
     if kind == "Bool":
-        return Value(kind, number=body.integer(0, "<B"))
+        return Value(kind, number=body.integer(CONTENT, "<B"))
     if kind == "Double":
-        bits = body.integer(0, "<q")
+        bits = body.integer(CONTENT, "<q")
         return Value(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
-    items = body.vector(0).integers() if kind in ("TensorList", "OptionalTensorList") else ()
-    return Value(kind, length=body.vector(0).length, items=items)
+    items = body.vector(CONTENT).integers() if kind in ("TensorList", "OptionalTensorList") else ()
+    return Value(kind, length=body.vector(CONTENT).length, items=items)
+
+
+def _is_external(extra: flatbuffer.Table) -> bool:
+    return extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
 
 
 def _tensor(body: flatbuffer.Table, variables: _Variables) -> Value:
-    # Tensor: scalar_type 0, sizes 2, dim_order 3, data_buffer_idx 5, allocation_info 6, shape_dynamism 8,
-    # extra_tensor_info 9; AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2.
-    shape, dim_order = body.vector(2).integers(), body.vector(3).integers("<B")
+    shape, dim_order = body.vector(Tensor.SIZES).integers(), body.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
         raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
-    place, extra = body.table(6), body.table(9)
-    tensor = TensorValue(body.integer(0, "<b"), shape, dim_order, body.integer(8, "<b") != 0)
-    index, initial = body.integer(5, "<I"), None
+    place, extra = body.table(Tensor.ALLOCATION_INFO), body.table(Tensor.EXTRA_TENSOR_INFO)
+    is_dynamic = body.integer(Tensor.SHAPE_DYNAMISM, "<b") != 0
+    tensor = TensorValue(body.integer(Tensor.SCALAR_TYPE, "<b"), shape, dim_order, is_dynamic)
+    index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
         initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
     return Value(
         "Tensor",
         tensor=tensor,
-        external=extra is not None and extra.integer(2, "<b") == 1 and place is None,
-        planned=place.integer(0, "<I") if place is not None else 0,
-        offset=place.integer(1, "<I") | place.integer(2, "<I") << 32 if place is not None else 0,
+        external=extra is not None and _is_external(extra) and place is None,
+        planned=place.integer(AllocationDetails.MEMORY_ID, "<I") if place is not None else 0,
+        offset=offset_of(place) if place is not None else 0,
         initial=initial,
     )

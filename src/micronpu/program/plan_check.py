@@ -3,8 +3,6 @@
 The runtime checks that the file is a flatbuffer and that most indices exist.  It believes sizes, kinds and pointers: a
 program in which they are wrong ends the process or reads other memory.  Here such a program is a sentence.  What a
 program computes is not judged; see `micronpu.program.digest` for that.
-
-Field numbers are those of `executorch/exir/_serialize/program.fbs`, ExecuTorch 1.5.
 """
 
 from __future__ import annotations
@@ -17,20 +15,55 @@ from typing import Any
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.program.loops import Loop, loops_of
-from micronpu.program.operators import VIEW, Kind, Signature, signature_of
+from micronpu.program.operators import VIEW, Signature, signature_of
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, extents
+from micronpu.upstream.pte import (
+    CONTENT,
+    AllocationDetails,
+    BackendDelegate,
+    BackendDelegateDataReference,
+    BackendDelegateInlineData,
+    Buffer,
+    Chain,
+    CompileSpec,
+    DataLocation,
+    DelegateCall,
+    EValue,
+    ExecutionPlan,
+    ExtraTensorInfo,
+    FreeCall,
+    Instruction,
+    InstructionArguments,
+    JumpFalseCall,
+    KernelCall,
+    MoveCall,
+    Operator,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+    TensorDataLocation,
+    offset_of,
+    operator_name,
+    segments_of,
+)
+from micronpu.upstream.pte import KernelTypes as Kind
 
 _HINT = "copy the file again, or compile the model again"
 _MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
 _MOST_MEMORY = 1 << 32  # more than any microcontroller's
 _SLACK = 1 << 16  # between what tensors take of a buffer and its size: alignment
-_EXTERNAL = 1  # in the enum TensorDataLocation
 _BYTES = {name: size for size, names in {
     1: ("uint8", "int8", "bool"), 2: ("int16", "float16", "bfloat16"), 4: ("int32", "float32"), 8: ("int64", "float64"),
 }.items() for name in names}  # fmt: skip
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE = 1, 2, 3, 4, 5  # in the union InstructionArguments
+_NEEDED = {
+    ExecutionPlan.VALUES: "values",
+    ExecutionPlan.INPUTS: "inputs",
+    ExecutionPlan.OUTPUTS: "outputs",
+    ExecutionPlan.CHAINS: "instructions",
+    ExecutionPlan.NON_CONST_BUFFER_SIZES: "memory sizes",
+}
 
 
 class _BadPlanError(Exception):
@@ -74,7 +107,8 @@ def check_plan(data: bytes, name: str, method: str) -> None:
     try:
         program_size, base, _ = extents(data, name)
         program = root(memoryview(data)[:program_size], IDENTIFIER)
-        (plan,) = [plan for plan in program.vector(1).tables() if plan.string(0) == method]
+        plans = program.vector(Program.EXECUTION_PLAN).tables()
+        (plan,) = [plan for plan in plans if plan.string(ExecutionPlan.NAME) == method]
         _Plan(data, program, plan, base).check()
     except ValueError as error:
         what = str(error) if isinstance(error, CorruptFlatbufferError) else "it has methods of the same name"
@@ -90,30 +124,31 @@ class _Plan:
 
     def __init__(self, data: bytes, program: Table, plan: Table, base: int) -> None:
         self._data, self._program, self._plan, self._base = data, program, plan, base
-        self._segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
-        self._buffers = plan.vector(8).integers("<q")
+        self._segments = segments_of(program)
+        self._buffers = plan.vector(ExecutionPlan.NON_CONST_BUFFER_SIZES).integers("<q")
         self._used = [0] * len(self._buffers)
         self._values: list[_Value] = []
         self._loops: dict[int, Loop] = {}
 
     def check(self) -> None:
         """Everything, in the order in which the runtime reads it."""
-        for field, what in ((2, "values"), (3, "inputs"), (4, "outputs"), (5, "instructions"), (8, "memory sizes")):
+        for field, what in _NEEDED.items():
             _need(self._plan.offset(field), f"it has no {what}")
-        self._values = [self._value(number, table) for number, table in enumerate(self._plan.vector(2).tables())]
+        values = self._plan.vector(ExecutionPlan.VALUES).tables()
+        self._values = [self._value(number, table) for number, table in enumerate(values)]
         self._check_lists()
         self._check_memory()
-        borders = [self._plan.vector(field).integers() for field in (3, 4)]
+        borders = [self._plan.vector(field).integers() for field in (ExecutionPlan.INPUTS, ExecutionPlan.OUTPUTS)]
         for what, border in zip(("input", "output"), borders, strict=True):
             for number, index in enumerate(border):
                 self._at(index, f"{what} {number}")
         self._check_delegates()
-        operators = [self._operator(o) for o in self._plan.vector(6).tables()]
+        operators = [self._operator(o) for o in self._plan.vector(ExecutionPlan.OPERATORS).tables()]
         placed = {i for i, v in enumerate(self._values) if v.kind is Kind.TENSOR and v.content.placed}
         placed.update(*borders)
-        for chain in self._plan.vector(5).tables():
-            _need(chain.offset(2), "a chain has no instructions")
-            instructions = list(chain.vector(2).tables())
+        for chain in self._plan.vector(ExecutionPlan.CHAINS).tables():
+            _need(chain.offset(Chain.INSTRUCTIONS), "a chain has no instructions")
+            instructions = list(chain.vector(Chain.INSTRUCTIONS).tables())
             self._loops = {loop.last: loop for loop in loops_of(instructions, operators, self._number)}
             for number, instruction in enumerate(instructions):
                 self._check_instruction(instruction, number, len(instructions), operators, placed)
@@ -124,44 +159,48 @@ class _Plan:
 
     def _value(self, number: int, table: Table) -> _Value:
         where = f"value {number}"
-        kind, body = table.integer(0, "<B"), table.table(1)
+        kind, body = table.integer(EValue.VAL_TYPE, "<B"), table.table(EValue.VAL)
         if kind in (0, Kind.NULL):
             return _Value(Kind.NULL)
-        _need(kind in Kind._value2member_map_, f"{where} has the unknown kind {kind}")
+        _need(kind in tuple(Kind), f"{where} has the unknown kind {kind}")
         if body is None:
             raise _BadPlanError(f"{where} is empty")
         kind = Kind(kind)
         if kind is Kind.TENSOR:
             return _Value(kind, self._tensor(body, where))
         if kind in (Kind.INT, Kind.BOOL, Kind.DOUBLE):
-            return _Value(kind, body.integer(0, {Kind.INT: "<q", Kind.BOOL: "<B", Kind.DOUBLE: "<d"}[kind]))
-        _need(body.offset(0), f"{where}, a {kind}, has no content")
-        items = body.vector(0)
+            return _Value(kind, body.integer(CONTENT, {Kind.INT: "<q", Kind.BOOL: "<B", Kind.DOUBLE: "<d"}[kind]))
+        _need(body.offset(CONTENT), f"{where}, a {kind}, has no content")
+        items = body.vector(CONTENT)
         width = {Kind.INT_LIST: "<q", Kind.TENSOR_LIST: "<i", Kind.OPTIONAL_TENSOR_LIST: "<i"}.get(kind)
         if width is not None:
             return _Value(kind, items.integers(width))
         if kind is Kind.STRING:
-            return _Value(kind, body.string(0))
+            return _Value(kind, body.string(CONTENT))
         _need(items.fits(8 if kind is Kind.DOUBLE_LIST else 1), f"{where}, a {kind}, leaves the file")
         return _Value(kind, items.length)
 
     def _tensor(self, table: Table, where: str) -> _Tensor:
-        scalar_type = table.integer(0, "<b")
+        scalar_type = table.integer(Tensor.SCALAR_TYPE, "<b")
         _need(scalar_type in ELEMENT_TYPES, f"{where} is a tensor of the unknown type {scalar_type}")
         dtype = ELEMENT_TYPES[scalar_type]
-        _need(table.integer(1) == 0, f"{where} is a tensor that begins inside its memory")
-        _need(table.offset(2) and table.offset(3), f"{where} is a tensor without sizes or order of axes")
-        shape, order = table.vector(2).integers(), table.vector(3).integers("<B")
+        _need(table.integer(Tensor.STORAGE_OFFSET) == 0, f"{where} is a tensor that begins inside its memory")
+        is_whole = table.offset(Tensor.SIZES) and table.offset(Tensor.DIM_ORDER)
+        _need(is_whole, f"{where} is a tensor without sizes or order of axes")
+        shape, order = table.vector(Tensor.SIZES).integers(), table.vector(Tensor.DIM_ORDER).integers("<B")
         _need(len(shape) <= _MOST_AXES, f"{where} is a tensor of {len(shape)} axes")
         _need(all(n >= 0 for n in shape), f"{where} is a tensor of the shape {list(shape)}")
         _need(sorted(order) == list(range(len(shape))), f"{where} is a tensor with the order of axes {list(order)}")
-        _need(table.integer(8, "<b") in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
+        dynamism = table.integer(Tensor.SHAPE_DYNAMISM, "<b")
+        _need(dynamism in (0, 1, 2), f"{where} is a tensor of an unknown kind of shape")
         size = math.prod(shape) * _BYTES[dtype]
         # Products of some sizes overflow although one of them is 0.
         _need(math.prod(n for n in shape if n) * _BYTES[dtype] <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
-        extra, place, index = table.table(9), table.table(6), table.integer(5, "<I")
+        extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), table.table(Tensor.ALLOCATION_INFO)
+        index = table.integer(Tensor.DATA_BUFFER_IDX, "<I")
         if extra is not None:
-            _need(extra.integer(2, "<b") != _EXTERNAL, f"{where} is a tensor whose data is in another file")
+            is_external = extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
+            _need(not is_external, f"{where} is a tensor whose data is in another file")
         if index:
             self._check_data(index, size, _BYTES[dtype], extra, place is not None, where)
         if place is not None:
@@ -172,23 +211,23 @@ class _Plan:
         self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
     ) -> None:
         """The data of a constant, or the initial data of a variable, are in the file."""
-        inline = self._program.vector(2)
+        inline = self._program.vector(Program.CONSTANT_BUFFER)
         subsegment: Table | None = None
         if is_variable:
-            variables = self._program.vector(6)
-            number = extra.integer(0, "<Q") if extra is not None else 0
+            variables = self._program.vector(Program.MUTABLE_DATA_SEGMENTS)
+            number = extra.integer(ExtraTensorInfo.MUTABLE_DATA_SEGMENTS_IDX, "<Q") if extra is not None else 0
             _need(number < variables.length, f"{where} has initial data that are not there")
             subsegment = variables.table(number)
         elif not inline.length:
-            subsegment = self._program.table(5)
+            subsegment = self._program.table(Program.CONSTANT_SEGMENT)
             _need(subsegment is not None, f"{where} is a constant that is not there")
         if subsegment is None:
             _need(index < inline.length, f"{where} is constant {index} of {inline.length}")
-            data = inline.table(index).vector(0)
+            data = inline.table(index).vector(Buffer.STORAGE)
             _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
             return
-        offsets = subsegment.vector(1).integers("<Q")
-        segment = subsegment.integer(0, "<I")
+        offsets = subsegment.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        segment = subsegment.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I")
         _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
         _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
         start, length = self._segments[segment]
@@ -197,8 +236,8 @@ class _Plan:
         _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
 
     def _check_place(self, place: Table, size: int, element: int, where: str) -> None:
-        memory = place.integer(0, "<I")
-        offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
+        memory = place.integer(AllocationDetails.MEMORY_ID, "<I")
+        offset = offset_of(place)
         _need(0 < memory < len(self._buffers), f"{where} is in memory {memory}, which the plan does not have")
         end, most = offset + size, self._buffers[memory]
         _need(end <= most, f"{where} ends at byte {end} of {most} in memory {memory}")
@@ -239,54 +278,56 @@ class _Plan:
         return self._values[index]
 
     def _operator(self, table: Table) -> str:
-        _need(table.offset(0), "an operator has no name")
-        return ".".join(filter(None, (table.string(0), table.string(1))))
+        _need(table.offset(Operator.NAME), "an operator has no name")
+        return operator_name(table)
 
     def _check_delegates(self) -> None:
-        inline = self._program.vector(3)
-        for number, delegate in enumerate(self._plan.vector(7).tables()):
+        inline = self._program.vector(Program.BACKEND_DELEGATE_DATA)
+        for number, delegate in enumerate(self._plan.vector(ExecutionPlan.DELEGATES).tables()):
             where = f"delegate {number}"
-            reference = delegate.table(1)
-            _need(delegate.offset(0), f"{where} has no name")
+            reference = delegate.table(BackendDelegate.PROCESSED)
+            _need(delegate.offset(BackendDelegate.ID), f"{where} has no name")
             if reference is None:
                 raise _BadPlanError(f"{where} has no payload")
-            _need(delegate.offset(2), f"{where} has no list of compile specs")
-            for spec in delegate.vector(2).tables():
-                _need(spec.offset(0) and spec.offset(1), f"{where} has a compile spec without key or value")
-                _need(spec.vector(1).fits(1), f"{where} has a compile spec that leaves the file")
-            location, index = reference.integer(0, "<b"), reference.integer(1, "<I")
-            _need(location in (0, 1), f"{where} has its payload in the unknown place {location}")
-            count = inline.length if location == 0 else len(self._segments)
+            _need(delegate.offset(BackendDelegate.COMPILE_SPECS), f"{where} has no list of compile specs")
+            for spec in delegate.vector(BackendDelegate.COMPILE_SPECS).tables():
+                is_whole = spec.offset(CompileSpec.KEY) and spec.offset(CompileSpec.VALUE)
+                _need(is_whole, f"{where} has a compile spec without key or value")
+                _need(spec.vector(CompileSpec.VALUE).fits(1), f"{where} has a compile spec that leaves the file")
+            location = reference.integer(BackendDelegateDataReference.LOCATION, "<b")
+            index = reference.integer(BackendDelegateDataReference.INDEX, "<I")
+            _need(location in tuple(DataLocation), f"{where} has its payload in the unknown place {location}")
+            count = inline.length if location == DataLocation.INLINE else len(self._segments)
             _need(index < count, f"{where} has payload {index} of {count}")
-            if location == 0:
-                _need(inline.table(index).offset(0), f"{where} has an empty payload")
+            if location == DataLocation.INLINE:
+                _need(inline.table(index).offset(BackendDelegateInlineData.DATA), f"{where} has an empty payload")
 
     def _check_instruction(
         self, instruction: Table, number: int, count: int, operators: list[str], placed: set[int]
     ) -> None:
         where = f"instruction {number}"
-        kind, body = instruction.integer(0, "<B"), instruction.table(1)
-        if body is None or kind not in (_KERNEL, _DELEGATE, _MOVE, _JUMP, _FREE):
+        kind, body = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"), instruction.table(Instruction.INSTR_ARGS)
+        if body is None or kind not in tuple(InstructionArguments):
             raise _BadPlanError(f"{where} is none")
-        if kind == _KERNEL:
-            index, arguments = body.integer(0), body.vector(1).integers()
+        if kind == InstructionArguments.KERNEL_CALL:
+            index, arguments = body.integer(KernelCall.OP_INDEX), body.vector(KernelCall.ARGS).integers()
             _need(0 <= index < len(operators), f"{where} calls operator {index} of {len(operators)}")
             self._check_call(operators[index], arguments, placed, f"{where}, {operators[index]},")
-        elif kind == _DELEGATE:
-            index, arguments = body.integer(0), body.vector(1).integers()
-            delegates = self._plan.vector(7).length
+        elif kind == InstructionArguments.DELEGATE_CALL:
+            index, arguments = body.integer(DelegateCall.DELEGATE_INDEX), body.vector(DelegateCall.ARGS).integers()
+            delegates = self._plan.vector(ExecutionPlan.DELEGATES).length
             _need(0 <= index < delegates, f"{where} calls delegate {index} of {delegates}")
             for position, argument in enumerate(arguments):
                 self._at(argument, f"argument {position} of {where}")
                 self._check_placed(argument, placed, f"argument {position} of {where}")
-        elif kind == _MOVE:
-            moved, into = (self._at(body.integer(field), where) for field in (0, 1))
+        elif kind == InstructionArguments.MOVE_CALL:
+            moved, into = (self._at(body.integer(field), where) for field in MoveCall)
             _need(moved.kind is into.kind, f"{where} moves a {moved.kind} into a {into.kind}")
-            placed.add(body.integer(1))
-        elif kind == _JUMP:
-            condition = self._at(body.integer(0), where).kind
+            placed.add(body.integer(MoveCall.MOVE_TO))
+        elif kind == InstructionArguments.JUMP_FALSE_CALL:
+            condition = self._at(body.integer(JumpFalseCall.COND_VALUE_INDEX), where).kind
             _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} decides by a {condition}")
-            destination = body.integer(1)
+            destination = body.integer(JumpFalseCall.DESTINATION_INSTRUCTION)
             loop = self._loops.get(number)
             back = loop is not None and loop.first == destination
             _need(
@@ -295,7 +336,8 @@ class _Plan:
                 "that ends",
             )
         else:
-            _need(self._at(body.integer(0), where).kind is Kind.TENSOR, f"{where} frees what is no tensor")
+            freed = self._at(body.integer(FreeCall.VALUE_INDEX), where)
+            _need(freed.kind is Kind.TENSOR, f"{where} frees what is no tensor")
 
     def _number(self, index: int) -> object:
         """Content of a value that is an integer."""

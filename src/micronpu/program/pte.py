@@ -19,15 +19,34 @@ from micronpu.base.arguments import check_bytes, check_text
 from micronpu.base.errors import PayloadError
 from micronpu.container.digest import KEY
 from micronpu.program.loops import loops_of
+from micronpu.upstream.pte import (
+    CONTENT,
+    AllocationDetails,
+    BackendDelegate,
+    BackendDelegateDataReference,
+    BackendDelegateInlineData,
+    Chain,
+    DataLocation,
+    EValue,
+    ExecutionPlan,
+    Instruction,
+    InstructionArguments,
+    KernelCall,
+    KernelTypes,
+    NamedData,
+    Program,
+    Tensor,
+    offset_of,
+    operators_of,
+    segments_of,
+)
 
 IDENTIFIER = b"ET12"
 """Of the flatbuffer, at its fifth byte."""
 _HEADER_MAGIC = b"eh00"
 _COPY_AGAIN = "copy or export the file again"
-_INT, _TENSOR = 2, 5  # in the union KernelTypes
-_TENSOR_LISTS = (10, 11)  # TensorList, OptionalTensorList
-_KERNEL_CALL, _DELEGATE_CALL = 1, 2  # in the union InstructionArguments
-_SEGMENT = 1  # in the enum DataLocation
+_TENSOR_LISTS = (KernelTypes.TENSOR_LIST, KernelTypes.OPTIONAL_TENSOR_LIST)
+_CALLS = (InstructionArguments.KERNEL_CALL, InstructionArguments.DELEGATE_CALL)
 ELEMENT_TYPES = {
     0: "uint8",
     1: "int8",
@@ -173,9 +192,8 @@ def extents(data: bytes, name: str) -> tuple[int, int, int]:
 def _summary(
     data: bytes, program: flatbuffer.Table, program_size: int, base: int, segment_size: int, name: str
 ) -> PteSummary:
-    # Field numbers of program.fbs. Program: execution_plan 1, backend_delegate_data 3, segments 4, named_data 7.
-    inline = program.vector(3)
-    segments = [(s.integer(0, "<Q"), s.integer(1, "<Q")) for s in program.vector(4).tables()]
+    inline = program.vector(Program.BACKEND_DELEGATE_DATA)
+    segments = segments_of(program)
     # A program without header may list an empty segment for constants.
     if not base and any(length for _, length in segments):
         raise PayloadError(f"{name} is damaged: it has segments, but no header that says where.", hint=_COPY_AGAIN)
@@ -193,35 +211,35 @@ def _summary(
         start = base + segments[index][0]
         return memoryview(data)[start : start + segments[index][1]]
 
-    # NamedData: key 0, segment_index 1.
-    named_data = {entry.string(0): bytes(segment(entry.integer(1, "<I"))) for entry in program.vector(7).tables()}
+    named_data = {
+        entry.string(NamedData.KEY): bytes(segment(entry.integer(NamedData.SEGMENT_INDEX, "<I")))
+        for entry in program.vector(Program.NAMED_DATA).tables()
+    }
     named_data.pop(KEY, None)  # nobody looks it up
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
-    for plan in program.vector(1).tables():
-        # ExecutionPlan: name 0, values 2, inputs 3, outputs 4, operators 6, delegates 7.
-        values = plan.vector(2)
+    for plan in program.vector(Program.EXECUTION_PLAN).tables():
+        values = plan.vector(ExecutionPlan.VALUES)
         delegates, views = [], []
-        for delegate in plan.vector(7).tables():
-            # BackendDelegate: id 0, processed 1 (BackendDelegateDataReference: location 0, index 1).
-            delegates.append(delegate.string(0))
-            where = delegate.table(1)
-            location = where.integer(0, "<b") if where else 0
-            index = where.integer(1, "<I") if where else 0
-            if location == _SEGMENT:
+        for delegate in plan.vector(ExecutionPlan.DELEGATES).tables():
+            delegates.append(delegate.string(BackendDelegate.ID))
+            where = delegate.table(BackendDelegate.PROCESSED)
+            location = where.integer(BackendDelegateDataReference.LOCATION, "<b") if where else 0
+            index = where.integer(BackendDelegateDataReference.INDEX, "<I") if where else 0
+            if location == DataLocation.SEGMENT:
                 views.append(segment(index))
             else:
-                blob = inline.table(index).vector(0)
+                blob = inline.table(index).vector(BackendDelegateInlineData.DATA)
                 views.append(memoryview(blob.data)[blob.start : blob.start + blob.length])
             payloads.append((delegates[-1], bytes(views[-1])))
-        operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+        operators = operators_of(plan)
         graphs = [blob for _, blob in payloads[len(payloads) - len(delegates) :]]
         recorded = _recorded_bytes(plan, values) + sum(map(graph_output_bytes, [*graphs, *named_data.values()]))
         states = _states(values)
-        methods[plan.string(0)] = MethodSummary(
-            name=plan.string(0),
-            inputs=tuple(_tensor(values.table(i)) for i in plan.vector(3).integers()),
-            outputs=tuple(_tensor(values.table(i)) for i in plan.vector(4).integers()),
+        methods[plan.string(ExecutionPlan.NAME)] = MethodSummary(
+            name=plan.string(ExecutionPlan.NAME),
+            inputs=tuple(_tensor(values.table(i)) for i in plan.vector(ExecutionPlan.INPUTS).integers()),
+            outputs=tuple(_tensor(values.table(i)) for i in plan.vector(ExecutionPlan.OUTPUTS).integers()),
             operators=tuple(operators),
             delegates=tuple(delegates),
             recorded_outside=recorded,
@@ -233,33 +251,33 @@ def _summary(
 
 
 def _tensor(value: flatbuffer.Table) -> TensorValue | None:
-    # EValue: val 0 (type) and 1 (table). Tensor: scalar_type 0, sizes 2, dim_order 3, shape_dynamism 8.
-    tensor = value.table(1)
-    if value.integer(0, "<B") != _TENSOR or tensor is None:
+    tensor = value.table(EValue.VAL)
+    if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or tensor is None:
         return None
-    shape, dim_order = tensor.vector(2).integers(), tensor.vector(3).integers("<B")
+    shape, dim_order = tensor.vector(Tensor.SIZES).integers(), tensor.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
         raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
     return TensorValue(
-        scalar_type=tensor.integer(0, "<b"),
+        scalar_type=tensor.integer(Tensor.SCALAR_TYPE, "<b"),
         shape=shape,
         dim_order=dim_order,
-        dynamic=tensor.integer(8, "<b") != 0,
+        dynamic=tensor.integer(Tensor.SHAPE_DYNAMISM, "<b") != 0,
     )
 
 
 def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     """The states by memory and offset."""
-    # Tensor: data_buffer_idx 5, allocation_info 6. Either says where a tensor is; both are a variable's first value.
-    # AllocationDetails: memory_id 0, memory_offset_low 1, memory_offset_high 2; a view has those of its base.
+    # A number in a buffer or a place in memory says where a tensor is; both are a variable's first value. A view has
+    # the place of its base.
     found: dict[tuple[int, int], TensorValue] = {}
     for value in values.tables():
-        tensor = value.table(1)
-        place = tensor.table(6) if value.integer(0, "<B") == _TENSOR and tensor is not None else None
-        own = _tensor(value) if place is not None and tensor is not None and tensor.integer(5, "<I") else None
-        if own is not None and place is not None:
-            offset = place.integer(1, "<I") | place.integer(2, "<I") << 32
-            found.setdefault((place.integer(0, "<I"), offset), own)
+        tensor = value.table(EValue.VAL)
+        if tensor is None or value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR:
+            continue
+        place = tensor.table(Tensor.ALLOCATION_INFO)
+        own = _tensor(value) if place is not None and tensor.integer(Tensor.DATA_BUFFER_IDX, "<I") else None
+        if place is not None and own is not None:
+            found.setdefault((place.integer(AllocationDetails.MEMORY_ID, "<I"), offset_of(place)), own)
     return found
 
 
@@ -270,36 +288,38 @@ def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
     def size_of(index: int, in_list: bool = False) -> int:
         if index not in sizes:
             value = values.table(index)
-            kind, body = value.integer(0, "<B"), value.table(1)
+            kind, body = value.integer(EValue.VAL_TYPE, "<B"), value.table(EValue.VAL)
             if kind in _TENSOR_LISTS and body is not None:
                 if in_list:
                     raise flatbuffer.CorruptFlatbufferError("a list of tensors holds another list")
-                sizes[index] = sum(size_of(i, True) for i in body.vector(0).integers() if i >= 0)
+                sizes[index] = sum(size_of(i, True) for i in body.vector(CONTENT).integers() if i >= 0)
             else:
                 tensor = _tensor(value)
                 sizes[index] = recorded_size(math.prod(tensor.shape)) if tensor else 0
         return sizes[index]
 
-    total = sum(map(size_of, plan.vector(4).integers()))
-    # ExecutionPlan.chains 5; Chain.instructions 2; Instruction: type 0, value 1; KernelCall and DelegateCall: args 1.
-    for chain in plan.vector(5).tables():
-        instructions = list(chain.vector(2).tables())
+    total = sum(map(size_of, plan.vector(ExecutionPlan.OUTPUTS).integers()))
+    for chain in plan.vector(ExecutionPlan.CHAINS).tables():
+        instructions = list(chain.vector(Chain.INSTRUCTIONS).tables())
         rounds = _rounds(plan, values, instructions)
         for number, instruction in enumerate(instructions):
-            call = instruction.table(1)
-            if call is not None and instruction.integer(0, "<B") in (_KERNEL_CALL, _DELEGATE_CALL):
-                total += sum(map(size_of, call.vector(1).integers())) * rounds[number]
+            kind = instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B")
+            call = instruction.table(Instruction.INSTR_ARGS)
+            if call is not None and kind in _CALLS:
+                total += sum(map(size_of, call.vector(KernelCall.ARGS).integers())) * rounds[number]
     return total
 
 
 def _rounds(plan: flatbuffer.Table, values: flatbuffer.Vector, instructions: list[flatbuffer.Table]) -> list[int]:
     """How often each instruction of a chain is executed."""
-    operators = [".".join(filter(None, (o.string(0), o.string(1)))) for o in plan.vector(6).tables()]
+    operators = operators_of(plan)
 
     def number(index: int) -> object:
         value = values.table(index) if 0 <= index < values.length else None
-        body = value.table(1) if value is not None and value.integer(0, "<B") == _INT else None
-        return body.integer(0, "<q") if body is not None else None
+        if value is None or value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.INT:
+            return None
+        body = value.table(EValue.VAL)
+        return body.integer(CONTENT, "<q") if body is not None else None
 
     found = [1] * len(instructions)
     for loop in loops_of(instructions, operators, number):

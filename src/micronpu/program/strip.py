@@ -13,6 +13,16 @@ from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
 from micronpu.container.digest import PREFIX
 from micronpu.program.pte import read_pte
+from micronpu.upstream.pte import (
+    BackendDelegate,
+    BackendDelegateDataReference,
+    DataLocation,
+    DataSegment,
+    ExecutionPlan,
+    NamedData,
+    Program,
+    SubsegmentOffsets,
+)
 
 _IDENTIFIER = b"ET12"
 _ALIGNMENT = 128
@@ -32,7 +42,8 @@ def strip(data: bytes, *, name: str = "The program") -> bytes:
     summary = read_pte(data, name=name)
     try:
         program = flatbuffer.root(memoryview(data)[: summary.program_size], _IDENTIFIER)
-        if not any(entry.string(0).startswith(PREFIX) for entry in program.vector(7).tables()):
+        named = program.vector(Program.NAMED_DATA).tables()
+        if not any(entry.string(NamedData.KEY).startswith(PREFIX) for entry in named):
             return data
         return _strip(data, summary.program_size)
     except flatbuffer.CorruptFlatbufferError as error:
@@ -45,10 +56,10 @@ def _strip(data: bytes, program_size: int) -> bytes:
     image = bytearray(memoryview(data)[:program_size])
     program = flatbuffer.root(memoryview(data)[:program_size], _IDENTIFIER)
     base = struct.unpack_from("<Q", data, 24)[0]
-    segments, named = program.vector(4), program.vector(7)
+    segments, named = program.vector(Program.SEGMENTS), program.vector(Program.NAMED_DATA)
     entries = list(named.tables())
-    kept = [e for e in entries if not e.string(0).startswith(PREFIX)]
-    dropped = {e.integer(1, "<I") for e in entries} - {e.integer(1, "<I") for e in kept}
+    kept = [e for e in entries if not e.string(NamedData.KEY).startswith(PREFIX)]
+    dropped = {_segment(e) for e in entries} - {_segment(e) for e in kept}
     dropped -= {index for index, _ in _references(program)}
     stay = [i for i in range(segments.length) if i not in dropped]
     moved = {old: new for new, old in enumerate(stay)}
@@ -56,14 +67,14 @@ def _strip(data: bytes, program_size: int) -> bytes:
         if entry not in kept:
             _blank(image, entry)
     _keep(image, named, [entries.index(e) for e in kept])
-    for index, position in [*_references(program), *((e.integer(1, "<I"), e.offset(1)) for e in kept)]:
+    for index, position in [*_references(program), *((_segment(e), e.offset(NamedData.SEGMENT_INDEX)) for e in kept)]:
         _write(image, "<I", position, index, moved[index])
     body = bytearray()
     for index in stay:
         table = segments.table(index)
-        offset, size = table.integer(0, "<Q"), table.integer(1, "<Q")
+        offset, size = table.integer(DataSegment.OFFSET, "<Q"), table.integer(DataSegment.SIZE, "<Q")
         body += bytes(-len(body) % _ALIGNMENT)
-        _write(image, "<Q", table.offset(0), offset, len(body))
+        _write(image, "<Q", table.offset(DataSegment.OFFSET), offset, len(body))
         body += memoryview(data)[base + offset : base + offset + size]
     _keep(image, segments, stay)
     new_base = base if body else 0
@@ -71,18 +82,23 @@ def _strip(data: bytes, program_size: int) -> bytes:
     return b"".join((image, bytes(base - program_size), body) if body else (image,))
 
 
+def _segment(entry: flatbuffer.Table) -> int:
+    return entry.integer(NamedData.SEGMENT_INDEX, "<I")
+
+
 def _references(program: flatbuffer.Table) -> list[tuple[int, int]]:
     """Numbers of segments that something other than named data points to, and where the number stands (0: nowhere)."""
     found = []
-    # Program: constant_segment 5, mutable_data_segments 6; SubsegmentOffsets.segment_index 0.
-    for table in (program.table(5), *program.vector(6).tables()):
+    place = BackendDelegateDataReference
+    for table in (program.table(Program.CONSTANT_SEGMENT), *program.vector(Program.MUTABLE_DATA_SEGMENTS).tables()):
         if table is not None:
-            found.append((table.integer(0, "<I"), table.offset(0)))
-    for plan in program.vector(1).tables():
-        for delegate in plan.vector(7).tables():
-            where = delegate.table(1)
-            if where is not None and where.integer(0, "<b") == 1:
-                found.append((where.integer(1, "<I"), where.offset(1)))
+            number = SubsegmentOffsets.SEGMENT_INDEX
+            found.append((table.integer(number, "<I"), table.offset(number)))
+    for plan in program.vector(Program.EXECUTION_PLAN).tables():
+        for delegate in plan.vector(ExecutionPlan.DELEGATES).tables():
+            where = delegate.table(BackendDelegate.PROCESSED)
+            if where is not None and where.integer(place.LOCATION, "<b") == DataLocation.SEGMENT:
+                found.append((where.integer(place.INDEX, "<I"), where.offset(place.INDEX)))
     return found
 
 
@@ -109,5 +125,5 @@ def _keep(image: bytearray, vector: flatbuffer.Vector, indices: list[int]) -> No
 
 def _blank(image: bytearray, entry: flatbuffer.Table) -> None:
     """Overwrites the key of an entry that nothing points to any more."""
-    key = entry.vector(0)
+    key = entry.vector(NamedData.KEY)
     image[key.start : key.start + key.length] = bytes(key.length)

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize, qualified_name
 from micronpu.quantize.attributes import attribute, constant_nodes
 from micronpu.quantize.floats import called
 from micronpu.quantize.loops import Loop
+from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Values: TypeAlias = dict[Node, Any]

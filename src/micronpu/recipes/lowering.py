@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager
+from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.export import LoweringRecipe
@@ -30,6 +30,7 @@ from micronpu.partition.lower import with_delegates
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.targets.cortexm.options import CortexMOptions
+from micronpu.upstream.executorch import edge_config
 
 
 class OutliningPartitioner(Partitioner):
@@ -130,5 +131,5 @@ def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
         partitioners=[partitioner],
         edge_manager_transform_passes=callbacks or None,
         # What stays on the host may mix dtypes in a way that ExecuTorch's check of the edge dialect refuses.
-        edge_compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        edge_compile_config=edge_config(),
     )

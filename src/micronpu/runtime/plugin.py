@@ -27,6 +27,7 @@ from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorT
 from micronpu.host.proof import CarriedReference, Executor, Proof
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import family_with
+from micronpu.upstream.executorch import bindings
 
 _ABI_VERSION = 5
 
@@ -326,8 +327,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
                     # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
                     import executorch.kernels.quantized  # noqa: F401
 
-                    # Not by `portable_lib`, which brings ExecuTorch's compiler along: seconds, for a class of warnings.
-                    from executorch.extension.pybindings import _C  # noqa: F401
+                    bindings()
 
                 _with_torch = True
             elif _loaded is None:

@@ -25,6 +25,7 @@ from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arra
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.run_options import RunOptions
 from micronpu.targets.registry import FAMILIES, family_with
+from micronpu.upstream.executorch import load_program, registered_backends, registered_operators
 
 if TYPE_CHECKING:
     import torch
@@ -406,17 +407,14 @@ class HostProgram:
             raise self._failure(f"{self._name} cannot be loaded", error) from error
 
     def _load_locked(self) -> None:
-        # What `executorch.runtime` wraps: that one brings ExecuTorch's compiler along, which takes seconds to import.
-        from executorch.extension.pybindings import _C
-
-        known = _C._get_registered_backend_names()
+        known = registered_backends()
         for delegate in self._summary.delegates:
             if delegate not in known:
                 raise PayloadError(
                     f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
                     hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
                 )
-        missing = sorted(set(self._summary.operators) - set(_C._get_operator_names()))
+        missing = sorted(set(self._summary.operators) - set(registered_operators()))
         if missing:
             raise PayloadError(
                 f"{self._name} calls operators that the host runtime does not have: {', '.join(missing)}.",
@@ -424,11 +422,10 @@ class HostProgram:
             )
         self._plugin.clear_error()
         try:
-            self._program = _C._load_program_from_buffer(
+            self._program = load_program(
                 self._data,
-                enable_etdump=self.options.profile,
+                profile=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
-                program_verification=_C.Verification.InternalConsistency,
             )
             with self._plugin.mode(self._mode, self.checks, self._summary.payloads):
                 self._method = self._program.load_method(self.method_name)

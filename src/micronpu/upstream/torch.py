@@ -186,7 +186,35 @@ def set_graph(program: ExportedProgram, module: GraphModule, signature: ExportGr
 _READER = declared(
     "torch.export.pt2_archive._package:PT2ArchiveReader", "no `.pt2` file is looked at before it is read"
 )
+_FORM = declared("torch._export.serde.schema", "the texts of a `.pt2` are not checked before it is read")
+_ELEMENT = declared(
+    "torch._export.serde.serialize:deserialize_scalar_type",
+    "the sizes of tensors in a `.pt2` are not checked",
+    parameters=("st",),
+)
+_PICKLES = declared("torch._C:PyTorchFileReader", "the pickles of a `.pt2` are not checked")
 _LOAD = declared("torch.export.pt2_archive._package:load_pt2", "no `.pt2` file is read")
+
+
+@through(_FORM)
+def form_of_programs() -> Any:
+    """The module of dataclasses that a `.pt2` is written from: `ExportedProgram`, `PayloadConfig` and their parts."""
+    return importlib.import_module("torch._export.serde.schema")
+
+
+@through(_FORM, _ELEMENT)
+def element_type(number: int) -> torch.dtype:
+    """Of a tensor in a `.pt2`."""
+    found: torch.dtype = importlib.import_module("torch._export.serde.serialize").deserialize_scalar_type(
+        form_of_programs().ScalarType(number)
+    )
+    return found
+
+
+@through(_PICKLES)
+def pickle_reader(file: Any) -> Any:
+    """Reads the records of what `torch.save` writes, and nothing of another form."""
+    return torch._C.PyTorchFileReader(file)
 
 
 @through(_READER)
@@ -198,7 +226,7 @@ def archive_reader(file: Any) -> Any:
 
 
 @through(_LOAD)
-def load_archive(file: Any) -> dict[str, ExportedProgram]:
+def read_archive(file: Any) -> dict[str, ExportedProgram]:
     """The programs of a `.pt2` by name; not `torch.export.load`, which goes on to an older format where it fails."""
     from torch.export.pt2_archive import _package
 

@@ -36,6 +36,7 @@ from micronpu.partition.kernels import HANDLES
 from micronpu.targets.cortexm import scratch
 from micronpu.targets.cortexm.operators import define_operators
 from micronpu.targets.cortexm.table import table_of, table_operand
+from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
 _ADD_LEFT_SHIFT = 20
@@ -374,7 +375,7 @@ def _position(emit: Emitter, node: Node) -> fx.Node:
     assert isinstance(op, ArgMax)
     found = emit.call(_aten.argmin.default if op.smallest else _aten.argmax.default, x, -1, False)
     moved = emit.call(_aten.add.Tensor, found, emit.constant(np.array(node.output.type.dtype.limits[0], np.int64)))
-    return emit.call(_aten._to_copy.default, moved, dtype=torch.int8)
+    return emit.call(cast(), moved, dtype=torch.int8)
 
 
 @_lowers(GatherRows)

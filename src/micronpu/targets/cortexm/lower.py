@@ -8,13 +8,13 @@ import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.fx import GraphModule
 
 from micronpu.frontend.program import arguments
 from micronpu.targets.cortexm.operators import define_operators
+from micronpu.upstream.executorch import empty_tensor
 
 _NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
 _TYPES = (torch.int8, torch.int16)
@@ -47,7 +47,7 @@ def plan_scratch(edge: EdgeProgramManager) -> None:
 
 
 def _plan_scratch(module: GraphModule) -> None:
-    empty: Any = exir_ops.edge.dim_order_ops._empty_dim_order.default
+    empty: Any = empty_tensor()
     for node in module.graph.find_nodes(op="call_function", target=empty, sort=False):
         value = node.meta["val"]
         with module.graph.inserting_before(node):

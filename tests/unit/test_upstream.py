@@ -1,0 +1,107 @@
+"""Private and deprecated names of torch, torchao and ExecuTorch are in one room, each behind a door."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
+PACKAGES = ("torch", "torchao", "executorch")
+
+DOCUMENTED = {
+    "os._exit": "of Python, and documented: the end of a process",
+    "atexit._run_exitfuncs": "of Python: what is left to be done before it",
+    "_replace": "of named tuples, and documented",
+    "_fields_": "of ctypes, and documented",
+}
+"""Names with an underscore that are no one's secret, with the reason."""
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def files() -> list[Path]:
+    return sorted(p for p in SOURCE.rglob("*.py") if p.parent.name != "upstream")
+
+
+@functools.cache
+def own_names() -> frozenset[str]:
+    """Names with an underscore that classes and modules of the package define."""
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name == "upstream":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                    found.add(node.attr)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+    return frozenset(name for name in found if is_private(name))
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def secrets(text: str | Path) -> Iterator[tuple[int, str]]:
+    """Line and name of what a file uses of others that is private or deprecated."""
+    module = tree(text) if isinstance(text, Path) else ast.parse(text)
+    for node in ast.walk(module):
+        for name in imported(node):
+            theirs = name.split(".")[0] in PACKAGES
+            if theirs and (is_private(name) or name.startswith("torch.ao.")):
+                yield node.lineno, name  # type: ignore[attr-defined]
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            deprecated = name.startswith("torch.ao.")
+            known = of_self or node.attr in own_names() or node.attr in DOCUMENTED or name in DOCUMENTED
+            if deprecated or (is_private(node.attr) and not known):
+                yield node.lineno, name
+        elif isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg is not None and is_private(keyword.arg) and keyword.arg not in own_names():
+                    yield node.lineno, f"{ast.unparse(node.func)}({keyword.arg}=)"
+
+
+def test_no_room_but_one_uses_what_is_private() -> None:
+    found = [f"{path.relative_to(SOURCE)}:{line}: {name}" for path in files() for line, name in secrets(path)]
+    assert not found, found
+
+
+def test_what_the_walk_would_find() -> None:
+    for text in (
+        "from torch._ops import OpOverload",
+        "import torch.ao.quantization",
+        "from executorch.exir.tracer import _default_decomposition_table",
+        "import torch\nx = torch._C",
+        "def f(program):\n    return program._tensor_data",
+        "def f(graph):\n    graph._codegen = None",
+        "EdgeCompileConfig(_check_ir_validity=False)",
+        "import torch\nclass Mine(torch.ao.quantization.observer.MinMaxObserver): ...",
+    ):
+        assert list(secrets(text)), text
+    for text in ("from micronpu.quantize import _own", "import os\nos._exit(1)", "class A:\n    def f(self): self._x"):
+        assert not list(secrets(text)), text
+
+
+def test_no_name_that_torch_gives_is_the_packages_own() -> None:
+    """Names that would hide one of torch's from the walk, since a class of the package had one of the same name."""
+    for name in ("_schema", "_codegen", "_op", "_parameters", "_graph_module", "_tensor_data", "_named_data_store"):
+        assert name not in own_names(), name
