@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
@@ -24,6 +23,7 @@ from micronpu.frontend.program import (
 from micronpu.ir.types import DType
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.report.warnings import NOTE, ReportWarning
+from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[torch.Tensor, ...]
 
