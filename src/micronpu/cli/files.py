@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import os
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
@@ -350,6 +352,7 @@ def load_arrays(text: str) -> dict[str, Array]:
     if not check_name(path).is_file():
         raise FileError(f"There is no file {path}.", hint="check the path; a .npy or .npz file is expected")
     try:
+        _check_sizes(path, wanted.split(",") if path != Path(text) else None)
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             return {path.stem: _native(loaded)}
@@ -366,6 +369,52 @@ def load_arrays(text: str) -> dict[str, Array]:
     except Exception as error:
         why = first_line(error) or type(error).__name__
         raise FileError(f"{path} cannot be read as .npy or .npz: {why}.", hint="save it with numpy.save") from error
+
+
+_UNPACKED = 1 << 30
+"""Bytes of arrays that a file may hold whatever its own size; beyond, they may be as many times its size as below."""
+_TIMES = 32
+
+
+def _check_sizes(path: Path, wanted: list[str] | None) -> None:
+    """Reads the headers of arrays alone: nothing is unpacked that is larger than its array, or by far than its file.
+
+    Raises:
+        FileError: something is.
+    """
+    size = path.stat().st_size
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            _check_header(file, size, str(path))
+        return
+    with zipfile.ZipFile(path) as archive:
+        entries = [e for e in archive.infolist() if wanted is None or e.filename.removesuffix(".npy") in wanted]
+        for entry in entries:
+            with archive.open(entry) as part:
+                _check_header(part, entry.file_size, f"The array {entry.filename.removesuffix('.npy')!r} of {path}")
+        unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > max(_UNPACKED, _TIMES * size):
+        raise FileError(
+            f"{path} would be unpacked to {unpacked:,} bytes, {unpacked // size} times its own size.",
+            hint="numpy.save or numpy.savez, which do not compress, for data that are really so large",
+        )
+
+
+def _check_header(file: IO[bytes], size: int, what: str) -> None:
+    """Compares the size of an array with that of what holds it."""
+    from numpy.lib import format as npy
+
+    readers: dict[Any, Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    read = readers.get(npy.read_magic(file))
+    if read is None:
+        return  # of structures, which are refused later
+    shape, _, dtype = read(file)
+    expected = file.tell() + math.prod(shape) * dtype.itemsize
+    if size != expected and not dtype.hasobject:
+        raise FileError(
+            f"{what} has {size:,} bytes, but its header tells of {dtype}{list(shape)}, which takes {expected:,}.",
+            hint="save it again with numpy.save or numpy.savez",
+        )
 
 
 def _native(array: Array) -> Array:
