@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from micronpu.base.errors import OptionError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
+_NOT_IN_TEXT = re.compile(r'["\\$]|\*/')
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class ChipSection:
         Raises:
             OptionError: here as in the others: it is missing, or something else.
         """
-        return str(self._field(key, str))
+        return self._checked(key, str(self._field(key, str)))
 
     def optional_text(self, key: str) -> str:
         """A string, or "" where there is none."""
@@ -44,7 +48,15 @@ class ChipSection:
         given = self._field(key, list) if key in self else []
         if not all(isinstance(g, str) and g for g in given):
             raise OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is a list of filled strings.")
-        return tuple(given)
+        return tuple(self._checked("name" if key == "aliases" else key, g) for g in given)
+
+    def _checked(self, key: str, text: str) -> str:
+        """A text that can stand in the files that are made for a board: C, CMake, linker scripts and Markdown."""
+        allowed = _NAME.fullmatch(text) if key == "name" else text.isprintable() and not _NOT_IN_TEXT.search(text)
+        if text and not allowed:
+            what = "letters, digits and .+-_" if key == "name" else "one line without quotation marks, \\, $ and */"
+            raise OptionError(f"`{key}` in the chip file {self.where} is {text!r}; it is {what}.", hint="another text")
+        return text
 
     def integer(self, key: str) -> int:
         """A positive integer."""

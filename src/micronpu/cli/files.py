@@ -405,7 +405,7 @@ def _check_header(file: IO[bytes], size: int, what: str) -> None:
     from numpy.lib import format as npy
 
     readers: dict[Any, Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    read = readers.get(npy.read_magic(file))
+    read = readers.get(npy.read_magic(file))  # type: ignore[no-untyped-call]
     if read is None:
         return  # of structures, which are refused later
     shape, _, dtype = read(file)

@@ -140,13 +140,16 @@ def board_of(plan: Plan, target: str | None) -> Board:
     )
 
 
+_OPTION = re.compile(r"[\w.+ /-]{0,200}", re.ASCII)
+
+
 def _text(value: bytes) -> str:
-    """An option of a compile spec, "" where it is no string."""
+    """An option of a compile spec, "" where it is no string, or none that has a place in C and CMake."""
     try:
         told = parse_json(value)
     except ValueError:
         return ""
-    return told if isinstance(told, str) else ""
+    return told if isinstance(told, str) and _OPTION.fullmatch(told) else ""
 
 
 def _own_target(options: dict[str, str], accelerator: str) -> Target | None:

@@ -117,6 +117,8 @@ def deploy(
             hint="a program of each method, each deployed with a --name of its own",
         )
     check_plan(program, source, plan.name)
+    states = states_of(plan, summary.named_data)
+    _check_names(source, plan, [state.name for state in states])
     board = board_of(plan, target)
     inputs, outputs = borders_of(plan, summary.named_data, known)
     for border in (*inputs, *outputs):
@@ -141,7 +143,7 @@ def deploy(
         inputs=inputs,
         outputs=outputs,
         vectors=made,
-        states=states_of(plan, summary.named_data),
+        states=states,
     )
     wanted = _external(plan)
     beside = {file: data for file, data in (data_files or {}).items() if file in wanted}
@@ -156,6 +158,25 @@ def deploy(
     return Deployment(
         path, tuple(files), len(stripped), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
     )
+
+
+def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
+    """Refuses names out of the program that would be more than names in C, CMake, YAML and Markdown.
+
+    Raises:
+        PayloadError: there is one.
+    """
+    for what, rule, names in (
+        ("method", r"[A-Za-z_]\w*", (plan.name,)),
+        ("operator", r"[\w:.]+", plan.operators),
+        ("state", r"[\w.\-+ :@]+", states),
+    ):
+        for name in names:
+            if not re.fullmatch(rule, name, re.ASCII):
+                raise PayloadError(
+                    f"{source} has a {what} called {name!r}, which cannot stand in the sources of a firmware.",
+                    hint="compile the model again, with another name",
+                )
 
 
 def _versions() -> dict[str, str]:
