@@ -128,7 +128,7 @@ def from_aten(
                 "moves_only": moves_only,
             }
         )
-        vars(function)["_aten_imports"] = pending
+        setattr(function, "_aten_imports", pending)  # noqa: B010  (a class has no attributes that `vars` could set)
         return method
 
     return mark
