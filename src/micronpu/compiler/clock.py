@@ -32,18 +32,18 @@ class Clock:
         self.seconds: dict[str, float] = {}
         self._early: dict[str, float] = {}
         self._listener = listener or notebook_listener()
+        self._raised: Exception | None = None
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
         start = time.perf_counter()
-        tell = self._listener or (lambda name, part: None)
-        tell(name, 0.0)
+        self._tell(name, 0.0)
         try:
-            yield lambda part: tell(name, part)
+            yield lambda part: self._tell(name, part)
         except MicroNpuError:
             raise
         except Exception as error:
-            if name in _OF_THE_USER:
+            if name in _OF_THE_USER or error is self._raised:
                 raise
             raise InternalError(
                 f"The step `{name}` of the compilation failed: {type(error).__name__}: "
@@ -51,8 +51,16 @@ class Clock:
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
         release()
-        tell(name, 1.0)
+        self._tell(name, 1.0)
         self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
+
+    def _tell(self, name: str, part: float) -> None:
+        if self._listener is not None:
+            try:
+                self._listener(name, part)
+            except Exception as error:
+                self._raised = error  # which is the listener's, whatever the step
+                raise
 
     @contextmanager
     def early(self, name: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +32,16 @@ if TYPE_CHECKING:
 LITERT_SUFFIX = ".tflite"
 ETDUMP = "profile.etdump"
 """Where a profile is written unless it is said."""
+_OF_THIS_PROCESS = ("partitions", "quantized")
+"""Attributes that cannot be pickled."""
 
 
 @dataclass
 class CompiledProgram:
     """A finished program.
+
+    A copy of it has first values in its states.  What is pickled has neither `partitions` nor `quantized`, which are
+    graphs of torch with the user's model in them: it runs, saves, deploys and has its report.
 
     Attributes:
         buffer: the bytes of the ``.pte``.
@@ -52,8 +58,8 @@ class CompiledProgram:
 
     buffer: bytes
     report: DelegationReport
-    partitions: tuple[CompiledPartition, ...]
-    quantized: torch.nn.Module
+    partitions: tuple[CompiledPartition, ...] = field(repr=False)
+    quantized: torch.nn.Module = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     data_files: dict[str, bytes] = field(default_factory=dict)
     borders: IntegerBorders | None = None
@@ -61,6 +67,36 @@ class CompiledProgram:
     states: tuple[State, ...] = ()
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
     _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in (*_OF_THIS_PROCESS, "_host")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _host={})
+
+    def __copy__(self) -> CompiledProgram:
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self), _host={})
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledProgram:
+        made = object.__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        graphs = {name: vars(self)[name] for name in _OF_THIS_PROCESS if name in vars(self)}
+        made.__dict__.update(graphs)  # graphs of partitions are values
+        if "quantized" in graphs:
+            made.quantized = copy.deepcopy(self.quantized, memo)
+            made.reset_states()
+        return made
+
+    if not TYPE_CHECKING:  # or every attribute would be known
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_THIS_PROCESS:
+                raise ModelError(
+                    f"The program was pickled, and `{name}` does not travel with it.", hint="compile the model again"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
         """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
@@ -181,7 +217,8 @@ class CompiledProgram:
 
         options = RunOptions(fast=fast, check=check)
         if options not in self._host:
-            self._host[options] = ArrayProgram(self.buffer, options, references=self._references() if check else None)
+            known = self._references() if check and "partitions" in vars(self) else None
+            self._host[options] = ArrayProgram(self.buffer, options, references=known)
         return self._host[options]
 
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
@@ -270,7 +307,8 @@ class CompiledProgram:
         if self.states:
             for host in self._host.values():
                 host.reset()
-            reset(self.quantized, self.states)
+            if "quantized" in vars(self):
+                reset(self.quantized, self.states)
 
     def __rich__(self) -> RenderableType:
         from micronpu.report.views.terminal import program_view
