@@ -49,10 +49,10 @@ GOOD: dict[str, tuple[str, ...]] = {
     "targets": (),
     "passes": (),
     "doctor": (),
-    "explore": ("no.pte", "--no-browser"),
+    "explore": ("no.pte", "--json"),
 }
 """A command line of each command that works; `disassemble` has nothing to show of a program without a stream, and
-`explore` would not end."""
+`explore` opens no page."""
 
 FILES = (
     "no/such/file", "a\0b", ".", "", "/dev/null", "x" * 5000, "text.txt", "text.pte", "text.npy", "cut.pte",

@@ -461,3 +461,12 @@ def test_importing_the_runtime_loads_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "order", ["load_plugin(torch=False); load_plugin()", "import torch; load_plugin(torch=False); load_plugin()"]
+)
+def test_the_interface_of_executorch_is_loaded_without_a_word(order):
+    script = f"from micronpu.runtime.plugin import load_plugin; {order}"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

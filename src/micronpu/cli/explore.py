@@ -50,6 +50,7 @@ def explore(
     from micronpu.cli.explorer.node_data import check_same_program, node_data, read_blame
     from micronpu.report.delegation import DelegationReport
 
+    explorer = None if json else load_explorer()  # first of all: what is not installed costs no waiting
     if blame is not None and report is None:
         raise OptionError("--blame is given without --report, which says what became of the layers.", hint="both")
     if port != _ANY_FREE:
@@ -61,12 +62,11 @@ def explore(
         check_same_program(data, str(program), known, str(report))
         graphs += (report_graph(known),)
     sets = node_data(graphs, known, read_blame(str(blame)) if blame is not None else None)
-    if json:
+    if explorer is None:
         console.print_json(
             {"graphs": [{"id": g.id, "nodes": [asdict(n) for n in g.nodes]} for g in graphs], "node_data": sets}
         )
         return
-    explorer = load_explorer()
     config = explorer.config().add_model_from_path(str(program), adapterId="micronpu")
     if report is not None:
         config.add_model_from_path(str(report), adapterId="micronpu")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import os
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,6 +296,7 @@ def _buffers(tensors: Any, count: int) -> list[Buffer]:
 _KERNELS = ("libexecutorch_kernels_optimized.so", "libexecutorch_kernels_quantized.so")
 """The libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the very same."""
 _lock = threading.Lock()
+_STANDARD_ERROR = 2
 _loaded: Plugin | None = None
 _with_torch = False
 
@@ -305,6 +309,28 @@ def _plugin(path: Path) -> Plugin:
         if (compiled := build_plugin(prebuilt=False)) == path:
             raise
         return Plugin(compiled)
+
+
+@contextmanager
+def _without_words_of_logging() -> Iterator[None]:
+    """Keeps back that ExecuTorch's Python interface logs in the place of the plug-in from now on, as is intended.
+
+    Its library says so while it is loaded, past Python, as an error.
+    """
+    sys.stderr.flush()
+    kept = os.dup(_STANDARD_ERROR)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), _STANDARD_ERROR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STANDARD_ERROR)
+            os.close(kept)
+            said.seek(0)
+            for line in said:
+                if b"register_pal()" not in line:
+                    os.write(_STANDARD_ERROR, line)
 
 
 def load_plugin(*, torch: bool = True) -> Plugin:
@@ -321,9 +347,11 @@ def load_plugin(*, torch: bool = True) -> Plugin:
     check_switch("torch", torch)
     with _lock:
         path = build_plugin() if _loaded is None else _loaded.path
+        # Where there is torch, somebody will import the interface, and two cannot both say what is logged.
+        torch = torch or (_loaded is None and "torch" in sys.modules)
         try:
             if torch and not _with_torch:
-                with quiet():
+                with quiet(), _without_words_of_logging() if _loaded is not None else nullcontext():
                     # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
                     import executorch.kernels.quantized  # noqa: F401
 

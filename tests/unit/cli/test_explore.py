@@ -223,3 +223,10 @@ def test_the_adapter_hands_the_graphs_over(monkeypatch: pytest.MonkeyPatch, tmp_
     path.write_text(REPORT.to_json())
     (model,) = adapter.convert(str(path), {})["graphs"]
     assert model.id == MODEL and len(model.nodes) == 4
+
+
+def test_what_is_not_installed_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before a program is taken apart, or even read."""
+    monkeypatch.setitem(sys.modules, "model_explorer", None)
+    done = CliRunner().invoke(app, ["explore", str(tmp_path / "none.pte")])
+    assert done.exit_code == 1 and 'Try: pip install "micronpu[explore]"' in done.output
