@@ -454,6 +454,9 @@ def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None
     return check
 
 
+_DEQUANTIZED = (("float32", "float64"), ("int32", "int64"))
+
+
 def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], None]:
     def check(named: dict[str, _Value], where: str) -> None:
         tensor = named[quantized].content
@@ -462,7 +465,9 @@ def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], Non
         rank, axis = len(tensor.shape), named["axis"].content
         _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
         channels = tensor.shape[axis]
-        for name, dtypes in (("scales", ("float32", "float64")), ("zero_points", ("int64",))):
+        # The kernels end the process over other types than those that they have code for.
+        scales, zeros = (("float64",), ("int64",)) if quantized == "out" else _DEQUANTIZED
+        for name, dtypes in (("scales", scales), ("zero_points", zeros)):
             value = named[name]
             if value.kind is Kind.NULL:
                 continue
