@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionErr
 from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
-from micronpu.deploy.deployment import deploy
+from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.border import borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.plan import Plan, read_plan
@@ -582,3 +584,24 @@ def test_a_program_with_two_methods_is_refused_by_their_names(tmp_path: Path) ->
     with pytest.raises(MicroNpuError, match=r"2 methods \(decode, prefill\)"):
         deploy(data, tmp_path / "firmware")
     assert not (tmp_path / "firmware").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"name": 'forward";int x;//'}, "a method called"),
+        ({"name": "forward\n#include <x>"}, "a method called"),
+        ({"operators": ("aten::add.out\n- evil: yes",)}, "an? operator called"),
+        ({"states": ["h */ int x; /*"]}, "a state called"),
+        ({"states": ["h\\"]}, "a state called"),
+    ],
+)
+def test_names_of_a_program_stay_names_in_the_sources(names: dict[str, Any], found: str) -> None:
+    """Of a stranger's program they would be C, CMake, YAML or Markdown of the firmware."""
+    plan, _ = read_plan(programs.program("neutron").buffer)
+    _check_names("It", plan, ["blocks.0.state_1"])
+    changed = dataclasses.replace(plan, **{k: v for k, v in names.items() if k == "name"})
+    if "operators" in names:
+        changed = types.SimpleNamespace(name="forward", operators=names["operators"])  # type: ignore[assignment]
+    with pytest.raises(PayloadError, match=found):
+        _check_names("It", changed, names.get("states", []))

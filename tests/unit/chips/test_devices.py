@@ -7,6 +7,7 @@ from tests.chip_files import SMALL_NEUTRON
 
 from micronpu.base.errors import OptionError
 from micronpu.chips import load_chip, shipped_chips
+from micronpu.chips.chip import parse_chip
 from micronpu.targets.neutron.target_spec import FLAVORS, LATEST, NeutronNpu, NeutronTargetSpec, neutron_chips
 from micronpu.targets.registry import all_targets, find_target
 
@@ -94,3 +95,20 @@ def test_a_chip_of_ones_own(tmp_path):
         file.write_text(CHIP.format(npu=wrong))
         with pytest.raises(OptionError, match=wrong.split(" ", maxsplit=1)[0]):
             NeutronTargetSpec(str(file))
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("name", 'a"b'), ("name", "../x"), ("title", "x */ int y; /*"), ("title", "${HOME}"), ("source", "a\\nb")],
+)
+def test_texts_of_a_chip_stay_text_in_the_sources(field, text):
+    """Of firmware: C, CMake, linker scripts and Markdown, into which they are copied."""
+    chip = (
+        'name = "x"\ntitle = "X"\nsource = "nobody"\n[core]\nname = "cortex-m33"\n[[target]]\nname = "x"\ntitle = "X"\n'
+    )
+    assert parse_chip(chip, "x.toml").name == "x"
+    old = next(line for line in chip.splitlines() if line.startswith(f"{field} ="))
+    with pytest.raises(OptionError, match=f"`{field}` in the chip file x.toml is"):
+        parse_chip(
+            chip.replace(old, f"{field} = '{text}'" if "\\n" not in text else f'{field} = "{text}"', 1), "x.toml"
+        )
