@@ -33,7 +33,7 @@ def is_class(given: Any, of: type[Class] = object) -> TypeGuard[type[Class]]:  #
 def check_switch(name: str, given: Any) -> None:
     """Raises `OptionError` where a switch is neither on nor off."""
     if not isinstance(given, bool):
-        raise OptionError(f"`{name}` is {described(given)}; it is True or False.")
+        raise OptionError(f"`{name}` is {described(given)}; it is True or False.", hint=f"{name}=True, or leave it out")
 
 
 def check_text(name: str, given: Any, what: str = "a string") -> None:
@@ -43,7 +43,7 @@ def check_text(name: str, given: Any, what: str = "a string") -> None:
         what: it is.
     """
     if not isinstance(given, str):
-        raise OptionError(f"`{name}` is {described(given)}; it is {what}.")
+        raise OptionError(f"`{name}` is {described(given)}; it is {what}.", hint=f"{name} as {what}")
 
 
 def check_bytes(name: str, given: Any) -> None:
@@ -69,7 +69,9 @@ def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
     Raises:
         OptionError: it is none, or cannot be read to its end.
     """
-    wrong = OptionError(f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.")
+    wrong = OptionError(
+        f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.", hint=f"{name}=[...]"
+    )
     if isinstance(given, (str, bytes, bytearray, memoryview)) or not isinstance(given, (Sequence, Set, Iterator)):
         raise wrong
     try:
@@ -85,10 +87,11 @@ def strings(name: str, given: Any) -> tuple[str, ...]:
         OptionError: it is something else; a set has no order, and the same options make the same bytes.
     """
     if isinstance(given, Set):
-        raise OptionError(f"`{name}` is {described(given)}; it is a list of strings.")
+        raise OptionError(f"`{name}` is {described(given)}; it is a list of strings.", hint=f'{name}=["..."]')
     found = items(name, given, "strings")
     if not all(isinstance(item, str) for item in found):
         raise OptionError(
-            f"`{name}` holds {described(next(i for i in found if not isinstance(i, str)))}; it is a list of strings."
+            f"`{name}` holds {described(next(i for i in found if not isinstance(i, str)))}; it is a list of strings.",
+            hint=f'{name}=["..."]',
         )
     return found

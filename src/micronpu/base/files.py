@@ -174,7 +174,9 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
 def check_intermediates(folder: Any) -> None:
     """Raises `OptionError` where `intermediates_dir` can be no folder."""
     if not isinstance(folder, str):
-        raise OptionError(f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.")
+        raise OptionError(
+            f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.", hint="a path such as 'out'"
+        )
     if not folder:
         return
     try:

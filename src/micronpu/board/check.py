@@ -71,7 +71,7 @@ def check_limits(options: MachineOptions) -> None:
         raise OptionError(f"There is no fault {options.fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
     for name, value in (("the time limit", options.seconds), ("the clock of the NPU", options.clock_mhz or 1.0)):
         if not (math.isfinite(value) and value > 0):
-            raise OptionError(f"{value:g} is no positive number for {name}.")
+            raise OptionError(f"{value:g} is no positive number for {name}.", hint="a number above 0")
 
 
 @dataclass(frozen=True)

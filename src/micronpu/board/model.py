@@ -77,7 +77,10 @@ class BoardModel:
             ModelError: another number, type or shape.
         """
         if len(arrays) != len(self.inputs):
-            raise ModelError(f"{self.name} takes {len(self.inputs)} inputs, but {len(arrays)} were given.")
+            raise ModelError(
+                f"{self.name} takes {len(self.inputs)} inputs, but {len(arrays)} were given.",
+                hint="one array for each input, in order",
+            )
         parts = []
         for number, (array, border) in enumerate(zip(arrays, self.inputs, strict=True)):
             tensor = border.tensor
@@ -88,7 +91,8 @@ class BoardModel:
             ):
                 found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
                 raise ModelError(
-                    f"Input {number} of {self.name} is {tensor.dtype}{list(tensor.shape)}, but {found} was given."
+                    f"Input {number} of {self.name} is {tensor.dtype}{list(tensor.shape)}, but {found} was given.",
+                    hint="an array of that type and shape",
                 )
             parts.append(border.flat(array).tobytes())
         return b"".join(parts)

@@ -235,11 +235,11 @@ def load_chip(path: str | PathLike[str]) -> Chip:
     """A chip from a user's own file."""
     file = check_name(path)
     if not file.is_file():
-        raise OptionError(f"There is no chip file {file}.")
+        raise OptionError(f"There is no chip file {file}.", hint="check the path")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise OptionError(f"The chip file {file} is not UTF-8 text.") from error
+        raise OptionError(f"The chip file {file} is not UTF-8 text.", hint="save it as UTF-8") from error
     return parse_chip(text, str(file), str(file))
 
 

@@ -47,7 +47,10 @@ class ChipSection:
         """A list of strings that are not empty; an empty one where there is none."""
         given = self._field(key, list) if key in self else []
         if not all(isinstance(g, str) and g for g in given):
-            raise OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is a list of filled strings.")
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {given!r}; it is a list of filled strings.",
+                hint=f'{key} = ["..."]',
+            )
         return tuple(self._checked("name" if key == "aliases" else key, g) for g in given)
 
     def _checked(self, key: str, text: str) -> str:
@@ -74,7 +77,9 @@ class ChipSection:
         """A truth value, False where there is none."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            raise OptionError(f"`{key}` in the chip file {self.where} is {value!r}; it is true or false.")
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {value!r}; it is true or false.", hint=f"{key} = true"
+            )
         return value
 
     def table(self, key: str) -> ChipSection:
@@ -85,7 +90,9 @@ class ChipSection:
         """A list of tables, ``[[key]]`` in TOML."""
         given = self._field(key, list)
         if not all(isinstance(g, dict) for g in given):
-            raise OptionError(f"`{key}` in the chip file {self.where} is {given!r}; it is a list of tables.")
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {given!r}; it is a list of tables.", hint=f"[[{key}]]"
+            )
         return tuple(ChipSection(self.where, f"{key} {g.get('name', '')}".strip(), g) for g in given)
 
     def refuse_others(self, known: Collection[str]) -> None:
@@ -109,7 +116,12 @@ class ChipSection:
             raise OptionError(f"The chip file {self.where} has no `{key}`.", hint=hint)
         value = self.values[key]
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise OptionError(f"`{key}` in the chip file {self.where} is {value!r}, which is not of the expected type.")
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {value!r}, which is not of the expected type.",
+                hint="docs/chips.md, which shows each field",
+            )
         if isinstance(value, (int, float)) and not 0 < value < math.inf:
-            raise OptionError(f"`{key}` in the chip file {self.where} is {value}; it must be positive.")
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {value}; it must be positive.", hint="a number above 0"
+            )
         return value

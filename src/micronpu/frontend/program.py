@@ -331,7 +331,9 @@ class ProgramView:
         """Value of a constant node as NumPy."""
         value = self._constants.get(node)
         if value is None:
-            raise ModelError(f"`{node.name}` is not a constant.")
+            raise ModelError(
+                f"`{node.name}` is not a constant.", hint="a model with weights that forward does not compute"
+            )
         if isinstance(value, FakeTensor):
             # ExecuTorch shows a partitioner shapes instead of weights, and whoever asks for them has not seen these.
             return np.zeros(tuple(value.shape), _DTYPES[value.dtype].numpy)

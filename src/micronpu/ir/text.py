@@ -99,7 +99,7 @@ class _Parser:
             self.fail(f"the text ends before {missing}.")
         unused = sorted(set(self.given) - {n for n, t in self.known.items() if t.is_constant})
         if unused:
-            raise ModelError(f"The graph has no constant {', '.join(unused)}.")
+            raise ModelError(f"The graph has no constant {', '.join(unused)}.", hint="constants of the graph alone")
         return self.graph
 
     def _head(self, statement: str) -> None:

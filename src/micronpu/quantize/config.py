@@ -105,7 +105,9 @@ class QuantizationConfig:
     def __post_init__(self) -> None:
         check_type("weight_bits", self.weight_bits, int)
         if self.weight_bits not in _WEIGHT_BITS:
-            raise OptionError(f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.")
+            raise OptionError(
+                f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.", hint="weight_bits=8"
+            )
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm"):
             check_switch(name, getattr(self, name))
@@ -116,7 +118,10 @@ class QuantizationConfig:
         ):
             check_text(name, getattr(self, name))
             if getattr(self, name) not in known:
-                raise OptionError(f"`{name}` is {getattr(self, name)!r}; it is one of {list(known)}.")
+                raise OptionError(
+                    f"`{name}` is {getattr(self, name)!r}; it is one of {list(known)}.",
+                    hint=f"{name}={next(iter(known))!r}",
+                )
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
             raise OptionError(

@@ -42,7 +42,10 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
             parts = [replace(r, quantization_recipe=None) if any(r is o for o in own[1:]) else r for r in ordered]
             return ExportRecipe.combine(parts, name)
     except ValueError as error:
-        raise OptionError(f"The recipes {_names(ordered)} disagree: {str(error).rstrip('.')}.") from error
+        raise OptionError(
+            f"The recipes {_names(ordered)} disagree: {str(error).rstrip('.')}.",
+            hint="one recipe alone, or options that fit both",
+        ) from error
 
 
 def _partitioners(recipe: ExportRecipe) -> list[Any]:

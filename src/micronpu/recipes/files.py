@@ -39,7 +39,7 @@ def check_files_dir(folder: Any) -> Path | None:
         FileError: the folder does not exist or cannot be written.
     """
     if not isinstance(folder, (str, Path)):
-        raise OptionError(f"`files_dir` is {folder!r}; it is the path of a folder.")
+        raise OptionError(f"`files_dir` is {folder!r}; it is the path of a folder.", hint="a path such as 'out'")
     if not str(folder):
         return None
     check_folder(folder, "The files about the program cannot be written")

@@ -128,7 +128,10 @@ class Plugin:
         )
         if self._library.micronpu_register():
             sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
-            raise RuntimeUnavailableError(sentence or "The runtime plug-in could not register itself.")
+            raise RuntimeUnavailableError(
+                sentence or "The runtime plug-in could not register itself.",
+                hint="install micronpu and executorch again",
+            )
         self._library.micronpu_set_executor(*self._callbacks)
         # Programs that outlive the interpreter are destroyed by C++ when no callback can run any more.
         atexit.register(self._library.micronpu_set_executor, None, None, None)

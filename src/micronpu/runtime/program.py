@@ -475,7 +475,9 @@ class HostProgram:
         if isinstance(failure.cause, MicroNpuError) or not isinstance(failure.cause, Exception | None):
             return failure.cause  # among them KeyboardInterrupt
         sentence, _, hint = failure.sentence.partition(" Try: ")
-        return PayloadError(f"{what}: {sentence}", hint=hint.rstrip("."))
+        return PayloadError(
+            f"{what}: {sentence}", hint=hint.rstrip(".") or "copy the file again, or compile the model again"
+        )
 
     def _arguments(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs as the runtime wants them: checked, and in the memory layout of the program."""

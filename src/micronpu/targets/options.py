@@ -73,7 +73,7 @@ class Options:
             if spec.key not in known:
                 raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
             if spec.key in values:
-                raise OptionError(f"The compile spec {spec.key!r} is given twice.")
+                raise OptionError(f"The compile spec {spec.key!r} is given twice.", hint="once")
             try:
                 value = parse_json(bytes(spec.value))
             except ValueError as error:

@@ -73,7 +73,10 @@ class VelaExternalBlockPlacements:
         for name in ("cmd_data", "weight_data"):
             given = getattr(self, name)
             if given is not None and not (isinstance(given, str) and given and given.isascii()):
-                raise OptionError(f"`{name}` is {given!r}; it is the name of a file, in ASCII, or None.")
+                raise OptionError(
+                    f"`{name}` is {given!r}; it is the name of a file, in ASCII, or None.",
+                    hint="a name such as 'weights'",
+                )
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,10 @@ class EthosUCompileSpec(Switches, Options):
             if file is None:
                 continue
             if getattr(self, name) not in ("", file):
-                raise OptionError(f"`{name}` is {getattr(self, name)!r} and, in external_block_placements, {file!r}.")
+                raise OptionError(
+                    f"`{name}` is {getattr(self, name)!r} and, in external_block_placements, {file!r}.",
+                    hint="one of the two",
+                )
             object.__setattr__(self, name, file)
 
     def dump_intermediate_artifacts_to(self, output_path: str | os.PathLike[str] | None) -> EthosUCompileSpec:

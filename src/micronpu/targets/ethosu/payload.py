@@ -149,7 +149,9 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
     if missing:
         raise PayloadError(f"The Ethos-U payload has no block {missing[0]!r}.", hint=_COMPILE_AGAIN)
     if order[0] != FIRST or order[-1] != LAST:
-        raise PayloadError(f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.")
+        raise PayloadError(
+            f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.", hint=_COMPILE_AGAIN
+        )
     for name in ("cmd_data", "weight_data"):
         if name in elsewhere and len(found[name]) != KEY_SIZE:
             raise PayloadError(
@@ -159,10 +161,14 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
             )
     commands = bytes(found["cmd_data"])
     if "cmd_data" not in elsewhere and commands[:4] not in (b"COP1", b"COP2"):
-        raise PayloadError(f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.")
+        raise PayloadError(
+            f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.", hint=_COMPILE_AGAIN
+        )
     size = found["scratch_size"]
     if len(size) != 4:
-        raise PayloadError(f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.")
+        raise PayloadError(
+            f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.", hint=_COMPILE_AGAIN
+        )
     return EthosUPayload(
         commands,
         found["weight_data"],
@@ -175,7 +181,9 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
 def _parse_border(name: str, data: memoryview) -> tuple[Border, ...]:
     count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
     if count < 0 or len(data) != 4 + count * _BORDER.size:
-        raise PayloadError(f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.")
+        raise PayloadError(
+            f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.", hint=_COMPILE_AGAIN
+        )
     rows = (_BORDER.unpack_from(data, 4 + i * _BORDER.size) for i in range(count))
     return tuple(Border(tuple(row[:6]), *row[6:]) for row in rows)
 

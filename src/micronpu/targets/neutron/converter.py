@@ -80,10 +80,14 @@ class ConverterOptions:
                     hint=f"{name}=True or {name}=False",
                 )
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not 0 < self.timeout < 1e6:
-            raise OptionError(f"The converter option timeout is {self.timeout!r}; it is a positive number of seconds.")
+            raise OptionError(
+                f"The converter option timeout is {self.timeout!r}; it is a positive number of seconds.",
+                hint="timeout=60.0",
+            )
         if not isinstance(self.sdk_version, str):
             raise OptionError(
-                f'The converter option sdk_version is {self.sdk_version!r}; it is a string such as "3.2.0".'
+                f'The converter option sdk_version is {self.sdk_version!r}; it is a string such as "3.2.0".',
+                hint='sdk_version="3.2.0"',
             )
 
 

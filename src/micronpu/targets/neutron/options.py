@@ -228,7 +228,9 @@ def _folder(given: str | os.PathLike[str] | None) -> str:
     try:
         return str(check_name(given))
     except FileError as error:
-        raise OptionError(f"`intermediates_dir` is {described(given)}; it is the path of a folder.") from error
+        raise OptionError(
+            f"`intermediates_dir` is {described(given)}; it is the path of a folder.", hint="a path such as 'out'"
+        ) from error
 
 
 _OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:]

@@ -290,9 +290,14 @@ def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> Co
                 f"This version of the Neutron converter {PACKAGE} has no option for {detail}.", hint="a newer SDK"
             )
         case "flag":
-            return ConverterError(f"The Neutron converter {PACKAGE} does not know the extra flag {detail}.")
+            return ConverterError(
+                f"The Neutron converter {PACKAGE} does not know the extra flag {detail}.", hint="leave it out"
+            )
         case "flag value":
-            return ConverterError(f"The extra flag {detail} has no value that {PACKAGE} takes there.")
+            return ConverterError(
+                f"The extra flag {detail} has no value that {PACKAGE} takes there.",
+                hint="another value, or leave it out",
+            )
         case "garbage":
             return ConverterError(
                 f"The Neutron converter {PACKAGE} gave a {detail} instead of the bytes of a model.{_last_words(log)}",

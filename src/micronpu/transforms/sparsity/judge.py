@@ -50,7 +50,10 @@ class Judge:
         self.rows, self._states = list(rows), states
         self._wanted = self._results(model)
         if not self._wanted:
-            raise ModelError("The model returns no float tensor, so that nothing says how good a sparse one is.")
+            raise ModelError(
+                "The model returns no float tensor, so that nothing says how good a sparse one is.",
+                hint="a model that returns floats",
+            )
         for y in self._wanted:
             if not torch.isfinite(y).all():
                 raise ModelError(

@@ -70,7 +70,9 @@ class SparsityOptions:
         for name, least in (("points", 1), ("steps", 0), ("batch", 1), ("seed", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(f"`{name}` is {value!r}; it is a whole number from {least} on.")
+                raise OptionError(
+                    f"`{name}` is {value!r}; it is a whole number from {least} on.", hint=f"{name}={least}"
+                )
         check_switch("corrections", self.corrections)
         names = self.dense
         if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
@@ -81,7 +83,7 @@ class SparsityOptions:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             upper = f" to {high:g}" if high < math.inf else " on"
-            raise OptionError(f"`{name}` is {value!r}; it is a number from {low:g}{upper}.")
+            raise OptionError(f"`{name}` is {value!r}; it is a number from {low:g}{upper}.", hint=f"{name}={low:g}")
 
 
 def sparsity_options(given: Any) -> SparsityOptions | None:

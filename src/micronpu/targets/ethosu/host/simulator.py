@@ -240,7 +240,7 @@ class EthosUSimulator:
         family = int(self.accelerator.family.removeprefix("u"))
         self._sim = self._library.ethosu_sim_create(family, self.accelerator.macs * self.accelerator.cores)
         if not self._sim:
-            raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.")
+            raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.", hint="one of docs/targets.md")
         self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
         self.keep_weights(weight_limit)
 
@@ -294,7 +294,10 @@ class EthosUSimulator:
         scratch = aligned_bytes(content.scratch_size)
         fast = aligned_bytes(self._fast_scratch_bytes)
         if len(inputs) != len(content.inputs):
-            raise ModelError(f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.")
+            raise ModelError(
+                f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.",
+                hint="one array for each input, in order",
+            )
         ranges = (_Range * len(inputs))()
         for i, (border, array) in enumerate(zip(content.inputs, inputs, strict=True)):
             place = _place(border, scratch, f"input {i}")
@@ -302,7 +305,8 @@ class EthosUSimulator:
             if data.nbytes != place.size or data.itemsize != border.element_size:
                 raise ModelError(
                     f"Input {i} has {data.size} elements of {data.itemsize} bytes, but the payload expects "
-                    f"{place.size // border.element_size} of {border.element_size}."
+                    f"{place.size // border.element_size} of {border.element_size}.",
+                    hint="an array of that size",
                 )
             place[:] = data.reshape(-1).view(np.uint8)
             ranges[i] = _Range(border.region, border.address, place.size)

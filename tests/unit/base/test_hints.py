@@ -1,0 +1,35 @@
+"""Every error that a user meets says what to try."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import micronpu
+from micronpu.base import errors
+from micronpu.base.errors import MicroNpuError
+
+ELSEWHERE = {
+    "UnsupportedError": "of an operator, whose rule in the report has the hint",
+    "InternalError": "a defect, with nothing to try",
+    "WrongResultError": "a defect, with nothing to try",
+    "NothingLeftError": "caught by the partitioner, and no user's",
+}
+"""Errors without a hint of their own, with the reason."""
+CLAUSES = {"cli/explorer/delegates.py", "host/container_view.py", "targets/family.py"}
+"""Files in which one without a hint is part of another's sentence."""
+
+
+def test_every_error_has_a_hint() -> None:
+    kinds = {n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, MicroNpuError)}
+    assert kinds > set(ELSEWHERE)
+    package = Path(micronpu.__file__).parent
+    found: dict[str, list[int]] = {}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            hinted = any(keyword.arg in ("hint", None) for keyword in node.keywords)
+            if node.func.id in kinds - set(ELSEWHERE) and not hinted:
+                found.setdefault(str(path.relative_to(package)), []).append(node.lineno)
+    assert set(found) == CLAUSES, found
