@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import re
 import shutil
@@ -30,30 +29,13 @@ from micronpu.program.plan import Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
 from tests.deploy import firmware, programs
+from tests.deploy.host_build import built, host, host_sizes, libraries, sized
 
 HERE = Path(__file__).parent
 
 
 def plan_of(kind: str) -> Plan:
     return read_plan(programs.program(kind).buffer)[0]
-
-
-def host(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-@functools.cache
-def libraries() -> tuple[str, ...]:
-    """Flags that link ExecuTorch's runtime and kernels of the wheel."""
-    folder = str(Path(firmware.executorch_flags()[2]).parent / "lib")
-    names = ("executorch", "executorch_kernels_optimized", "executorch_kernels_quantized")
-    return (f"-L{folder}", f"-Wl,-rpath,{folder}", "-Wl,--no-as-needed", *(f"-l{n}" for n in names))
-
-
-def sizes(text: str) -> pools.Sizes:
-    return pools.Sizes(**{name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)})
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +45,6 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes
         pytest.skip("g++ is not installed")
     folder = tmp_path_factory.mktemp("counter")
     flags = ("g++", "-std=c++17", f"-I{HERE}", *firmware.executorch_flags())
-    (folder / "sizes.cpp").write_text(
-        '#include "sizes.inc"\n#include <cstdio>\n'
-        '#define SHOW(name, value) std::printf(#name " %zu\\n", size_t(value));\nint main() { FOR_ALL_SIZES(SHOW) }\n'
-    )
-    host([*flags, str(folder / "sizes.cpp"), "-o", str(folder / "sizes")])
     host(
         [
             *flags,
@@ -78,7 +55,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes
             *libraries(),
         ]
     )
-    return folder / "exact", sizes(host([str(folder / "sizes")]))
+    return folder / "exact", host_sizes(folder)
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
@@ -283,7 +260,7 @@ def test_selected_operators(tmp_path: Path) -> None:
     program = programs.program("two")
     program.deploy(tmp_path / "out")
     own = yaml.safe_load((tmp_path / "out" / "selected_operators.yaml").read_text())
-    layer = yaml.safe_load((tmp_path / "out" / "model.clayer.yml").read_text())["layer"]
+    layer = yaml.safe_load((tmp_path / "out" / "micronpu.clayer.yml").read_text())["layer"]
     assert {"component": "Machine Learning:ExecuTorch Operators:Portable atan2"} in layer["components"]
     assert {"component": "Machine Learning:ExecuTorch Operators:Quantized quantize"} in layer["components"]
     assert all((tmp_path / "out" / entry["file"]).is_file() for entry in layer["groups"][0]["files"])
@@ -442,7 +419,7 @@ def test_command(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, "deploy", str(tmp_path / "model.pte"), "-o", str(tmp_path / "out")]
     told = host([*command, "--for", "corstone300", "--vectors", str(tmp_path / "vectors.npz")])
-    assert "17 files, 4 golden vectors" in told
+    assert "25 files, 4 golden vectors" in told
     assert told.endswith("[]\n")
     program.deploy(tmp_path / "own", target="corstone300", vectors={"x": rows, "output_0": outputs})
     for path in (tmp_path / "own").iterdir():
@@ -465,23 +442,14 @@ def test_application_runs(tmp_path: Path) -> None:
         pytest.skip("g++ is not installed")
     folder = tmp_path / "out"
     programs.program("host").deploy(folder)
-    header = folder / "model.h"
-    wide = re.sub(r"(_(?:METHOD|TEMPORARY)_POOL_BYTES) \d+", r"\1 65536", header.read_text())
-    header.write_text(wide)
-    flags = [*firmware.executorch_flags(), f"-I{folder}"]
-    sources = [str(folder / "main.cpp"), str(folder / "model.S")]
-    host(["gcc", "-c", f"-I{folder}", str(folder / "model_vectors.c"), "-o", str(tmp_path / "vectors.o")])
-    command = ["g++", "-std=c++17", *flags, *sources, str(tmp_path / "vectors.o"), "-o", str(tmp_path / "app")]
-    host([*command, *libraries(), "-Wa,-I," + str(folder)])
-    assert "PASS: 4 vectors, 0 elements differ" in host([str(tmp_path / "app")])
+    folder = sized(folder)
+    assert "PASS: 4 vectors, 0 elements differ" in host([str(built(folder, tmp_path / "app"))])
     other = tmp_path / "other"
     rows = np.concatenate([row[0].numpy() for row in programs.program("host").rows])
     outputs = np.concatenate([np.asarray(programs.program("host").run(*row)) for row in programs.program("host").rows])
     outputs[2, 7] += 1
     programs.program("host").deploy(other, vectors={"x": rows, "output_0": outputs})
-    host(["gcc", "-c", f"-I{other}", str(other / "model_vectors.c"), "-o", str(tmp_path / "vectors.o")])
-    host([*command, *libraries(), "-Wa,-I," + str(folder)])
-    done = subprocess.run([str(tmp_path / "app")], capture_output=True, text=True)
+    done = subprocess.run([str(built(sized(other), tmp_path / "app"))], capture_output=True, text=True)
     assert done.returncode == 1
     assert "vector 2, output 0, element 7: expected float" in done.stdout
     assert "FAIL: 4 vectors, 1 elements differ" in done.stdout
@@ -501,7 +469,7 @@ def test_programs_of_others(tmp_path: Path) -> None:
     plain = bytes(to_edge(exported).to_executorch().buffer)
     done = deploy(plain, tmp_path / "plain")
     assert (done.vectors, done.board.name) == (4, "")
-    assert '"aten::add.out"' in (tmp_path / "plain" / "model_kernels.cpp").read_text()
+    assert '"aten::add.out"' in (tmp_path / "plain" / "micronpu_kernels.cpp").read_text()
     delegated = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
     done = deploy(bytes(delegated.buffer), tmp_path / "xnnpack")
     assert any("XnnpackBackend allocates is not known" in note for note in done.notes)
@@ -524,7 +492,7 @@ def test_core_alone(tmp_path: Path) -> None:
     program.deploy(tmp_path / "chip", target="nrf5340")
     readme = (tmp_path / "chip" / "README.md").read_text()
     assert f"| flash | {done.program_bytes:,} | 1,048,576 | fits" in readme
-    layer = (tmp_path / "chip" / "model.clayer.yml").read_text()
+    layer = (tmp_path / "chip" / "micronpu.clayer.yml").read_text()
     assert "Machine Learning:ExecuTorch Operators:Cortex-M quantized_conv2d\n" in layer
     with pytest.raises(OptionError, match="cortex-a55"):
         program.deploy(tmp_path / "no", target="imx95")
@@ -560,7 +528,7 @@ def test_states(kind: str, tmp_path: Path) -> None:
     main.write_text(
         '#include "model.h"\n#include <stdio.h>\nstatic uint8_t memory[MODEL_PLANNED_1_BYTES];\n'
         "int main(void) {\n  uint8_t* const memories[] = {memory};\n  memset(memory, 1, sizeof memory);\n"
-        "  model_reset(memories);\n  for (int i = 0; i < MODEL_PLANNED_1_BYTES; ++i) {\n"
+        "  model_reset_states(memories);\n  for (int i = 0; i < MODEL_PLANNED_1_BYTES; ++i) {\n"
         '    printf("%d\\n", memory[i]);\n  }\n  return 0;\n}\n'
     )
     host(["cc", "-I", str(tmp_path / "firmware"), str(main), "-o", str(tmp_path / "main")])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 @console.guarded
 def deploy(
-    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
+    programs: Annotated[
+        list[Path],
+        console.argument("PROGRAM.pte...", "What `micronpu compile` wrote: one program, or several for one firmware."),
+    ],
     output: Annotated[Path, console.option("DIR", "The folder, new or empty.", "--output", "-o")],
     target: Annotated[
         str | None,
@@ -42,37 +47,60 @@ def deploy(
             default="numbers over the range of each input",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the files and of everything in C.")] = "model",
+    name: Annotated[
+        str | None,
+        console.option(
+            "NAME",
+            "Of the files and of everything in C, for several programs with commas between.",
+            default="model, or of several programs the names of their files",
+        ),
+    ] = None,
     section: Annotated[
         str, typer.Option(help="Section of the firmware in which the program stands.")
     ] = "network_model_sec",
     force: Annotated[
         bool, typer.Option("--force", help="Replace a folder that holds files, in one step; files of other names stay.")
     ] = False,
+    concurrent: Annotated[
+        bool,
+        typer.Option("--concurrent", help="The programs may run at the same time: none shares memory with another."),
+    ] = False,
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
     """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
     from micronpu.cli.files import load_arrays
-    from micronpu.deploy.deployment import deploy as write
+    from micronpu.deploy.deployment import Source, deploy_together
 
+    if vectors is not None and len(programs) > 1:
+        raise OptionError("`--vectors` holds the rows of one program.", hint="one program, or no --vectors")
     arrays = load_arrays(vectors) if vectors is not None else None
-    done = write(
-        read_file(program),
-        output,
-        target=target,
-        vectors=arrays,
-        vectors_name=vectors or "",
-        name=name,
-        section=section,
-        force=force,
-        source=str(program),
-        data_files=_beside(program),
-    )
+    sources = [
+        Source(
+            read_file(path),
+            name=c_name,
+            vectors=arrays,
+            vectors_name=vectors or "",
+            source=str(path),
+            data_files=_beside(path),
+        )
+        for path, c_name in zip(programs, _names(programs, name), strict=True)
+    ]
+    done = deploy_together(sources, output, target=target, section=section, force=force, concurrent=concurrent)
     if json:
         console.print_json(_told(done))
         return
     show_deployment(done, console.output())
+
+
+def _names(programs: list[Path], given: str | None) -> list[str]:
+    """The name of each program in C."""
+    if given is None:
+        return ["model"] if len(programs) == 1 else [re.sub(r"\W", "_", path.stem, flags=re.ASCII) for path in programs]
+    names = given.split(",")
+    if len(names) != len(programs):
+        raise OptionError(f"`--name` has {len(names)} names for {len(programs)} programs.", hint="--name kws,vww")
+    return names
 
 
 def check_folder_free(folder: Path) -> None:
@@ -92,12 +120,13 @@ def _beside(program: Path) -> dict[str, bytes]:
 
 
 def _told(done: Deployment) -> dict[str, object]:
-    regions = done.board.regions(done.program_bytes, done.pools)
+    regions = done.regions
     return {
         "folder": str(done.folder),
         "files": list(done.files),
         "target": done.board.name,
         "on_device": done.board.on_device,
+        "programs": dict(done.programs),
         "program_bytes": done.program_bytes,
         "planned_bytes": list(done.pools.planned),
         "method_pool_bytes": done.pools.method,
@@ -113,7 +142,7 @@ def show_deployment(done: Deployment, out: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    regions = done.board.regions(done.program_bytes, done.pools)
+    regions = done.regions
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("memory")
     table.add_column("what")

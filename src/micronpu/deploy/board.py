@@ -65,6 +65,20 @@ class Board:
         """Name of the memory that tensors are computed in."""
         return self._memory_for(ACTIVATIONS) or "sram"
 
+    @property
+    def far(self) -> str:
+        """Name of the memory outside of the chip."""
+        names = [m.name for m in self.chip.memories] if self.chip is not None else []
+        return next((n for n in ("ddr", "dram") if n in names), "dram")
+
+    @property
+    def flash(self) -> str:
+        """Name of the memory that programs stand in."""
+        if self.memory_mode == SRAM_ONLY:
+            return self.sram
+        has_far = self.chip is not None and any(m.name == self.far for m in self.chip.memories)
+        return self._memory_for(WEIGHTS) or (self.far if has_far else "flash")
+
     def _memory_for(self, role: str) -> str:
         memory = self.chip.memory_for(role) if self.chip is not None else None
         return memory.name if memory is not None else ""
@@ -77,11 +91,9 @@ class Board:
             more: what else stands in the memory that tensors are computed in.
         """
         sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
-        sram, weights = self.sram, self._memory_for(WEIGHTS)
-        far = next((n for n in ("ddr", "dram") if n in sizes), "dram")
-        flash = sram if self.memory_mode == SRAM_ONLY else weights or (far if far in sizes else "flash")
+        sram, far, flash = self.sram, self.far, self.flash
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
-        file = [Item("the program, model.pte", program)] if isinstance(program, int) else list(program)
+        file = [Item("the program", program)] if isinstance(program, int) else list(program)
         found: dict[str, list[Item]] = {flash: file}
         written = [Item(f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]
         written.append(Item("pool of the method allocator", pools.method))

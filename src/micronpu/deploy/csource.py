@@ -137,6 +137,7 @@ def header(facts: Facts) -> str:
         ("PTE_BYTES", str(len(facts.program))),
         ("PTE_ALIGNMENT", str(ALIGNMENT)),
         ("PTE_SHA256", f'"{facts.sha256}"'),
+        ("VERSION", f'"{facts.name} {facts.sha256[:12]}, micronpu {facts.versions["micronpu"]}"'),
         ("METHOD", f'"{facts.plan.name}"'),
         ("TARGET", f'"{facts.board.name}"'),
         *((f"VERSION_{tool.upper().replace('-', '_')}", f'"{v}"') for tool, v in facts.versions.items()),
@@ -163,12 +164,13 @@ def header(facts: Facts) -> str:
         ]
         for number, state in enumerate(facts.states):
             define += _state_constants(number, state)
-    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", "#include <stdint.h>"]
+    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", '#include "micronpu.h"', ""]
+    lines += ["#include <stddef.h>", "#include <stdint.h>"]
     lines += ["#include <string.h>", ""] if facts.states else [""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     for entry in define:
         lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {upper}_{entry[0]} {entry[1]}"]
-    lines += ["", f"extern const unsigned char {facts.name}_pte[];"]
+    lines += ["", f"extern const unsigned char {facts.name}_pte[];", "", *_calls(facts)]
     for border in facts.inputs:
         lines += _conversion(facts, border, quantizes=True)
     for border in facts.outputs:
@@ -176,6 +178,34 @@ def header(facts: Facts) -> str:
     lines += _reset(facts)
     lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
     return "\n".join(lines) + "\n"
+
+
+def _calls(facts: Facts) -> list[str]:
+    """Declarations of what an application calls."""
+    name, upper = facts.name, facts.upper
+    return [
+        "/* Loads the program; again, it begins anew. The other calls want it first. */",
+        f"micronpu_status {name}_init(void);",
+        "",
+        f"/* The same with a program that stands elsewhere, such as one that came later: at a multiple of {ALIGNMENT}, "
+        "with",
+        " * the inputs, outputs and kernels of this header and no larger pools. */",
+        f"micronpu_status {name}_init_from(const void *program, size_t bytes);",
+        "",
+        "/* Runs the program once. inputs: an address for each, of elements as described below, aligned to their type;",
+        " * they are not written. outputs: an address for each, which takes that many bytes. */",
+        f"micronpu_status {name}_invoke(const void *const inputs[{upper}_INPUTS], "
+        f"void *const outputs[{upper}_OUTPUTS]);",
+        "",
+        "/* Begins a new sequence: states are as they were when the program was loaded. */",
+        f"micronpu_status {name}_reset(void);",
+        "",
+        "/* Name, the first digits of the program's SHA-256, version of micronpu. */",
+        f"const char *{name}_version(void);",
+        "",
+        "/* Why the last call did not succeed: micronpu_error_text makes a sentence of it. */",
+        f"const micronpu_error *{name}_error(void);",
+    ]
 
 
 def _state_constants(number: int, state: StoredState) -> list[tuple[str, str] | str]:
@@ -200,7 +230,7 @@ def _reset(facts: Facts) -> list[str]:
         "",
         "/* Sets the states back to their first values, as loading the method does: the next call begins a sequence.",
         " * memories: the addresses of the planned memories, in order. */",
-        f"static inline void {facts.name}_reset(uint8_t* const* memories) {{",
+        f"static inline void {facts.name}_reset_states(uint8_t* const* memories) {{",
     ]
     for number, state in enumerate(facts.states):
         place = f"memories[{facts.upper}_STATE_{number}_MEMORY - 1] + {facts.upper}_STATE_{number}_OFFSET"
@@ -340,45 +370,9 @@ def _exact(value: float) -> str:
     return '__builtin_nanf("")' if np.isnan(value) else f"{'-' if value < 0 else ''}__builtin_inff()"
 
 
-def application(facts: Facts) -> str:
-    """`main.cpp`."""
-    upper, pools = facts.upper, facts.pools
-    section = '__attribute__((section(".bss.pools")))'
-    declared = [f"/* The pools, in the sections that {facts.name}_sections.ld places. */"]
-    memories = [(f"planned_{i}", f"{upper}_PLANNED_{i}_BYTES", size) for i, size in enumerate(pools.planned, 1)]
-    for name, macro, size in (
-        *memories,
-        ("method_pool", f"{upper}_METHOD_POOL_BYTES", pools.method),
-        ("temporary_pool", f"{upper}_TEMPORARY_POOL_BYTES", pools.temporary),
-    ):
-        own = section if name != "temporary_pool" else '__attribute__((section(".bss.scratch")))'
-        declared.append(f"alignas({upper}_POOL_ALIGNMENT) {own} static uint8_t {name}[{macro if size else '1'}];")
-    if memories:
-        spans = ", ".join(f"{{{n}, {macro}}}" for n, macro, _ in memories)
-        planned = [
-            f"  Span<uint8_t> memories[] = {{{spans}}};",
-            f"  HierarchicalAllocator planned({{memories, {len(memories)}}});",
-        ]
-    else:
-        planned = ["  HierarchicalAllocator planned({});"]
-    inputs = []
-    for border in facts.inputs:
-        name = f"{upper}_{border.name.upper()}"
-        rank = max(len(border.tensor.shape), 1)
-        inputs += [
-            f"const int32_t {border.name}_sizes[{rank}] = {name}_SHAPE;",
-            f"const uint8_t {border.name}_order[{rank}] = {name}_DIM_ORDER;",
-            f"const int32_t {border.name}_strides[{rank}] = {name}_STRIDES;",
-        ]
-    rows = [
-        f"    {{ScalarType::{_SCALARS[b.tensor.dtype]}, {upper}_{b.name.upper()}_RANK, {b.name}_sizes, {b.name}_order, "
-        f"{b.name}_strides}},"
-        for b in facts.inputs
-    ]
-    inputs += [f"const Input inputs[{upper}_INPUTS] = {{", *rows, "};"]
-    return filled(
-        "main.cpp", facts, POOLS="\n".join(declared) + "\n", PLANNED="\n".join(planned), INPUTS="\n".join(inputs) + "\n"
-    )
+def scalar_type(border: Border) -> str:
+    """ExecuTorch's name of an element type."""
+    return _SCALARS[border.tensor.dtype]
 
 
 _SCALARS = {

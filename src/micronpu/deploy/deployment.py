@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.deploy import csource, integration, kernels
+from micronpu.deploy.application import application, model_source, shared_sources
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
+from micronpu.deploy.together import SHARED, Together, check_together
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.border import Border, Meaning, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
@@ -31,10 +33,38 @@ from micronpu.program.plan import Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
+from micronpu.report.memory import Item, Region
 
 SECTION = "network_model_sec"
 """Section of the program: the name that Arm's examples use."""
 _VERSIONED = ("executorch", "ethos-u-vela")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program that is deployed.
+
+    Attributes:
+        program: a `.pte`.
+        name: of files and C names.
+        vectors: arrays with a row per golden vector, one per input in order; ``output_0`` and so on may follow.
+        rows: inputs of the program, of which the first few become the vectors where none are given.
+        known: what integer inputs and outputs mean, where the caller knows better than the file.
+        run: computes a vector's outputs; this machine's ExecuTorch runtime unless given.
+        source: what to call the program in messages.
+        data_files: by file name; what the program looks up by name is taken along.
+    """
+
+    program: bytes
+    name: str = "model"
+    vectors: Mapping[str, Array] | None = None
+    vectors_name: str = "the vectors"
+    rows: Sequence[Sequence[Array]] | None = None
+    rows_name: str = "calibration rows"
+    known: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None = None
+    run: Callable[[Sequence[Array]], Sequence[Array]] | None = None
+    source: str = "The program"
+    data_files: Mapping[str, bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,17 +74,30 @@ class Deployment:
     Attributes:
         folder: where.
         files: names in it, in order.
-        program_bytes: of the program for the board.
+        program_bytes: of each program for the board, by its name in C.
+        pools: what the firmware gives to all of them.
+        vectors: golden vectors of all of them.
         notes: what the user should know, a sentence each.
     """
 
     folder: Path
     files: tuple[str, ...]
-    program_bytes: int
+    programs: Mapping[str, int]
     pools: Pools
     board: Board
     vectors: int
     notes: tuple[str, ...]
+
+    @property
+    def program_bytes(self) -> int:
+        """Of all programs."""
+        return sum(self.programs.values())
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """What stands in each memory of the chip."""
+        items = [Item(f"the program, {name}.pte", size) for name, size in self.programs.items()]
+        return self.board.regions(items, self.pools)
 
 
 def deploy(
@@ -62,77 +105,114 @@ def deploy(
     folder: str | os.PathLike[str],
     *,
     target: str | None = None,
-    vectors: Mapping[str, Array] | None = None,
-    vectors_name: str = "the vectors",
-    rows: Sequence[Sequence[Array]] | None = None,
-    rows_name: str = "calibration rows",
-    known: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None = None,
-    run: Callable[[Sequence[Array]], Sequence[Array]] | None = None,
-    name: str = "model",
     section: str = SECTION,
     force: bool = False,
-    source: str = "The program",
-    data_files: Mapping[str, bytes] | None = None,
+    **source: Any,
 ) -> Deployment:
-    """Writes a folder with all that the firmware needs beside the runtime: the same bytes every time.
+    """Writes a folder with all that the firmware needs beside the runtime for one program; see `deploy_together`.
 
     Args:
-        program: a `.pte`.
+        source: fields of `Source`.
+    """
+    return deploy_together([Source(program, **source)], folder, target=target, section=section, force=force)
+
+
+def deploy_together(
+    sources: Sequence[Source],
+    folder: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    section: str = SECTION,
+    force: bool = False,
+    concurrent: bool = False,
+) -> Deployment:
+    """Writes a folder with all that a firmware with some programs needs beside the runtime: the same bytes every time.
+
+    Kernels are registered once for all. Programs that run one after the other share the temporary pool and the planned
+    memories, but for those that hold states.
+
+    Args:
         folder: which is new or empty.
-        target: the board; what the program was compiled for unless given.
-        vectors: arrays with a row per golden vector, one per input in order; ``output_0`` and so on may follow.
-        rows: inputs of the program, of which the first few become the vectors where none are given.
-        known: what integer inputs and outputs mean, where the caller knows better than the file.
-        run: computes a vector's outputs; this machine's ExecuTorch runtime unless given.
-        name: of files and C names.
-        section: in which the program stands in the firmware.
+        target: the board; what the programs were compiled for unless given.
+        section: in which the programs stand in the firmware.
         force: write into a folder that holds files.
-        source: what to call the program in messages.
-        data_files: by file name; what the program looks up by name is taken along.
+        concurrent: the programs may run at the same time, so that none shares memory with another.
 
     Raises:
-        MicroNpuError: the program is damaged, the target cannot take it, vectors do not fit, or the folder holds files.
+        MicroNpuError: a program is damaged, the target cannot take it, vectors do not fit, programs are for different
+            boards, two have one name, or the folder holds files.
     """
-    check_text("name", name)
     check_text("section", section)
     check_switch("force", force)
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
-    if name in csource.RESERVED:
-        raise OptionError(f"The name {name!r} means something else in C, C++ or a linker script.", hint=f"{name}_model")
+    check_switch("concurrent", concurrent)
     if not re.fullmatch(r"[A-Za-z_.][\w.$-]*", section, re.ASCII):
         raise OptionError(f"The section {section!r} is no name of a section.", hint=SECTION)
+    if not sources:
+        raise OptionError("There is no program to deploy.", hint="one or more files that `micronpu compile` wrote")
     path = check_name(folder)
     check_target(path, force=force)
-    plan, summary = read_plan(program, name=source)
-    if state_of(program, source) is Digest.WRONG:
+    notes: list[str] = []
+    programs, called, beside, missing = [], {}, {}, []
+    for source in sources:
+        facts, own = _facts(source, target, section, notes)
+        programs.append(facts)
+        called.update({kernel.operator: kernel for kernel in own})
+        wanted = _external(facts.plan)
+        beside.update({file: data for file, data in (source.data_files or {}).items() if file in wanted})
+        missing += [file for file in wanted if file not in beside]
+    check_together(programs)
+    together = Together(tuple(programs), tuple(called.values()), concurrent)
+    files = _files(together, beside, missing)
+    write_folder(path, files, force=force)
+    if not all(facts.board.on_device for facts in programs):
+        notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
+    vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
+    sizes = {facts.name: len(facts.program) for facts in programs}
+    done = Deployment(path, tuple(files), sizes, together.pools, together.board, vectors, ())
+    notes += together.pools.open
+    for region in done.regions:
+        if region.over:
+            notes.append(f"The memory {region.name} of {together.board.name} is too small: {region.verdict}.")
+    return replace(done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _facts(
+    source: Source, target: str | None, section: str, notes: list[str]
+) -> tuple[Facts, tuple[kernels.Kernel, ...]]:
+    """All that the files say of a program, and the kernels that it calls."""
+    check_text("name", source.name)
+    check_c_name(source.name)
+    plan, summary = read_plan(source.program, name=source.source)
+    if state_of(source.program, source.source) is Digest.WRONG:
         raise PayloadError(
-            f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
+            f"{source.source} is damaged: it is not what its own digest says.",
+            hint="copy the file again, or compile again",
         )
     if len(summary.methods) > 1:
         # Pools, header and vectors are those of one method; sizes that leave the others out would fail on the board.
         raise UnsupportedError(
-            f"{source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the folder is "
-            "written for one.",
+            f"{source.source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the "
+            "folder is written for one.",
             hint="a program of each method, each deployed with a --name of its own",
         )
-    check_plan(program, source, plan.name)
+    check_plan(source.program, source.source, plan.name)
     states = states_of(plan, summary.named_data)
-    _check_names(source, plan, [state.name for state in states])
+    _check_names(source.source, plan, [state.name for state in states])
     board = board_of(plan, target)
-    inputs, outputs = borders_of(plan, summary.named_data, known)
+    inputs, outputs = borders_of(plan, summary.named_data, source.known)
     for border in (*inputs, *outputs):
         _check(border)
     if not inputs or not outputs:
         raise ModelError(
-            f"{source} has no {'outputs' if inputs else 'inputs'}.", hint="a program that computes something"
+            f"{source.source} has no {'outputs' if inputs else 'inputs'}.", hint="a program that computes something"
         )
-    called, notes = _called(plan)
-    made, problem = _vectors(vectors, vectors_name, rows, rows_name, inputs, outputs, run or _host(program))
-    stripped = strip(unsealed(program), name=source)
+    called, said = _called(plan)
+    made, problem = _vectors(source, inputs, outputs)
+    notes += [*said, *([problem] if problem else [])]
+    stripped = strip(unsealed(source.program), name=source.source)
     facts = Facts(
-        name=name,
-        header=f"{name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
+        name=source.name,
+        header=f"{source.name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
         section=section,
         program=stripped,
         sha256=hashlib.sha256(stripped).hexdigest(),
@@ -145,19 +225,23 @@ def deploy(
         vectors=made,
         states=states,
     )
-    wanted = _external(plan)
-    beside = {file: data for file, data in (data_files or {}).items() if file in wanted}
-    files = _files(facts, called, beside, [file for file in wanted if file not in beside])
-    write_folder(path, files, force=force)
-    if not board.on_device:
-        notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
-    notes += [*facts.pools.open, *([problem] if problem else [])]
-    for region in board.regions(len(stripped), facts.pools):
-        if region.over:
-            notes.append(f"The memory {region.name} of {board.name} is too small: {region.verdict}.")
-    return Deployment(
-        path, tuple(files), len(stripped), facts.pools, board, len(made) if made is not None else 0, tuple(notes)
-    )
+    return facts, called
+
+
+def check_c_name(name: str) -> None:
+    """Refuses what cannot be the name of a program in C.
+
+    Raises:
+        OptionError: no identifier, or what the folder's own files are called.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
+    if name in csource.RESERVED - {"main"}:
+        raise OptionError(f"The name {name!r} means something else in C, C++ or a linker script.", hint=f"{name}_model")
+    if name == SHARED or name.startswith(f"{SHARED}_") or name == "main":
+        raise OptionError(
+            f"The name {name!r} is that of the folder's own files.", hint="another name, such as keywords"
+        )
 
 
 def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
@@ -222,22 +306,18 @@ def _external(plan: Plan) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _vectors(
-    arrays: Mapping[str, Array] | None,
-    arrays_name: str,
-    rows: Sequence[Sequence[Array]] | None,
-    rows_name: str,
-    inputs: tuple[Border, ...],
-    outputs: tuple[Border, ...],
-    run: Callable[[Sequence[Array]], Sequence[Array]],
-) -> tuple[Vectors | None, str]:
+def _vectors(source: Source, inputs: tuple[Border, ...], outputs: tuple[Border, ...]) -> tuple[Vectors | None, str]:
     """The golden vectors, or why there are none."""
-    if arrays is not None:
-        return from_arrays(arrays, inputs, outputs, run, arrays_name), ""
+    run = source.run or _host(source.program)
+    if source.vectors is not None:
+        return from_arrays(source.vectors, inputs, outputs, run, source.vectors_name), ""
     try:
-        return (from_rows(rows, inputs, run, rows_name) if rows else made_up(inputs, run)), ""
+        return (from_rows(source.rows, inputs, run, source.rows_name) if source.rows else made_up(inputs, run)), ""
     except MicroNpuError as error:
-        return None, f"There are no golden vectors, because this machine cannot run the program: {error.what}"
+        return None, (
+            f"There are no golden vectors, and so no application that runs them, because this machine cannot run the "
+            f"program: {error.what}"
+        )
 
 
 def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
@@ -255,30 +335,32 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
     return run
 
 
-def _files(
-    facts: Facts, called: tuple[kernels.Kernel, ...], data_files: dict[str, bytes], missing: list[str]
-) -> dict[str, bytes]:
+def _files(together: Together, data_files: Mapping[str, bytes], missing: list[str]) -> dict[str, bytes]:
     """The contents of the folder, by name."""
-    name = facts.name
-    comment = f"// {facts.header}\n"
-    texts = {
-        f"{name}.S": csource.assembly(facts),
-        f"{name}_data.h": csource.data_header(facts),
-        f"{name}.h": csource.header(facts),
-        f"{name}_kernels.cpp": kernels.registration(called, comment),
-        "selected_operators.yaml": kernels.selected_operators(facts.plan),
-    }
-    binary = {"model.pte": seal(facts.program), **data_files}
-    if facts.vectors is not None:
-        texts[f"{name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
-        texts[f"{name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
-        texts["main.cpp"] = csource.application(facts)
-        texts["CMakeLists.txt"] = integration.cmake(facts, called)
-        texts |= integration.zephyr(facts, called)
-        binary["model.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
-    texts[f"{name}_sections.ld"] = integration.sections(facts)
-    if facts.vectors is not None:
-        texts[f"{name}.clayer.yml"] = integration.clayer(facts, called)
+    texts = shared_sources(together)
+    binary = dict(data_files)
+    for facts in together.programs:
+        name = facts.name
+        texts |= {
+            f"{name}.S": csource.assembly(facts),
+            f"{name}_data.h": csource.data_header(facts),
+            f"{name}.h": csource.header(facts),
+            f"{name}.cpp": model_source(facts, together),
+        }
+        binary[f"{name}.pte"] = seal(facts.program)
+        if facts.vectors is not None:
+            texts[f"{name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
+            texts[f"{name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
+            binary[f"{name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
+    plans = {f"{facts.name}.pte": facts.plan for facts in together.programs}
+    texts["micronpu_kernels.cpp"] = kernels.registration(together.kernels, f"// {together.header}\n")
+    texts["selected_operators.yaml"] = kernels.selected_operators(plans)
+    texts["micronpu_sections.ld"] = integration.sections(together)
+    if any(facts.vectors is not None for facts in together.programs):
+        texts["main.cpp"] = application(together)
+        texts["CMakeLists.txt"] = integration.cmake(together)
+        texts |= integration.zephyr(together)
+        texts["micronpu.clayer.yml"] = integration.clayer(together)
     names = sorted([*texts, *binary, "README.md"])
-    texts["README.md"] = readme(facts, called, names, missing)
+    texts["README.md"] = readme(together, names, missing)
     return {file: binary[file] if file in binary else texts[file].encode() for file in names}

@@ -6,9 +6,11 @@ PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/
 
 from __future__ import annotations
 
+from micronpu.deploy.application import c_sources
 from micronpu.deploy.board import DEDICATED_SRAM, SRAM_ONLY
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
 from micronpu.deploy.kernels import Kernel
+from micronpu.deploy.together import SHARED, Together
 
 _LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
 _RUNTIME = ("executorch", "executorch_core")
@@ -25,21 +27,27 @@ def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
     return [*(_LIBRARIES[library] for library in ("cortex_m", "quantized", "portable") if library in used), *_RUNTIME]
 
 
-def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
+def cmake(together: Together) -> str:
     """`CMakeLists.txt`."""
+    kernels, programs = together.kernels, together.programs
     delegate, options = "", sorted({_BUILD[k.library] for k in kernels if k.library in _BUILD})
     whole = []
-    if len(kernels) < len(facts.plan.operators):
+    if len(kernels) < len(together.operators):
         whole.append("executorch")  # with what the runtime itself computes
-    for firmware in facts.firmware:
+    for firmware in together.firmware:
         options += firmware.build_options
         whole += firmware.whole_libraries
-        delegate += firmware.cmake.format(name=facts.name, upper=facts.upper)
-    return filled(
+        delegate += firmware.cmake.format(name=SHARED, upper=SHARED.upper())
+    named = [name for name in c_sources(programs) if name not in ("main.cpp", "micronpu_kernels.cpp")]
+    return shared(
         "CMakeLists.txt",
-        facts,
-        CORE_TITLE=facts.board.core or "that of your board",
-        FLAGS=facts.board.flags,
+        together,
+        ASSEMBLED=" ".join(f"{facts.name}.S" for facts in programs),
+        PROGRAMS=" ".join(f"{facts.name}.pte" for facts in programs),
+        DATA=" ".join(name for name in named if not name.endswith(".cpp")),
+        CALLS=" ".join(name for name in named if name.endswith(".cpp")),
+        CORE_TITLE=together.board.core or "that of your board",
+        FLAGS=together.board.flags,
         WHOLE=" ".join(whole),
         LIBRARIES=" ".join(libraries(kernels)),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
@@ -47,41 +55,57 @@ def cmake(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
     )
 
 
-def zephyr(facts: Facts, kernels: tuple[Kernel, ...]) -> dict[str, str]:
+def zephyr(together: Together) -> dict[str, str]:
     """The files of a Zephyr application."""
-    own = ["CONFIG_FP_HARDABI=y"] if facts.board.core in ("cortex-m55", "cortex-m85") else []
-    own += [line for firmware in facts.firmware for line in firmware.zephyr]
-    names = [name for name in libraries(kernels) if name not in _RUNTIME]
-    sizes = {"METHOD": str(facts.pools.method), "TEMPORARY": str(max(facts.pools.temporary, 1))}
+    own = ["CONFIG_FP_HARDABI=y"] if together.board.core in ("cortex-m55", "cortex-m85") else []
+    own += [line for firmware in together.firmware for line in firmware.zephyr]
+    names = [name for name in libraries(together.kernels) if name not in _RUNTIME]
+    pools = together.pools
+    sizes = {"METHOD": str(pools.method), "TEMPORARY": str(max(pools.temporary, 1))}
     return {
-        "zephyr/Kconfig": filled("zephyr_Kconfig", facts, **sizes),
-        "zephyr/CMakeLists.txt": filled("zephyr_CMakeLists.txt", facts, LIBRARIES=" ".join(names)),
-        "zephyr/prj.conf": filled(
-            "prj.conf",
-            facts,
-            OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.",
-            **sizes,
+        "zephyr/Kconfig": shared("zephyr_Kconfig", together, **sizes),
+        "zephyr/CMakeLists.txt": shared(
+            "zephyr_CMakeLists.txt",
+            together,
+            LIBRARIES=" ".join(names),
+            PROGRAM=f"{together.programs[0].name}.pte",
+            SOURCES=" ".join(f"../{name}" for name in c_sources(together.programs)),
+            ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{facts.name}.S" for facts in together.programs),
+        ),
+        "zephyr/prj.conf": shared(
+            "prj.conf", together, OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.", **sizes
         ),
     }
 
 
-def clayer(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
-    """`model.clayer.yml`."""
+def clayer(together: Together) -> str:
+    """`micronpu.clayer.yml`."""
     packs, components = [], []
-    if any(k.library == "cortex_m" for k in kernels):
+    if any(k.library == "cortex_m" for k in together.kernels):
         packs.append("    - pack: ARM::CMSIS-NN")
         components.append("    - component: ARM::CMSIS:NN Lib")
-    for kernel in kernels:
+    for kernel in together.kernels:
         components.append(
             f"    - component: Machine Learning:ExecuTorch Operators:{_PACK_CATEGORIES[kernel.library]} "
             f"{_component(kernel)}"
         )
-    for firmware in facts.firmware:
+    for firmware in together.firmware:
         packs += firmware.packs
         components += firmware.components
-    return filled("clayer.yml", facts, PACKS="\n".join(packs), COMPONENTS="\n".join(dict.fromkeys(components))).replace(
-        "\n\n", "\n"
-    )
+    return shared(
+        "clayer.yml",
+        together,
+        NAMES=", ".join(facts.name for facts in together.programs),
+        PACKS="\n".join(packs),
+        COMPONENTS="\n".join(dict.fromkeys(components)),
+        FILES="\n".join(f"        - file: ./{name}" for name in c_sources(together.programs)),
+    ).replace("\n\n", "\n")
+
+
+def shared(template: str, together: Together, **more: str) -> str:
+    """A template that is filled for all programs of a folder."""
+    words = {"HEADER": together.header, "name": SHARED, "NAME": SHARED.upper(), **more}
+    return filled(template, together.programs[0], **words)
 
 
 def _component(kernel: Kernel) -> str:
@@ -106,36 +130,42 @@ _QUANTIZED_FILES = {
 """Files of `kernels/quantized/cpu` that are not called by their operator."""
 
 
-def sections(facts: Facts) -> str:
-    """`model_sections.ld`."""
-    board = facts.board
-    model, far = "FLASH", "SRAM"
+def sections(together: Together) -> str:
+    """`micronpu_sections.ld`."""
+    board = together.board
+    model, far = board.flash.upper(), board.sram.upper()
     explain = [
-        " * The program stands in flash, or in whatever the NPU reads its weights from; the pools in the SRAM that it",
-        " * shares with the core.",
+        f" * The programs stand in {board.flash}, from which the NPU reads its weights too; the pools in {board.sram},",
+        " * which it shares with the core.",
     ]
     if board.memory_mode == SRAM_ONLY:
-        model = "SRAM"
         explain = [
-            " * Program and pools stand in SRAM: the NPU reaches nothing else. Copy the program there at the start."
+            f" * Programs and pools stand in {board.sram}: the NPU reaches nothing else. Copy the programs there at",
+            " * the start.",
         ]
     elif board.memory_mode.startswith(DEDICATED_SRAM):
-        far = "DRAM"
+        far = board.far.upper()
         explain = [
-            " * The program and the NPU's scratch memory stand in DRAM; the SRAM that the NPU has for itself is the",
-            " * array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",
+            f" * Programs and the NPU's scratch memory stand in {board.far}; the SRAM that the NPU has for itself is",
+            " * the array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",
         ]
-    explain += [line for firmware in facts.firmware for line in firmware.sections]
+    explain += [line for firmware in together.firmware for line in firmware.sections]
+    alignment, sram = together.pools.alignment, board.sram.upper()
+    named = list(dict.fromkeys(facts.section for facts in together.programs))
     rows = [
-        f".{facts.name} : {{ . = ALIGN({ALIGNMENT}); KEEP(*({facts.section})) . = ALIGN({ALIGNMENT}); }} > {model}",
-        f".{facts.name}_pools (NOLOAD) : {{ . = ALIGN({facts.pools.alignment}); *(.bss.pools) }} > SRAM",
-        f".{facts.name}_scratch (NOLOAD) : {{ . = ALIGN({facts.pools.alignment}); *(.bss.scratch) }} > {far}",
+        f".micronpu_{'programs' if i == 0 else f'programs_{i}'} : {{ . = ALIGN({ALIGNMENT}); KEEP(*({section})) "
+        f". = ALIGN({ALIGNMENT}); }} > {model}"
+        for i, section in enumerate(named)
+    ]
+    rows += [
+        f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.pools) }} > {sram}",
+        f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.scratch) }} > {far}",
     ]
     if board.fast_scratch:
-        rows.append(f".{facts.name}_fast (NOLOAD) : {{ . = ALIGN(16); *(.bss.fast_scratch) }} > SRAM")
-    return filled(
+        rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.bss.fast_scratch) }} > {sram}")
+    return shared(
         "sections.ld",
-        facts,
+        together,
         MODE=board.memory_mode or "none",
         EXPLAIN="\n".join(explain),
         SECTIONS="\n".join(rows),
@@ -156,7 +186,7 @@ def runner_commands(facts: Facts) -> list[str]:
     portable = [o for o in facts.plan.operators if o.startswith(("aten::", "dim_order_ops::"))]
     selected = f" --select_ops_list={','.join(portable)}" if portable else ""
     return [
-        f"backends/arm/scripts/build_executor_runner.sh --pte=$DEPLOYED/model.bpte --bundleio{selected} \\",
+        f"backends/arm/scripts/build_executor_runner.sh --pte=$DEPLOYED/{facts.name}.bpte --bundleio{selected} \\",
         f"  --target={npu} --system_config={board.system_config} --memory_mode={board.memory_mode} \\",
         f'  --output=$DEPLOYED/runner --extra_build_flags="{flags}"',
         f"backends/arm/scripts/run_fvp.sh --elf=$DEPLOYED/runner/arm_executor_runner --target={npu}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -206,21 +206,24 @@ def _cortex_m() -> dict[str, str]:
     return found
 
 
-def selected_operators(plan: Plan) -> str:
-    """`selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the program uses."""
+def selected_operators(plans: Mapping[str, Plan]) -> str:
+    """`selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the programs use.
+
+    Args:
+        plans: by the name of the file.
+    """
     lines = ["build_features: []", "custom_classes: []"]
-    names = plan.operators
+    names = sorted({name for plan in plans.values() for name in plan.operators})
     lines.append("et_kernel_metadata:" if names else "et_kernel_metadata: {}")
     for name in names:
         lines.append(f"  {name}:")
-        lines += [f"  - {key}" for key in _keys(plan, name)]
+        lines += [f"  - {key}" for key in sorted({key for plan in plans.values() for key in _keys(plan, name)})]
     lines += ["include_all_non_op_selectives: false", "include_all_operators: false", "kernel_metadata: {}"]
     lines.append("operators:" if names else "operators: {}")
     for name in names:
+        lines += [f"  {name}:", "    debug_info:"]
+        lines += [f"    - {file}" for file, plan in plans.items() if name in plan.operators]
         lines += [
-            f"  {name}:",
-            "    debug_info:",
-            "    - model.pte",
             "    include_all_overloads: false",
             "    is_root_operator: true",
             "    is_used_for_training: true",
@@ -228,22 +231,22 @@ def selected_operators(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keys(plan: Plan, operator: str) -> list[str]:
+def _keys(plan: Plan, operator: str) -> set[str]:
     """Keys of the kernels of an operator, such as ``v1/6;0,1|1;0,1``: type and order of axes of each tensor."""
-    found = []
+    found = set()
     for call in plan.calls:
         if call.operator == operator:
             tensors = [t for t in (plan.values[i].tensor for i in call.arguments) if t is not None]
-            found.append("v1/" + "|".join(f"{t.scalar_type};{','.join(map(str, t.dim_order))}" for t in tensors))
-    return sorted(set(found))
+            found.add("v1/" + "|".join(f"{t.scalar_type};{','.join(map(str, t.dim_order))}" for t in tensors))
+    return found
 
 
 def registration(kernels: tuple[Kernel, ...], header: str) -> str:
-    """C++ that registers these kernels and no others."""
+    """C++ that registers these kernels and no others, unless another file has registered them."""
     if not kernels:
         return f"{header}// The NPU computes everything: there is no kernel to register.\n"
     lines = [
-        "// Registers the kernels that the program calls, and no others. Link the libraries of kernels without those",
+        "// Registers the kernels that the programs call, and no others. Link the libraries of kernels without those",
         "// of ExecuTorch that register all of theirs: portable_kernels, not portable_ops_lib, and so on.",
         "#include <executorch/runtime/core/evalue.h>",
         "#include <executorch/runtime/kernel/kernel_runtime_context.h>",
@@ -280,8 +283,19 @@ def registration(kernels: tuple[Kernel, ...], header: str) -> str:
     lines += [
         "};",
         "",
-        "const auto registered = "
-        "executorch::runtime::register_kernels({kernels, sizeof(kernels) / sizeof(kernels[0])});",
+        "// The runtime ends the program where a kernel is registered twice: what another file of the firmware has",
+        "// registered already stays.",
+        "bool register_all() {",
+        "  for (const Kernel& kernel : kernels) {",
+        "    if (!executorch::runtime::registry_has_op_function(kernel.name_) &&",
+        "        executorch::runtime::register_kernel(kernel) != executorch::runtime::Error::Ok) {",
+        "      return false;",
+        "    }",
+        "  }",
+        "  return true;",
+        "}",
+        "",
+        "const bool registered = register_all();",
         "",
         "} // namespace",
     ]

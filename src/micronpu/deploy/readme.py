@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
-from micronpu.deploy.csource import Facts
+from micronpu.deploy.csource import Facts, c_type
 from micronpu.deploy.integration import runner_commands
-from micronpu.deploy.kernels import Kernel
+from micronpu.deploy.together import LINE, Together
 from micronpu.program.border import Border
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
 
 
-def readme(facts: Facts, kernels: tuple[Kernel, ...], files: list[str], data_files: list[str]) -> str:
+def readme(together: Together, files: list[str], data_files: list[str]) -> str:
     """The text."""
-    board = facts.board
+    board, programs = together.board, together.programs
+    names = ", ".join(facts.name for facts in programs)
+    where = board.chip.title if board.chip is not None else board.name or "a Cortex-M"
     parts = [
-        f"# {facts.name}: a program for {board.chip.title if board.chip is not None else board.name or 'a Cortex-M'}",
-        _lead(facts),
+        f"# {names}: {'a program' if len(programs) == 1 else 'programs'} for {where}",
+        _lead(together),
         "## Sizes",
-        _sizes(facts),
+        _sizes(together),
         "## Inputs and outputs",
-        _borders(facts),
-        "## Files",
-        _files(facts, files, data_files),
-        "## Check on the board",
-        _check(facts),
-        "## Into your build",
-        _build(facts, kernels),
     ]
-    commands = runner_commands(facts)
-    if commands and facts.vectors is not None:
+    for facts in programs:
+        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), _borders(facts)]
+    parts += [
+        "## Call it",
+        _calls(together),
+        "## Files",
+        _files(together, files, data_files),
+        "## Check on the board",
+        _check(together),
+        "## Into your build",
+        _build(together),
+    ]
+    commands = runner_commands(programs[0])
+    if commands and programs[0].vectors is not None:
         parts += [
             "## On Arm's virtual platform",
             "Upstream's runner checks the bundled program by itself. In a checkout of ExecuTorch "
             "whose Arm tools are set up, "
             "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(["```sh", *commands, "```"]),
         ]
-    parts += [part for firmware in facts.firmware if (part := firmware.section(board.on_device))]
+    parts += [part for firmware in together.firmware if (part := firmware.section(board.on_device))]
     return "\n\n".join(parts) + "\n"
 
 
-def _lead(facts: Facts) -> str:
-    versions = ", ".join(f"{tool} {version}" for tool, version in facts.versions.items())
-    text = (
-        f"Made by {versions}. The program is `model.pte`, {len(facts.program):,} bytes, "
-        f"SHA-256\n`{facts.sha256}`: what "
-        "was compiled, without what only a laptop needs.\n"
-        "Behind them the file has their digest, which is not in the firmware: `micronpu run` tells damage by it."
-    )
-    if not facts.board.on_device:
-        why = " ".join(firmware.laptop_only for firmware in facts.firmware if firmware.laptop_only)
+def _lead(together: Together) -> str:
+    versions = ", ".join(f"{tool} {version}" for tool, version in together.programs[0].versions.items())
+    lines = [f"Made by {versions}. What was compiled, without what only a laptop needs:", ""]
+    lines += [
+        f"- `{facts.name}.pte`, {len(facts.program):,} bytes, SHA-256 `{facts.sha256}`" for facts in together.programs
+    ]
+    lines += [
+        "",
+        "Behind them each file has their digest, which is not in the firmware: `micronpu run` tells damage by it.",
+    ]
+    text = "\n".join(lines)
+    if not all(facts.board.on_device for facts in together.programs):
+        why = " ".join(firmware.laptop_only for firmware in together.firmware if firmware.laptop_only)
         text = f"**This program runs on a laptop only.** {why}\n\n{text}"
     return text
 
 
-def _sizes(facts: Facts) -> str:
-    regions = facts.board.regions(len(facts.program), facts.pools)
+def _sizes(together: Together) -> str:
+    regions = together.board.regions(together.files, together.pools)
     lines = ["| memory | what | bytes |", "|---|---|---:|"]
     lines += [f"| {region.name} | {item.what} | {item.bytes:,} |" for region in regions for item in region.items]
     lines += ["", "| memory | in all | of the chip | |", "|---|---:|---:|---|"]
@@ -63,10 +73,47 @@ def _sizes(facts: Facts) -> str:
         lines.append(f"| {total.name} | {total.bytes:,} | {size} | {total.verdict} |")
     lines += [
         "",
-        "The pools are exact: what ExecuTorch 1.5 hands out on a 32-bit core, counted from the "
-        "program. Beside them come "
-        f"the runtime and its kernels ({_CODE}), and the stack.",
-        *facts.pools.open,
+        "The pools are exact: what ExecuTorch 1.5 hands out on a 32-bit core, counted from the program. In "
+        f"`micronpu_pools.c` each is padded to {LINE} bytes, a line of the data cache. Beside them come the runtime "
+        f"and its kernels ({_CODE}), and the stack.",
+        *together.pools.open,
+    ]
+    if len(together.programs) > 1 and not together.concurrent:
+        lines += [
+            "",
+            "The programs run one after the other: they share the temporary pool, and planned memories where they hold "
+            "no states. Deploy with `--concurrent` for programs that run at the same time.",
+        ]
+    return "\n".join(lines)
+
+
+def _calls(together: Together) -> str:
+    """The C interface by example."""
+    facts = together.programs[0]
+    name, upper = facts.name, facts.upper
+    lines = ["```c", f'#include "{name}.h"', ""]
+    for border, kind in (*((b, "in") for b in facts.inputs), *((b, "out") for b in facts.outputs)):
+        elements = f"{upper}_{border.name.upper()}_ELEMENTS"
+        lines.append(f"static {c_type(border)} {border.name}[{elements}]; /* {kind} */")
+    given = ", ".join(border.name for border in facts.inputs)
+    taken = ", ".join(border.name for border in facts.outputs)
+    lines += [
+        "",
+        f"const void *const inputs[] = {{{given}}};",
+        f"void *const outputs[] = {{{taken}}};",
+        f"if ({name}_init() != MICRONPU_OK || {name}_invoke(inputs, outputs) != MICRONPU_OK) {{",
+        "  char text[160];",
+        f"  micronpu_error_text({name}_error(), text, sizeof text); /* the pool ... is too small by 12 bytes */",
+        "}",
+        "```",
+        "",
+        "`micronpu.h` has the error codes and the table of programs by name. No call allocates memory or throws. A "
+        "call blocks until the program is done"
+        + (
+            ", and programs run at the same time, each in one thread."
+            if together.concurrent
+            else "; the calls of all programs of this folder come from one thread, or under one lock."
+        ),
     ]
     return "\n".join(lines)
 
@@ -85,7 +132,7 @@ def _borders(facts: Facts) -> str:
         lines += [
             "",
             "States live on from call to call, in the planned memories, whose sizes count them: keep these memories "
-            f"for this program alone. `{facts.name}_reset` in `{facts.name}.h` begins a new sequence.",
+            f"for this program alone. `{facts.name}_reset` begins a new sequence.",
         ]
     if any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
         lines += ["", f"`{facts.name}.h` has a function for each that turns numbers into these integers and back."]
@@ -102,27 +149,38 @@ def _meaning(border: Border) -> str:
     return "the number itself"
 
 
-def _files(facts: Facts, files: list[str], data_files: list[str]) -> str:
-    name = facts.name
+def _files(together: Together, files: list[str], data_files: list[str]) -> str:
     words = {
-        "model.pte": "the program",
-        f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
-        f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
-        f"{name}.h": "sizes of program and pools, inputs and outputs, functions between numbers and integers",
-        f"{name}_kernels.cpp": "registers the kernels that the program calls, and no others",
+        "micronpu.h": "what an application calls: error codes with their sentences, the programs by name",
+        "micronpu.c": "its sentences",
+        "micronpu_model.hpp": "a program in ExecuTorch's runtime, without a heap",
+        "micronpu_model.cpp": "the same",
+        "micronpu_pools.c": "the memories and pools",
+        "micronpu_programs.c": "the programs by name",
+        "micronpu_profile.c": "with `-DMICRONPU_PROFILE`: prints the cycles of every kernel and NPU call",
+        "micronpu_kernels.cpp": "registers the kernels that are called, and no others",
         "selected_operators.yaml": "the same for ExecuTorch's selective build",
-        f"{name}_vectors.c": "golden vectors and a function that compares",
-        f"{name}_vectors.h": "its header",
-        "model.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",
         "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
-        "CMakeLists.txt": "builds the program as a library, and the application where ExecuTorch is installed",
+        "CMakeLists.txt": "builds the programs as a library, and the application where ExecuTorch is installed",
         "zephyr/CMakeLists.txt": "the application for Zephyr with upstream's ExecuTorch module",
         "zephyr/Kconfig": "its options: sizes of the pools",
         "zephyr/prj.conf": "its configuration",
-        f"{name}.clayer.yml": "a layer for csolution projects with the components of the pack PyTorch::ExecuTorch",
-        f"{name}_sections.ld": "what goes where, for the board's linker script",
+        "micronpu.clayer.yml": "a layer for csolution projects with the components of the pack PyTorch::ExecuTorch",
+        "micronpu_sections.ld": "what goes where, for the board's linker script",
         "README.md": "this page",
     }
+    for facts in together.programs:
+        name = facts.name
+        words |= {
+            f"{name}.pte": "the program",
+            f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
+            f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
+            f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
+            f"{name}.cpp": "the calls",
+            f"{name}_vectors.c": "golden vectors and a function that compares",
+            f"{name}_vectors.h": "its header",
+            f"{name}.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",
+        }
     lines = ["| file | is |", "|---|---|"]
     lines += [f"| `{file}` | {words.get(file, 'data that the program looks up by name')} |" for file in files]
     if data_files:
@@ -135,44 +193,43 @@ def _files(facts: Facts, files: list[str], data_files: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _check(facts: Facts) -> str:
-    if facts.vectors is None:
+def _check(together: Together) -> str:
+    made = [facts.vectors for facts in together.programs if facts.vectors is not None]
+    if not made:
         return (
             "There are no golden vectors: this machine cannot run the program, and none were given with their outputs. "
             "`micronpu deploy --vectors x.npz` takes inputs, and outputs as output_0 and so on."
         )
-    count = len(facts.vectors)
+    count, sources = sum(map(len, made)), ", ".join(dict.fromkeys(vectors.source for vectors in made))
     return (
         f"1. Build `main.cpp` with the other sources of this folder, and flash it.\n"
-        f"2. It runs {count} golden vectors ({facts.vectors.source}) and compares every element with what this machine "
+        f"2. It runs {count} golden vectors ({sources}) and compares every element with what this machine "
         f"computed. The last line is `PASS: {count} vectors, 0 elements differ`.\n"
-        "3. Otherwise the line before says which element of which output differs first. Whole "
-        "outputs that differ point "
-        "at the input's layout or at a program that is not aligned; single elements by one step at a "
-        "core with another "
-        f"rounding; a sentence with an error number at a pool or a kernel that is missing."
+        "3. Otherwise the line before says which element of which output differs first, or which pool or kernel is "
+        "missing. Whole outputs that differ point at the input's layout or at a program that is not aligned; single "
+        "elements by one step at a core with another rounding."
     )
 
 
-def _build(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
-    called = ", ".join(f"`{k.operator}`" for k in kernels) or "none: the NPU computes everything"
+def _build(together: Together) -> str:
+    called = ", ".join(f"`{k.operator}`" for k in together.kernels) or "none: the NPU computes everything"
     lines = [
-        f"Kernels that the program calls: {called}.",
+        f"Kernels that are called: {called}.",
         "",
         "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
         "Flags of gcc: `-mthumb "
-        f"{facts.board.flags}`.{_table(facts, kernels)}",
+        f"{together.board.flags}`.{_table(together)}",
         "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr`.",
-        f"- **MCUXpresso, Keil, CMSIS-Toolbox**: add `{facts.name}.clayer.yml` to the project.",
-        f"- **Linker script**: the sections of `{facts.name}_sections.ld`.",
+        "- **MCUXpresso, Keil, CMSIS-Toolbox**: add `micronpu.clayer.yml` to the project.",
+        "- **Linker script**: the sections of `micronpu_sections.ld`.",
     ]
-    named = {"accelerator": facts.board.accelerator or "the NPU", "memory_mode": facts.board.memory_mode}
-    lines += [firmware.build_note.format(**named) for firmware in facts.firmware if firmware.build_note]
+    named = {"accelerator": together.board.accelerator or "the NPU", "memory_mode": together.board.memory_mode}
+    lines += [firmware.build_note.format(**named) for firmware in together.firmware if firmware.build_note]
     return "\n".join(lines)
 
 
-def _table(facts: Facts, kernels: tuple[Kernel, ...]) -> str:
-    """How large ExecuTorch's table of kernels has to be, where it holds nothing but those of the program."""
-    if not kernels or len(kernels) < len(facts.plan.operators):
+def _table(together: Together) -> str:
+    """How large ExecuTorch's table of kernels has to be, where it holds nothing but those of the programs."""
+    if not together.kernels or len(together.kernels) < len(together.operators):
         return ""
-    return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(kernels)}` or more to save the RAM of its table."
+    return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(together.kernels)}` or more to save the RAM of its table."

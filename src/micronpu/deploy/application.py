@@ -1,0 +1,141 @@
+"""The sources that run the programs of a folder: pools, a C interface for each, an application with the vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+
+from micronpu.deploy.csource import Facts, filled, scalar_type
+from micronpu.deploy.together import LINE, Array, Together
+
+FIXED = ("micronpu.h", "micronpu.c", "micronpu_model.hpp", "micronpu_model.cpp", "micronpu_profile.c")
+"""Files that are the same for every program."""
+
+
+def shared_sources(together: Together) -> dict[str, str]:
+    """The files that all programs of a folder share, by name."""
+    texts = {name: _plain(name, together) for name in FIXED}
+    texts["micronpu_pools.c"] = pools_source(together)
+    texts["micronpu_programs.c"] = programs_source(together)
+    return texts
+
+
+def _plain(name: str, together: Together) -> str:
+    template = resources.files("micronpu.deploy") / "templates" / f"{name}.in"
+    return template.read_text(encoding="utf-8").replace("@HEADER@", together.header)
+
+
+def pools_source(together: Together) -> str:
+    """`micronpu_pools.c`."""
+    lines = [
+        f"/* {together.header}",
+        f" * The memories and pools of the programs, aligned and padded to {LINE} bytes, a line of the core's data",
+        " * cache, in the sections that micronpu_sections.ld places.",
+        " */",
+        "#include <stdint.h>",
+        "",
+    ]
+    for array in together.arrays:
+        padded = -(-max(array.size, 1) // LINE) * LINE
+        lines += [
+            f"/* {array.what[0].upper()}{array.what[1:]}: {array.size} bytes are needed. */",
+            _declared(array) + ";",
+            f'uint8_t {array.name}[{padded}] __attribute__((aligned({LINE}), section("{array.section}")));',
+            "",
+        ]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _declared(array: Array) -> str:
+    return f"extern uint8_t {array.name}[]"
+
+
+def programs_source(together: Together) -> str:
+    """`micronpu_programs.c`: the programs by name."""
+    names = [facts.name for facts in together.programs]
+    calls = ("init", "invoke", "reset", "version", "error")
+    rows = [f'    {{"{n}", ' + ", ".join(f"{n}_{call}" for call in calls) + "}," for n in names]
+    lines = [
+        f"/* {together.header} */",
+        '#include "micronpu.h"',
+        "",
+        *(f'#include "{name}.h"' for name in names),
+        "",
+        "const micronpu_program micronpu_programs[] = {",
+        *rows,
+        "};",
+        "",
+        "const size_t micronpu_program_count = sizeof micronpu_programs / sizeof micronpu_programs[0];",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def model_source(facts: Facts, together: Together) -> str:
+    """`NAME.cpp`: the program's C interface over ExecuTorch's runtime."""
+    planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
+    inputs: list[str] = []
+    for border in facts.inputs:
+        name, rank = f"{facts.upper}_{border.name.upper()}", max(len(border.tensor.shape), 1)
+        inputs += [
+            f"const int32_t {border.name}_sizes[{rank}] = {name}_SHAPE;",
+            f"const uint8_t {border.name}_order[{rank}] = {name}_DIM_ORDER;",
+            f"const int32_t {border.name}_strides[{rank}] = {name}_STRIDES;",
+        ]
+    rows = [
+        f"    {{ScalarType::{scalar_type(b)}, {facts.upper}_{b.name.upper()}_RANK, {b.name}_sizes, {b.name}_order, "
+        f"{b.name}_strides}},"
+        for b in facts.inputs
+    ]
+    inputs += [f"const micronpu::Input inputs[{facts.upper}_INPUTS] = {{", *rows, "};"]
+    sizes = ", ".join(f"{facts.upper}_{b.name.upper()}_BYTES" for b in facts.outputs)
+    memories = [
+        f"    {{{array.name}, {array.size}, {facts.upper}_PLANNED_{number}_BYTES}},"
+        for number, array in enumerate(planned, 1)
+    ]
+    table = ["const micronpu::Memory planned[] = {", *memories, "};", ""] if planned else []
+    return filled(
+        "model.cpp",
+        facts,
+        POOLS="".join(f"{_declared(array)};\n" for array in (*planned, method, temporary)),
+        INPUTS="\n".join(inputs) + "\n",
+        OUTPUTS=f"const std::size_t output_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};\n",
+        PLANNED="\n".join(table),
+        PLANNED_ARRAY="planned" if planned else "nullptr",
+        TEMPORARY=temporary.name,
+        TEMPORARY_BYTES=str(temporary.size),
+        RESET=f"  {facts.name}_reset_states(memories);" if facts.states else "  static_cast<void>(memories);",
+    )
+
+
+def application(together: Together) -> str:
+    """`main.cpp`: runs the golden vectors of every program that has some."""
+    programs = [facts for facts in together.programs if facts.vectors is not None]
+    room: list[str] = []
+    rows = []
+    for facts in programs:
+        for border in facts.outputs:
+            room.append(f"alignas(16) uint8_t {facts.name}_{border.name}[{facts.upper}_{border.name.upper()}_BYTES];")
+        places = ", ".join(f"{facts.name}_{border.name}" for border in facts.outputs)
+        room.append(f"void* const {facts.name}_results[{facts.upper}_OUTPUTS] = {{{places}}};")
+        rows.append(
+            f'    {{"{facts.name}", {facts.upper}_VECTORS, {facts.upper}_INPUTS, {facts.upper}_OUTPUTS, '
+            f"{facts.name}_vector_input,\n        {facts.name}_compare, {facts.name}_results}},"
+        )
+    included = [f'#include "{facts.name}.h"\n#include "{facts.name}_vectors.h"\n' for facts in programs]
+    return filled(
+        "main.cpp",
+        programs[0],
+        HEADER=together.header,
+        INCLUDES="".join(included),
+        ROOM="\n".join(room) + "\n",
+        ROWS="\n".join(rows) + "\n",
+        MOST_INPUTS=str(max(len(facts.inputs) for facts in programs)),
+    )
+
+
+def c_sources(programs: Sequence[Facts]) -> list[str]:
+    """The sources of a build, in order."""
+    own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp")]
+    own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
+    fixed = [name for name in (*FIXED, "micronpu_pools.c", "micronpu_programs.c") if not name.endswith((".h", ".hpp"))]
+    return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]

@@ -1,0 +1,195 @@
+"""Programs that stand in one firmware: what they share, and what each has for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from micronpu.base.errors import OptionError, UnsupportedError
+from micronpu.deploy.board import Board
+from micronpu.deploy.csource import Facts
+from micronpu.deploy.kernels import Kernel, kernels_of
+from micronpu.deploy.pools import Pools
+from micronpu.program.plan import ELEMENT_BYTES, Value
+from micronpu.report.memory import Item
+from micronpu.targets.firmware import Firmware
+
+SHARED = "micronpu"
+"""Prefix of what all programs of a folder share."""
+LINE = 32
+"""Bytes of a line of the core's data cache, to which pools are aligned and padded."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """A pool or memory of the firmware.
+
+    Attributes:
+        name: in C.
+        size: bytes.
+        section: where the linker script places it.
+        what: for people.
+    """
+
+    name: str
+    size: int
+    section: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Together:
+    """The programs of a folder.
+
+    Attributes:
+        programs: in the order in which they were given.
+        kernels: that any of them calls, each once.
+        concurrent: they may run at the same time, so that none shares a memory.
+    """
+
+    programs: tuple[Facts, ...]
+    kernels: tuple[Kernel, ...]
+    concurrent: bool = False
+
+    @property
+    def board(self) -> Board:
+        """That of the program which says most of it: its NPU, or at least its name."""
+        boards = [facts.board for facts in self.programs]
+        return max(boards, key=lambda board: (bool(board.accelerator), bool(board.name)))
+
+    @property
+    def firmware(self) -> list[Firmware]:
+        """What each delegate of any program asks of the firmware."""
+        found = {type(firmware): firmware for facts in self.programs for firmware in facts.firmware}
+        return list(found.values())
+
+    @property
+    def header(self) -> str:
+        """First line of the files that all programs share."""
+        return self.programs[0].header.partition(": ")[2].join(("micronpu: ", ""))
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """That any program calls, each once, in order."""
+        return tuple(dict.fromkeys(o for facts in self.programs for o in facts.plan.operators))
+
+    def planned(self, facts: Facts) -> list[Array]:
+        """The planned memories of a program; with states they are its own, for these live on from call to call."""
+        own = self.concurrent or keeps_values(facts) or len(self.programs) == 1
+        prefix = facts.name if own else SHARED
+        sharing = [facts] if own else [f for f in self.programs if not keeps_values(f)]
+        found = []
+        for number in range(len(facts.pools.planned)):
+            size = max(f.pools.planned[number] for f in sharing if number < len(f.pools.planned))
+            whose = f" of {facts.name}" if own and len(self.programs) > 1 else ""
+            what = f"planned memory {number + 1}{whose}"
+            found.append(Array(f"{prefix}_planned_{number + 1}", size, ".bss.pools", what))
+        return found
+
+    def method(self, facts: Facts) -> Array:
+        """The pool of a program's method allocator."""
+        whose = f" of {facts.name}" if len(self.programs) > 1 else ""
+        return Array(
+            f"{facts.name}_method_pool", facts.pools.method, ".bss.pools", f"pool of the method allocator{whose}"
+        )
+
+    def temporary(self, facts: Facts) -> Array:
+        """The pool of the temporary allocator: the largest of all serves those that run one after the other."""
+        own = self.concurrent or len(self.programs) == 1
+        size = facts.pools.temporary if own else max(f.pools.temporary for f in self.programs)
+        whose = f" of {facts.name}" if own and len(self.programs) > 1 else ""
+        prefix = facts.name if own else SHARED
+        return Array(f"{prefix}_temporary_pool", size, ".bss.scratch", f"pool of the temporary allocator{whose}")
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All that the firmware has to give, each once."""
+        found: dict[str, Array] = {}
+        for facts in self.programs:
+            for array in (*self.planned(facts), self.method(facts), self.temporary(facts)):
+                found[array.name] = array
+        return tuple(found.values())
+
+    @property
+    def pools(self) -> Pools:
+        """The sizes of all programs together."""
+        arrays = self.arrays
+        temporary = [a.size for a in arrays if a.section == ".bss.scratch"]
+        return Pools(
+            planned=tuple(a.size for a in arrays if "_planned_" in a.name),
+            method=sum(facts.pools.method for facts in self.programs),
+            temporary=sum(temporary),
+            scratch=tuple(size for facts in self.programs for size in facts.pools.scratch),
+            alignment=max(LINE, *(facts.pools.alignment for facts in self.programs)),
+            open=tuple(dict.fromkeys(line for facts in self.programs for line in facts.pools.open)),
+        )
+
+    @property
+    def files(self) -> list[Item]:
+        """The programs as the report of memories lists them."""
+        return [Item(f"the program, {facts.name}.pte", len(facts.program)) for facts in self.programs]
+
+
+def keeps_values(facts: Facts) -> bool:
+    """Whether a program finds in its planned memories what an earlier call left there.
+
+    States of ours say so. A buffer of a program that ExecuTorch made by itself does not: it is a tensor that is read
+    before anything has written it.
+    """
+    if facts.states:
+        return True
+    plan = facts.plan
+    written = [_place(plan.values[index]) for index in plan.inputs]
+    for call in plan.calls:
+        # What a delegate reads and what it writes look alike; a state of a program with delegates of ours is known.
+        outs = _written(call.operator, call.arguments) if call.operator else set(call.arguments)
+        for value in (plan.values[index] for index in call.arguments if index not in outs):
+            memory, first, _ = _place(value)
+            # A view has no call of its own: it stands inside of what it shows.
+            if memory and not any(m == memory and begin <= first < end for m, begin, end in written):
+                return True
+        written += [_place(plan.values[index]) for index in outs]
+    return False
+
+
+def _place(value: Value) -> tuple[int, int, int]:
+    """The planned memory of a tensor, its first byte there and the one behind its last; memory 0 for anything else."""
+    if value.tensor is None or not value.planned:
+        return 0, 0, 0
+    size = prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 0)
+    return value.planned, value.offset, value.offset + size
+
+
+def _written(operator: str, arguments: Sequence[int]) -> set[int]:
+    """The arguments of a kernel that it writes."""
+    try:
+        (kernel,) = kernels_of((operator,))
+    except (UnsupportedError, ValueError):  # one of somebody else's, or of the runtime itself
+        return set(arguments[-1:])
+    return {index for index, (kind, _) in zip(arguments, kernel.arguments, strict=False) if kind.startswith("out")}
+
+
+def check_together(programs: Sequence[Facts]) -> None:
+    """Refuses programs that cannot stand in one firmware.
+
+    Raises:
+        OptionError: two have one name, or are for different boards.
+    """
+    names = [facts.name.lower() for facts in programs]
+    for facts in programs:
+        if names.count(facts.name.lower()) > 1:
+            raise OptionError(
+                f"Two programs have the name {facts.name} in C.", hint="files of different names, or --name a,b"
+            )
+    for what in ("name", "core", "accelerator", "memory_mode"):
+        # A program that says nothing, such as one without an NPU, goes beside any other.
+        known = [(facts.name, said) for facts in programs if (said := getattr(facts.board, what))]
+        for name, said in known:
+            if said != known[0][1]:
+                word = "target" if what == "name" else what.replace("_", " ")
+                raise OptionError(
+                    f"The programs are for different boards: {known[0][0]} has the {word} {known[0][1]}, {name} has "
+                    f"{said}.",
+                    hint="--for TARGET, or programs compiled for one target",
+                )
