@@ -198,6 +198,10 @@ def is_there(dotted: str) -> bool:
     return True
 
 
+_FILES = (".toml", "_", ".h", ".c", ".yml")
+"""Ends of what looks like a module's name and is a file, or a part of one."""
+
+
 def test_what_texts_refer_to_is_there() -> None:
     """Names such as `micronpu.ir.op.Op`, and paths, in doc-strings, comments and pages."""
     assert is_there("micronpu.ir.op.Op") and not is_there("micronpu.quantize.integer_borders")
@@ -206,6 +210,6 @@ def test_what_texts_refer_to_is_there() -> None:
         text = path.read_text(encoding="utf-8")
         dotted = re.findall(r"`(micronpu(?:\.[A-Za-z]\w*)+)", text)
         paths = re.findall(r"\bsrc/micronpu/[\w/]+\.\w+", text)
-        wrong += [f"{path}: {name}" for name in dotted if not name.endswith((".toml", "_")) and not is_there(name)]
+        wrong += [f"{path}: {name}" for name in dotted if not name.endswith(_FILES) and not is_there(name)]
         wrong += [f"{path}: {name}" for name in paths if not (ROOT / name).exists()]
     assert not wrong, wrong
