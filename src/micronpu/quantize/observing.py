@@ -133,14 +133,14 @@ def grid_of(
         eps: the smallest scale.
 
     Returns:
-        float32 scales and int32 zero points, of shape [1] or [channels].
+        float32 scales and int64 zero points, as the kernels of the host read them, of shape [1] or [channels].
     """
     low, high = low.reshape(-1).clamp(max=0.0), high.reshape(-1).clamp(min=0.0)
     if symmetric:
         scale = torch.maximum(torch.maximum(-low, high) / ((quant_max - quant_min) / 2), eps)
-        return scale, torch.zeros_like(scale, dtype=torch.int32)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)
     scale = torch.maximum((high - low) / float(quant_max - quant_min), eps)
-    zero_point = quant_min - torch.round(low / scale).to(torch.int32)
+    zero_point = quant_min - torch.round(low / scale).to(torch.int64)
     return scale, zero_point.clamp(quant_min, quant_max)
 
 
@@ -162,7 +162,7 @@ class FixedObserver(nn.Module):
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
         self.register_buffer("scale", torch.tensor([scale], dtype=torch.float32))
-        self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int32))
+        self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
