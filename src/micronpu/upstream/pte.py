@@ -288,10 +288,10 @@ def offset_of(place: Table) -> int:
     return place.integer(AllocationDetails.MEMORY_OFFSET_LOW, "<I") | high << 32
 
 
-def schema_text() -> str:
-    """`program.fbs` as the installed ExecuTorch ships it."""
+def schema_text(name: str = "program.fbs") -> str:
+    """A schema as the installed ExecuTorch ships it."""
     wheel = importlib.metadata.distribution("executorch")
-    return Path(str(wheel.locate_file("executorch/schema/program.fbs"))).read_text(encoding="utf-8")
+    return Path(str(wheel.locate_file(f"executorch/schema/{name}"))).read_text(encoding="utf-8")
 
 
 def differences(text: str) -> list[str]:

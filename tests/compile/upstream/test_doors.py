@@ -1,0 +1,398 @@
+"""Each door leads where the package takes it to lead, and says so in a sentence where it does not."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+import torch
+from executorch.exir import to_edge
+from torch import nn
+
+from micronpu.base.errors import UpstreamError
+from micronpu.upstream import executorch as et
+from micronpu.upstream import pte, torchao
+from micronpu.upstream import torch as upstream
+from micronpu.upstream.door import DOORS, SEEN, Door, all_doors, declared, is_seen, through
+
+aten = torch.ops.aten
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("state", torch.ones(2))
+
+    def forward(self, x):
+        return {"y": torch.relu(x)}, x + self.state
+
+
+X = torch.tensor([-1.0, 2.0])
+
+
+def program():
+    return torch.export.export(Net(), (X,))
+
+
+def edge():
+    return to_edge(torch.export.export(nn.ReLU(), (X,)))
+
+
+def saved():
+    file = io.BytesIO()
+    torch.export.save(program(), file)
+    file.seek(0)
+    return file
+
+
+def schema_of():
+    schema = upstream.schema_of(aten.add_.Tensor)
+    assert schema.name == "aten::add_" and schema.is_mutable
+    assert [a.name for a in schema.arguments] == ["self", "other", "alpha"]
+    assert schema.arguments[0].alias_info.is_write and not schema.arguments[1].alias_info
+
+
+def overload_part():
+    assert [upstream.overload_part(o) for o in (aten.add.Tensor, aten.relu.default)] == ["Tensor", "default"]
+
+
+def packet_name():
+    assert upstream.packet_name(aten.conv2d) == "aten::conv2d"
+
+
+def schema_named():
+    assert upstream.schema_named("aten::add", "out").arguments[-1].is_out
+    assert upstream.schema_named("aten::nothing_like_it", "") is None
+
+
+def overloads():
+    assert isinstance(aten.add.Tensor, upstream.OpOverload) and isinstance(aten.add, upstream.OpOverloadPacket)
+    assert not isinstance(torch.add, upstream.OpOverload)
+
+
+def fakes():
+    with upstream.FakeTensorMode():
+        assert isinstance(torch.empty(1000, 1000), upstream.FakeTensor)
+    assert not isinstance(X, upstream.FakeTensor)
+
+
+def trees():
+    Pair = namedtuple("Pair", "a b")
+    value = {"x": [1, (2, Pair(3, None))]}
+    assert [leaf for leaf in upstream.tree_leaves(value) if leaf is not None] == [1, 2, 3]
+    assert upstream.tree_map(lambda leaf: 0, [1, (2,)]) == [0, (0,)]
+    assert upstream.treespec_dumps(upstream.tree_structure([1, 2])) != upstream.treespec_dumps(
+        upstream.tree_structure((1, 2))
+    )
+
+
+def version_of():
+    x = torch.zeros(2)
+    before = upstream.version_of(x)
+    x.add_(1)
+    assert upstream.version_of(x) != before == upstream.version_of(torch.zeros(2))
+
+
+def buffers_of():
+    model = Net()
+    upstream.buffers_of(model)["state"] = X
+    assert model.state is X
+
+
+def codegen_of():
+    module = program().module(check_guards=False)
+    graph = copy.deepcopy(module.graph)
+    graph.set_codegen(upstream.codegen_of(module.graph))
+    assert torch.equal(torch.fx.GraphModule(module, graph)(X)[0]["y"], X.relu())
+
+
+def set_graph():
+    changed, other = program(), torch.export.export(nn.Tanh(), (X,))
+    upstream.set_graph(changed, other.graph_module, other.graph_signature)
+    assert changed.graph is other.graph_module.graph and changed.graph_signature is other.graph_signature
+
+
+def archive():
+    names = upstream.archive_reader(saved()).get_file_names()
+    assert "models/model.json" in names
+    (name,) = upstream.read_archive(saved())
+    assert name == "model"
+
+
+def form_of_programs():
+    schema = upstream.form_of_programs()
+    assert {"graph_module", "opset_version"} <= set(schema.ExportedProgram.__dataclass_fields__)
+    assert upstream.element_type(schema.ScalarType.FLOAT) is torch.float32
+
+
+def pickle_reader():
+    file = io.BytesIO()
+    torch.save({"x": X}, file)
+    file.seek(0)
+    assert "data.pkl" in upstream.pickle_reader(file).get_all_records()
+    with pytest.raises(RuntimeError):
+        upstream.pickle_reader(io.BytesIO(b"no archive"))
+
+
+def scan():
+    class Loop(nn.Module):
+        def forward(self, x):
+            return upstream.scan_operator()(lambda h, row: [h + row, h + 0], [torch.zeros(2)], [x], ())
+
+    exported = torch.export.export(Loop(), (torch.ones(3, 2),))
+    assert any("scan" in str(n.target) for n in exported.graph.nodes)
+
+
+def reshape_copy():
+    assert torch.equal(upstream.reshape_copy()(X, [2, 1]), X.reshape(2, 1))
+
+
+def cast():
+    assert upstream.cast()(X, dtype=torch.int8).dtype is torch.int8
+
+
+def quantized_operators():
+    upstream.register_quantized_operators()
+    quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+    assert quantize(X, 0.5, 1, -128, 127, torch.int8).tolist() == [-1, 5]
+
+
+def annotations():
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    assert not torchao.is_annotated(node)
+    node.meta["quantization_annotation"] = torchao.annotation({node: None}, None)
+    assert torchao.is_annotated(node) and node in node.meta["quantization_annotation"].input_qspec_map
+
+
+def note_mode():
+    from torchao.quantization.pt2e import export_utils
+
+    module = program().module(check_guards=False)
+    torchao.note_mode(module, False)
+    assert getattr(module, export_utils._EXPORTED_TRAINING_ATTR) is False
+
+
+def named_data():
+    store = et.named_data_store()
+    store.add_named_data("key", b"value", alignment=16)
+    assert store.get_named_data_store_output().buffers == [b"value"]
+
+
+def named_data_of_a_program():
+    from micronpu.program.pte import read_pte
+
+    made = edge()
+    et.add_named_data(made, "key", b"value")
+    assert read_pte(bytes(made.to_executorch().buffer)).named_data["key"] == b"value"
+
+
+def data_files():
+    assert et.data_files(edge().to_executorch()) == {}
+
+
+def decompositions():
+    assert aten.hardswish.default in et.decompositions() and aten.relu.default not in et.decompositions()
+
+
+def edge_operators():
+    (node,) = (n for n in edge().exported_program().graph.nodes if n.op == "call_function")
+    assert et.is_edge_operator(node.target) and et.operator_behind(node.target) is aten.relu.default
+    assert et.operator_behind(aten.relu.default) is aten.relu.default
+
+
+def empty_tensor():
+    assert et.is_edge_operator(et.empty_tensor())
+    assert et.operator_behind(et.empty_tensor()) is torch.ops.dim_order_ops._empty_dim_order.default
+
+
+def edge_config():
+    assert et.edge_config()._check_ir_validity is False
+
+
+def back_ends():
+    from executorch.exir.backend.backend_details import BackendDetails
+
+    made = [type("ABackend", (BackendDetails,), {}) for _ in range(2)]
+    assert et.backends_named("ABackend") == made
+
+
+def runtime():
+    data = bytes(edge().to_executorch().buffer)
+    loaded = et.load_program(data, profile=False, debug_buffer_size=0)
+    assert torch.equal(loaded.load_method("forward")([X])[0], X.relu())
+    assert "XnnpackBackend" in et.registered_backends()
+    assert "aten::relu.out" in et.registered_operators()
+
+
+def reference_graph():
+    from executorch.devtools import Inspector
+
+    assert callable(Inspector._resolve_reference_graph)  # `micronpu profile` goes through it, tests/runtime
+
+
+def debug_record():
+    record = et.debug_record(program(), handles={"forward": {1: [2]}}, delegates={}, outputs={}, inputs=[[X]])
+    assert record._debug_handle_map == {"forward": {1: [2]}} and record._representative_inputs == [[X]]
+
+
+def schema():
+    assert pte.differences(pte.schema_text()) == []
+
+
+TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
+RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
+USES = {
+    "torch._ops:OpOverload": overloads,
+    "torch._ops:OpOverloadPacket": overloads,
+    "torch._subclasses:FakeTensor": fakes,
+    "torch._subclasses:FakeTensorMode": fakes,
+    **{f"torch.utils._pytree:{name}": trees for name in TREES},
+    "torch._ops:OpOverload._schema": schema_of,
+    "torch._ops:OpOverload._overloadname": overload_part,
+    "torch._ops:OpOverloadPacket._qualified_op_name": packet_name,
+    "torch._C:_get_schema": schema_named,
+    "torch.ops:aten._reshape_copy": reshape_copy,
+    "torch.ops:aten._to_copy": cast,
+    "torch._higher_order_ops.scan:scan_op": scan,
+    "torch.ao.quantization.fx._decomposed": quantized_operators,
+    "torch:Tensor._version": version_of,
+    "torch.nn:Module._buffers": buffers_of,
+    "torch.fx:Graph._codegen": codegen_of,
+    "torch.export:ExportedProgram._graph_module": set_graph,
+    "torch.export:ExportedProgram._graph_signature": set_graph,
+    "torch.export.pt2_archive._package:PT2ArchiveReader": archive,
+    "torch.export.pt2_archive._package:load_pt2": archive,
+    "torch._export.serde.schema": form_of_programs,
+    "torch._export.serde.serialize:deserialize_scalar_type": form_of_programs,
+    "torch._C:PyTorchFileReader": pickle_reader,
+    "torchao.quantization.pt2e.quantizer:QuantizationAnnotation._annotated": annotations,
+    "torchao.quantization.pt2e.export_utils:_EXPORTED_TRAINING_ATTR": note_mode,
+    "executorch.exir._serialize._named_data_store:NamedDataStore": named_data,
+    "executorch.exir:EdgeProgramManager._named_data_store": named_data_of_a_program,
+    "executorch.exir:ExecutorchProgramManager._tensor_data": data_files,
+    "executorch.exir.tracer:_default_decomposition_table": decompositions,
+    "executorch.exir.dialects.edge._ops:EdgeOpOverload._op": edge_operators,
+    "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order": empty_tensor,
+    "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
+    "executorch.exir.backend.backend_api:BackendDetails": back_ends,
+    "executorch.extension.pybindings._C:_get_registered_backend_names": runtime,
+    "executorch.extension.pybindings._C:_get_operator_names": runtime,
+    "executorch.extension.pybindings._C:_load_program_from_buffer": runtime,
+    "executorch.schema:program.fbs": schema,
+    **{f"executorch.devtools.etrecord:ETRecord.{name}": debug_record for name in RECORDS},
+    "executorch.devtools:Inspector._resolve_reference_graph": reference_graph,
+}
+"""What each door is gone through for, by its name."""
+
+
+def test_every_door_has_a_use_here():
+    repaired = {door.name for door in torchao.REPAIRS.values()}  # tests/compile/quantize/test_shims.py has one for each
+    assert USES.keys() | repaired == {door.name for door in all_doors()}
+
+
+@pytest.mark.parametrize("door", all_doors(), ids=lambda door: door.name)
+def test_a_door_fits(door):
+    assert door.state() == "" and door.use and door.versions == SEEN[door.package]
+
+
+@pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
+def test_a_door_leads_where_it_is_taken_to_lead(use):
+    use()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("torch._C:_get_schema", lambda: upstream.schema_named("aten::add", "out")),
+        ("torch.export.pt2_archive._package:load_pt2", lambda: upstream.read_archive(saved())),
+        ("executorch.exir._serialize._named_data_store:NamedDataStore", et.named_data_store),
+        ("executorch.exir.tracer:_default_decomposition_table", et.decompositions),
+        ("executorch.extension.pybindings._C:_get_operator_names", et.registered_operators),
+        ("torchao.quantization.pt2e.export_utils:_EXPORTED_TRAINING_ATTR", lambda: torchao.note_mode(nn.ReLU(), True)),
+    ],
+)
+def test_a_name_that_is_gone_is_a_sentence(name, call, monkeypatch):
+    home, last = DOORS[name].owner()
+    monkeypatch.delattr(home, last)
+    with pytest.raises(UpstreamError) as error:
+        call()
+    door = DOORS[name]
+    assert f"has no `{name}`, without which {door.use}; {door.package} {door.versions} has it." in error.value.what
+    assert error.value.hint == f'pip install "{door.package}=={door.versions}.*"'
+
+
+def test_other_parameters_are_a_sentence():
+    door = replace(DOORS["torch.utils._pytree:tree_leaves"], parameters=("tree",))
+    assert "has other parameters, (tree, is_leaf), of `torch.utils._pytree:tree_leaves`" in door.state()
+
+
+def test_a_fault_of_the_callers_own_stays_what_it_is():
+    with pytest.raises(AttributeError, match="_schema"):
+        upstream.schema_of(3)
+
+
+def test_two_doors_to_one_name_are_refused():
+    with pytest.raises(AssertionError, match="two doors"):
+        declared("torch:Tensor._version", "")
+
+
+def test_a_package_that_is_not_there():
+    door = Door("torchao.nothing:at_all", "nothing works")
+    assert "has no `torchao.nothing:at_all`" in door.state()
+
+    @through(door)
+    def fails():
+        return importlib.import_module("torchao.nothing")
+
+    with pytest.raises(UpstreamError, match="without which nothing works"):
+        fails()
+
+
+def test_versions_are_those_that_are_installed():
+    assert all(is_seen(package) for package in SEEN)
+
+
+# ---------------------------------------------------------------- the schema of a `.pte`
+
+CHANGES = {
+    "a field in front": ("table Tensor {", "table Tensor {\n  new: int;", "Tensor.SIZES is 3"),
+    "a field that is gone": ("  operators: [Operator];", "", "ExecutionPlan.OPERATORS is not there"),
+    "another kind of value": ("  Null,\n  Int,", "  Null,\n  Short,\n  Int,", "KernelTypes.INT is 3"),
+    "a list with a name": ("table TensorList {", "table TensorList {\n  name: string;", "TensorList has other fields"),
+    "another place": ("  SEGMENT = 1,", "  SEGMENT = 2,", "DataLocation.SEGMENT is 2"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "found"), CHANGES.values(), ids=CHANGES)
+def test_another_schema_is_noticed(old, new, found, monkeypatch):
+    text = pte.schema_text()
+    assert old in text
+    changed = text.replace(old, new, 1)
+    assert any(found in difference for difference in pte.differences(changed))
+    monkeypatch.setattr(pte, "schema_text", lambda: changed)
+    assert "has no `executorch.schema:program.fbs`" in DOORS["executorch.schema:program.fbs"].state()
+
+
+def test_a_field_at_the_end_changes_nothing():
+    text = pte.schema_text()
+    old = "  named_data: [NamedData];"
+    assert old in text and pte.differences(text.replace(old, f"{old}\n  later: int;")) == []
+
+
+def test_the_types_of_elements():
+    import re
+
+    from micronpu.program.pte import ELEMENT_TYPES
+
+    text = pte.schema_text()
+    assert 'include "scalar_type.fbs"' in text
+    names = {"byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64", "half": "float16"}
+    names |= {"float": "float32", "double": "float64", "bool": "bool", "bfloat16": "bfloat16"}
+    listed = dict(re.findall(r"(\w+) = (\d+)", pte.schema_text("scalar_type.fbs")))
+    numbers = {int(number): names[name.lower()] for name, number in listed.items() if name.lower() in names}
+    assert numbers == ELEMENT_TYPES
