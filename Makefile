@@ -22,7 +22,7 @@ TORCH := $(shell sed -n 's/.*"\(torch\(vision\)\{0,1\}==[0-9.*]*\)".*/\1/p' pypr
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all networks mutation fuzz lint format tables docs bench pages clean
+.PHONY: help venv demo test test-all networks mutation fuzz lint format tables docs bench pages canary clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ docs: $(STAMP) ## build the documentation site in build/site, strictly
 
 bench: $(STAMP) ## run the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)
+
+canary: $(STAMP) ## run the tests with the newest torch, torchao and ExecuTorch, in .venv-canary (ARGS='--beyond')
+	$(PY) scripts/canary.py $(ARGS)
 
 pages: $(STAMP) ## make the tables of docs/ of benchmarks/results
 	$(PY) -m benchmarks.pages $(ARGS)

@@ -9,13 +9,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from micronpu.base.errors import RuntimeUnavailableError
+from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
+from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
 _PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
@@ -46,8 +48,19 @@ class Finding:
     needed: bool = True
 
 
+_Upstream = Annotated[
+    bool,
+    typer.Option(
+        "--upstream",
+        help="Also list each private or deprecated name of torch, torchao and ExecuTorch that micronpu uses, with its "
+        "state; imports them, which takes some seconds.",
+    ),
+]
+
+
 @console.guarded
 def doctor(
+    upstream: _Upstream = False,
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
@@ -56,7 +69,7 @@ def doctor(
     Exit code 1 where something is missing that micronpu cannot do without.
     """
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
-    findings = list(examine())
+    findings = [*examine(), *examine_upstream(every=upstream)]
     if json:
         told = {"tested": _TESTED, "here": here, "findings": [asdict(f) for f in findings]}
         console.print_json(told)
@@ -69,7 +82,7 @@ def doctor(
 def _print(findings: Sequence[Finding], here: str) -> None:
     out = console.output()
     out.print(f"Tested on {_TESTED}; here: {here}.")
-    width = max(len(f.name) for f in findings)
+    width = max(len(f.name) for f in findings if ":" not in f.name)  # not of others' private names, which are long
     for finding in findings:
         mark = "ok" if finding.good else "missing" if finding.needed else "absent"
         line = f"{mark:8} {finding.name:{width}}  {finding.found or 'not there'}"
@@ -107,6 +120,34 @@ def examine() -> Iterator[Finding]:
     there = importlib.util.find_spec(_VENDOR) is not None
     remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
     yield Finding(_VENDOR, "installed" if there else "", there, remedy, needed=False)
+
+
+def examine_upstream(*, every: bool) -> Iterator[Finding]:
+    """Private and deprecated names of torch, torchao and ExecuTorch that do not fit.
+
+    Looked at, and therefore imported, where a version is another than they were seen in.
+
+    Args:
+        every: those that fit, too, whatever the versions.
+    """
+    other = [package for package in SEEN if installed(package) != NOT_THERE and not is_seen(package)]
+    for package in other:
+        found = f"{installed(package)}, tested with {SEEN[package]}"
+        yield Finding(f"{package}'s private names", found, False, "`micronpu doctor --upstream`", needed=False)
+    if not other and not every:
+        return
+    try:
+        doors = all_doors()
+    except (MicroNpuError, ImportError) as error:
+        yield Finding("private names", "", False, str(error), needed=False)
+        return
+    for door in doors:
+        misfit = door.misfit()
+        if misfit is None:
+            if every:
+                yield Finding(door.name, f"fits, as in {door.package} {door.versions}", True, needed=False)
+        else:
+            yield Finding(door.name, misfit.what, False, misfit.hint, needed=False)
 
 
 def _examine_boards() -> Iterator[Finding]:

@@ -18,6 +18,7 @@ R = TypeVar("R")
 
 SEEN = {"torch": "2.13", "torchao": "0.18", "executorch": "1.5"}
 """Versions that the doors were tested with begin with these."""
+NOT_THERE = "none"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Door:
         except (ImportError, AttributeError, TypeError, KeyError) as error:
             raise self._error("has no") from error
 
-    def state(self) -> str:
-        """ "" where it fits, or else a sentence."""
+    def misfit(self) -> UpstreamError | None:
+        """What is wrong with it, or None where it fits."""
         try:
             found = self.find()
             if self.parameters is not None:
@@ -85,8 +86,8 @@ class Door:
                 if given != self.parameters:
                     raise self._error(f"has other parameters, ({', '.join(given)}), of")
         except UpstreamError as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
     def _error(self, has: str) -> UpstreamError:
         version = installed(self.package)
@@ -109,11 +110,11 @@ def all_doors() -> tuple[Door, ...]:
 
 
 def installed(package: str) -> str:
-    """The version of a package, or "none"."""
+    """The version of a package, or `NOT_THERE`."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "none"
+        return NOT_THERE
 
 
 def is_seen(package: str) -> bool:
@@ -144,14 +145,10 @@ def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return function(*args, **kwargs)
             except (ImportError, AttributeError, TypeError, KeyError) as error:
                 for door in doors:
-                    if sentence := door.state():
-                        raise UpstreamError(sentence.partition(" Try: ")[0], hint=_hint(door)) from error
+                    if (misfit := door.misfit()) is not None:
+                        raise misfit from error
                 raise
 
         return call
 
     return guarded
-
-
-def _hint(door: Door) -> str:
-    return f'pip install "{door.package}=={door.versions}.*"'

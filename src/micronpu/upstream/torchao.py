@@ -84,10 +84,10 @@ def import_torchao() -> None:
 
 
 def _unrepaired() -> str:
-    """Why torchao is left as it is, as a sentence, or ""."""
+    """Why torchao is left as it is, as a sentence; "" where it is not."""
     if not is_seen("torchao"):
         return f"torchao {installed('torchao')} is left as it is: its repairs are for {REPAIRS['prepare'].versions}."
-    return next((f"torchao is left as it is: {s}" for door in REPAIRS.values() if (s := door.state())), "")
+    return next((f"torchao is left as it is: {s}" for door in REPAIRS.values() if (s := door.misfit()) is not None), "")
 
 
 def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:

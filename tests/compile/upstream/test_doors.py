@@ -297,7 +297,7 @@ def test_every_door_has_a_use_here():
 
 @pytest.mark.parametrize("door", all_doors(), ids=lambda door: door.name)
 def test_a_door_fits(door):
-    assert door.state() == "" and door.use and door.versions == SEEN[door.package]
+    assert door.misfit() is None and door.use and door.versions == SEEN[door.package]
 
 
 @pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
@@ -328,7 +328,7 @@ def test_a_name_that_is_gone_is_a_sentence(name, call, monkeypatch):
 
 def test_other_parameters_are_a_sentence():
     door = replace(DOORS["torch.utils._pytree:tree_leaves"], parameters=("tree",))
-    assert "has other parameters, (tree, is_leaf), of `torch.utils._pytree:tree_leaves`" in door.state()
+    assert "has other parameters, (tree, is_leaf), of `torch.utils._pytree:tree_leaves`" in str(door.misfit())
 
 
 def test_a_fault_of_the_callers_own_stays_what_it_is():
@@ -343,7 +343,7 @@ def test_two_doors_to_one_name_are_refused():
 
 def test_a_package_that_is_not_there():
     door = Door("torchao.nothing:at_all", "nothing works")
-    assert "has no `torchao.nothing:at_all`" in door.state()
+    assert "has no `torchao.nothing:at_all`" in str(door.misfit())
 
     @through(door)
     def fails():
@@ -375,7 +375,7 @@ def test_another_schema_is_noticed(old, new, found, monkeypatch):
     changed = text.replace(old, new, 1)
     assert any(found in difference for difference in pte.differences(changed))
     monkeypatch.setattr(pte, "schema_text", lambda: changed)
-    assert "has no `executorch.schema:program.fbs`" in DOORS["executorch.schema:program.fbs"].state()
+    assert "has no `executorch.schema:program.fbs`" in str(DOORS["executorch.schema:program.fbs"].misfit())
 
 
 def test_a_field_at_the_end_changes_nothing():
