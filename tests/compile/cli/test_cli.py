@@ -235,6 +235,7 @@ VALUES = {
     "converter_flavor": (["--converter-flavor", "SDK_25_12"], "SDK_25_12"),
     "converter_timeout": (["--converter-timeout", "7.5"], 7.5),
     "sdk_version": (["--sdk-version", "3.1.2"], "3.1.2"),
+    "excluded_graph_passes": (["--excluded-graph-passes", "MergeTranspose"], ("MergeTranspose",)),
     "disabled_passes": (["--disabled-passes", "fold_pads, merge_reshapes"], ("fold_pads", "merge_reshapes")),
 }
 
