@@ -73,7 +73,6 @@ def leave_on_signals() -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     with contextlib.suppress(OSError):
         tempfile.gettempdir()
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     numbers = [int(n) for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
@@ -88,6 +87,7 @@ def leave_on_signals() -> None:
                     leave(SIGNALED + number)
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def leave(code: int) -> None:
