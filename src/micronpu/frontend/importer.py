@@ -9,7 +9,7 @@ graph is what stands between a quantize and the dequantizes behind it, and an op
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -422,6 +422,38 @@ Instead = Mapping[GraphNode, Sequence[GraphNode]]
 """Nodes that compute the result of a node of a piece in its stead."""
 
 
+@dataclass
+class _Joined:
+    """Pieces that share the tensors of the program's nodes.
+
+    Attributes:
+        values: the tensor of a node, the inputs' to begin with.
+        moved: the tensor that stands for one of a piece.
+        originals: what the nodes are copies of.
+    """
+
+    values: dict[Node, Tensor]
+    moved: dict[Tensor, Tensor] = field(default_factory=dict)
+    originals: dict[GraphNode, GraphNode] = field(default_factory=dict)
+
+    def copied(self, node: GraphNode) -> GraphNode:
+        return GraphNode(node.op, [self.moved.get(t, t) for t in node.inputs], list(node.outputs), node.origin)
+
+    def add(self, piece: Piece) -> None:
+        made = {t for n in piece.nodes for t in n.outputs}
+        for node, tensor in piece.values.items():
+            known = self.values.setdefault(node, self.moved.get(tensor, tensor))
+            if known.type != tensor.type:
+                raise UnsupportedError(
+                    f"`{node.name}` is made as {known.type} and read as {tensor.type}.",
+                    hint="a dequantize with the scale and the zero point of the quantize before it",
+                )
+            if known is tensor and tensor not in made and not tensor.is_constant:
+                raise InternalError(f"The group reads `{node.name}` from outside, which is not among its inputs.")
+            self.moved.setdefault(tensor, known)
+        self.originals |= {self.copied(node): node for node in piece.nodes}
+
+
 def assemble(
     view: ProgramView,
     pieces: Sequence[Piece],
@@ -447,31 +479,15 @@ def assemble(
         UnsupportedError: a value is read with other parameters than it was made with.
     """
     builder = GraphBuilder()
-    values: dict[Node, Tensor] = {}
+    joined = _Joined({})
     for node in inputs:
         type = next((p.values[node].type for p in pieces if node in p.values), None)
         if type is None:
             raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        values[node] = _input(builder, type, node in images or view.enters_channels_last(node))
-    moved: dict[Tensor, Tensor] = {}
-    originals: dict[GraphNode, GraphNode] = {}
-
-    def copied(node: GraphNode) -> GraphNode:
-        return GraphNode(node.op, [moved.get(t, t) for t in node.inputs], list(node.outputs), node.origin)
-
+        joined.values[node] = _input(builder, type, node in images or view.enters_channels_last(node))
     for piece in pieces:
-        made = {t for n in piece.nodes for t in n.outputs}
-        for node, tensor in piece.values.items():
-            known = values.setdefault(node, moved.get(tensor, tensor))
-            if known.type != tensor.type:
-                raise UnsupportedError(
-                    f"`{node.name}` is made as {known.type} and read as {tensor.type}.",
-                    hint="a dequantize with the scale and the zero point of the quantize before it",
-                )
-            if known is tensor and tensor not in made and not tensor.is_constant:
-                raise InternalError(f"The group reads `{node.name}` from outside, which is not among its inputs.")
-            moved.setdefault(tensor, known)
-        originals |= {copied(node): node for node in piece.nodes}
+        joined.add(piece)
+    values, copied, originals = joined.values, joined.copied, joined.originals
     missing = [n.name for n in outputs if n not in values]
     if missing:
         raise InternalError(f"The group does not compute its outputs {missing}.")

@@ -207,21 +207,42 @@ def _einsum(write: Writer) -> Float:
         product = write("einsum.default", f"{labels[0]},{labels[1]}->{kept}", operands[:2])
         return write("einsum.default", f"{','.join([kept, *labels[2:]])}->{result}", [product, *operands[2:]])
     for i, term in enumerate(labels):
-        for label in dict.fromkeys(term):
-            while labels[i].count(label) > 1:
-                a, b = labels[i].index(label), labels[i].rindex(label)
-                if len({write.shape(operands[i])[axis] for axis in (a, b)}) > 1:
-                    return None
-                operands[i] = diagonal_of(write, operands[i], a, b)  # which becomes the last axis
-                labels[i] = labels[i][:a] + labels[i][a + 1 : b] + labels[i][b + 1 :] + label
+        own = _with_diagonals(write, operands[i], term)
+        if own is None:
+            return None
         elsewhere = result + "".join(labels[:i] + labels[i + 1 :])
-        alone = [axis for axis, label in enumerate(labels[i]) if label not in elsewhere]
-        if alone:
-            operands[i] = write("sum.dim_IntList", operands[i], alone)
-            labels[i] = "".join(label for label in labels[i] if label in elsewhere)
+        operands[i], labels[i] = _without_sums(write, *own, elsewhere)
     if len(operands) == 1:
-        order = [labels[0].index(label) for label in result]
-        return operands[0] if order == list(range(len(order))) else write("permute.default", operands[0], order)
+        return _permuted(write, operands[0], [labels[0].index(label) for label in result])
+    return _as_matrices(write, operands, labels, result)
+
+
+def _permuted(write: Writer, x: Float, order: list[int]) -> Float:
+    return x if order == list(range(len(order))) else write("permute.default", x, order)
+
+
+def _with_diagonals(write: Writer, x: Float, term: str) -> tuple[Float, str] | None:
+    """An operand of which no two axes have one letter, and its letters; None where two of them differ in size."""
+    for label in dict.fromkeys(term):
+        while term.count(label) > 1:
+            a, b = term.index(label), term.rindex(label)
+            if len({write.shape(x)[axis] for axis in (a, b)}) > 1:
+                return None
+            x = diagonal_of(write, x, a, b)  # which becomes the last axis
+            term = term[:a] + term[a + 1 : b] + term[b + 1 :] + label
+    return x, term
+
+
+def _without_sums(write: Writer, x: Float, term: str, elsewhere: str) -> tuple[Float, str]:
+    """An operand summed over the axes that nothing else has, and the letters that are left."""
+    alone = [axis for axis, label in enumerate(term) if label not in elsewhere]
+    if not alone:
+        return x, term
+    return write("sum.dim_IntList", x, alone), "".join(label for label in term if label in elsewhere)
+
+
+def _as_matrices(write: Writer, operands: Sequence[Float], labels: Sequence[str], result: str) -> Float:
+    """A product of two operands, all of whose axes are in the other one or in the result."""
     first, second = labels
     pairs = [(c, n) for t, x in zip(labels, operands, strict=True) for c, n in zip(t, write.shape(x), strict=True)]
     sizes = dict(pairs)
@@ -232,16 +253,13 @@ def _einsum(write: Writer) -> Float:
     rows, columns = ([c for c in term if c not in other] for term, other in ((first, second), (second, first)))
 
     def matrix(x: Float, term: str, *groups: list[str]) -> Float:
-        order = [term.index(c) for group in groups for c in group]
-        if order != list(range(len(order))):
-            x = write("permute.default", x, order)
+        x = _permuted(write, x, [term.index(c) for group in groups for c in group])
         return write("reshape.default", x, [math.prod(sizes[c] for c in group) for group in groups])
 
     x, z = matrix(operands[0], first, batch, rows, inner), matrix(operands[1], second, batch, inner, columns)
     found = [*batch, *rows, *columns]
     y = write("reshape.default", write("matmul.default", x, z), [sizes[c] for c in found])
-    order = [found.index(c) for c in result]
-    return y if order == list(range(len(order))) else write("permute.default", y, order)
+    return _permuted(write, y, [found.index(c) for c in result])
 
 
 def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:

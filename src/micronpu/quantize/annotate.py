@@ -123,6 +123,17 @@ def rule_of(node: Node, entry: AtenImport) -> Quantization:
     return rule(NodeArguments(node)) if callable(rule) else rule
 
 
+def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] | None:
+    """The values that a rule quantizes; None where they are not all there, or are no floats."""
+    names, given = dict(entry.arguments), arguments(node)
+    found: list[Any] = []
+    for name in rule.activations:
+        operand = given.get(names.get(name, name))
+        found += operand if isinstance(operand, (list, tuple)) else [operand]
+    is_whole = bool(found) or not rule.activations
+    return found if is_whole and all(isinstance(o, Node) and _is_float(o) for o in found) else None
+
+
 def _annotate_node(
     node: Node,
     entry: AtenImport,
@@ -132,23 +143,14 @@ def _annotate_node(
     able: Capabilities,
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
-    names, given = dict(entry.arguments), arguments(node)
-    operands: list[Any] = []
-    for name in rule.activations:
-        operand = given.get(names.get(name, name))
-        operands += operand if isinstance(operand, (list, tuple)) else [operand]
-    number = node if _is_float(node) else _cast_behind(node)
-    if (
-        (rule.activations and not operands)
-        or not all(isinstance(o, Node) and _is_float(o) for o in operands)
-        or number is None
-    ):
+    operands, number = _operands(node, entry, rule), node if _is_float(node) else _cast_behind(node)
+    if operands is None or number is None:
         return
-    if operands and all(isinstance(o, Node) and o in constants for o in operands):
+    if operands and constants.issuperset(operands):
         return  # such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, Spec] = {}
     if rule.weight:
-        weight = given[names.get(rule.weight, rule.weight)]
+        weight = arguments(node)[dict(entry.arguments).get(rule.weight, rule.weight)]
         if not isinstance(weight, Node) or weight not in constants:
             return
         inputs[weight] = config.weight(rule.weight_axis)
