@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchao.quantization import pt2e as theirs
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from typer.testing import CliRunner
 
@@ -25,6 +26,8 @@ from micronpu.quantize.attributes import attribute
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.observers.histogram import SpreadErrorObserver
+from micronpu.quantize.observers.minmax import MinMaxObserver, largest
+from micronpu.quantize.observers.moving_average import MovingAverageObserver
 from micronpu.quantize.observers.mse import LeastErrorObserver, least_error_ranges
 from micronpu.quantize.observers.percentile import PercentileObserver
 from micronpu.quantize.observing import WeightObserver
@@ -313,3 +316,45 @@ def test_what_no_grid_is_learnt_of():
         observer(torch.tensor([1.0, torch.nan]))
     made = observer(torch.tensor([1.0, torch.inf]), torch.tensor([-torch.inf, torch.inf]))
     assert made.max_val == 1.0
+
+
+AFFINE, SYMMETRIC = torch.per_tensor_affine, torch.per_tensor_symmetric
+THEIRS = {
+    "minmax": (theirs.MinMaxObserver, MinMaxObserver, AFFINE),
+    "minmax, symmetric": (theirs.MinMaxObserver, MinMaxObserver, SYMMETRIC),
+    "moving average": (theirs.MovingAverageMinMaxObserver, MovingAverageObserver, AFFINE),
+}
+
+
+@pytest.mark.parametrize(("torchaos", "own", "qscheme"), THEIRS.values(), ids=THEIRS)
+def test_grids_are_those_of_torchao(torchaos, own, qscheme):
+    """Bit for bit, where torchao has the same observer; in int8 and in int16."""
+    for dtype, seed in itertools.product((torch.int8, torch.int16), range(40)):
+        limits = torch.iinfo(dtype)
+        grid = {"dtype": dtype, "quant_min": limits.min, "quant_max": limits.max, "qscheme": qscheme, "eps": 2**-16}
+        both = [torchaos(**grid), own(**grid)]
+        for batch in range(3):
+            x = random(100 * seed + batch, 50) * 10.0 ** (seed % 9 - 5) + (seed % 5 - 2)
+            for made in both:
+                made(x)
+        wanted, found = (made.calculate_qparams() for made in both)
+        assert torch.equal(wanted[0], found[0]) and int(wanted[1]) == int(found[1]), seed
+
+
+def test_grids_of_channels_are_those_of_torchao():
+    for seed in range(20):
+        grid = {"dtype": torch.int8, "quant_min": -127, "quant_max": 127, "eps": 2**-24}
+        weights = random(seed, 6, 5, 4) * torch.logspace(-6, 2, 5)[:, None]
+        made = WeightObserver(**grid, qscheme=torch.per_channel_symmetric, search=largest, ch_axis=1)
+        wanted = theirs.PerChannelMinMaxObserver(**grid, qscheme=torch.per_channel_symmetric, ch_axis=1)
+        made(weights), wanted(weights)
+        assert torch.equal(made.calculate_qparams()[0], wanted.calculate_qparams()[0])
+        assert not made.calculate_qparams()[1].any()
+
+
+def test_counts_are_those_of_torchao():
+    """Of batches that widen the range; torchao's counts are of single precision, and a value at an edge may differ."""
+    batches = [random(seed, 3_000) * (1 + seed) for seed in range(5)]
+    made, wanted = (of_kind(kind, *batches) for kind in (SpreadErrorObserver, theirs.HistogramObserver))
+    assert (made.min_val, made.max_val) == (wanted.min_val, wanted.max_val)
+    assert (made.histogram.cumsum(0) - wanted.histogram.double().cumsum(0)).abs().max() <= 0.001 * 15_000
