@@ -25,7 +25,8 @@ from torch import nn
 
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.compile import host_part
-from micronpu.compiler.quantized import HowToQuantize, quantized_module
+from micronpu.compiler.quantized import quantized_module
+from micronpu.quantize.quantization import Quantization
 from micronpu.targets.cortexm.costs import RATES, core_cycles, fixed_cycles, work
 from micronpu.targets.registry import device_for
 
@@ -93,7 +94,7 @@ def nodes_of(network: str, core: str) -> list[Any]:
     if x.dim() == 4:
         x = x.to(memory_format=torch.channels_last)
     device = device_for(core)
-    quantizer = HowToQuantize().quantizer_for(device)
+    quantizer = Quantization().quantizer_for(device.quantizer)
     module = quantized_module(build().eval(), (x,), quantizer, calibration=[(x,)], clock=Clock(None)).module
     return [node for graph in host_part(module, device).core_graphs for node in graph.nodes]
 

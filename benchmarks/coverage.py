@@ -278,7 +278,7 @@ def coverage(
     if sqnr and len(shapes) == 1:
         settle(model, torch.cat([x for (x,) in batches]))
     start = time.perf_counter()
-    program = micronpu.compile(model, batches[0], target, calibration=batches, activations=activations)
+    program = micronpu.compile(model, batches[0], target, calibration=batches, quantization=activations)
     total = time.perf_counter() - start
     report = program.report
     host: dict[str, dict[str, Any]] = {}
@@ -349,7 +349,9 @@ def decisions(
                 if whole:
                     source = quantized.get(of_arm, model)
                     data = [inputs] if source is model else None
-                    program = micronpu.compile(source, inputs, target, calibration=data, held_out=0)
+                    program = micronpu.compile(
+                        source, inputs, target, calibration=data, verify=micronpu.Verification(held_out=0)
+                    )
                     quantized[of_arm], report = program.quantized, program.report
                     found["bytes"], ran = len(program.buffer), report.agreement
                     if ran is not None and not ran.reason:

@@ -104,7 +104,7 @@ def measure(name: str, module: torch.nn.Module, inputs: Tensors, target: str, ac
     row: Row = {"op": name, "target": target, "activations": activations}
     batches = calibration(inputs)
     try:
-        program = micronpu.compile(module.eval(), inputs, target=target, calibration=batches, activations=activations)
+        program = micronpu.compile(module.eval(), inputs, target=target, calibration=batches, quantization=activations)
         host = program.report.host
         computing = [v for v in host if v.operator not in CASTS]
         full = bool(program.partitions) and not computing

@@ -77,7 +77,7 @@ def measure(name: str, subject: Subject, target: str, activations: str) -> Row:
         (calibration[:1],),
         target,
         calibration=calibration,
-        activations=activations,
+        quantization=activations,
         options=EthosUCompileSpec(target, carry_graph=True),
     ).buffer
     inputs = subject.inputs if target in WHOLE and activations == "int8" else subject.inputs[:FEW]

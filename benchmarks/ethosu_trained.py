@@ -51,8 +51,8 @@ def measure(network: networks.TrainedNetwork, target: str, activations: str, flo
         network.example_inputs,
         target,
         calibration=network.calibration[:CALIBRATION_ROWS],
-        held_out=0,
-        activations=activations,
+        verify=micronpu.Verification(held_out=0),
+        quantization=activations,
     )
     program.run(*network.example_inputs)  # loads it
     start = time.perf_counter()

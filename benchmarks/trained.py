@@ -99,7 +99,7 @@ def evaluate(network: TrainedNetwork, *, samples: int = CALIBRATION_ROWS, done: 
         network.example_inputs,
         "imxrt700-neutron",
         calibration=network.calibration[:samples],
-        held_out=0,
+        verify=micronpu.Verification(held_out=0),
     )
     return Evaluated(network, program, run_rows(program.run, network.inputs, done))
 

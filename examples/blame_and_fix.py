@@ -44,13 +44,24 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     typical = calibration()[:32]
     rows = [(row,) for row in test_rows()[0][: options.rows].split(1)]
 
-    blame = micronpu.blame(model, rows[:20], target=options.target, calibration=typical, per_channel=False)
+    blame = micronpu.blame(
+        model,
+        rows[:20],
+        target=options.target,
+        calibration=typical,
+        quantization=micronpu.Quantization(per_channel=False),
+    )
     print(blame.summary)
     for layer in blame.layers[:3]:
         print(f"  {layer.node:10} {layer.sqnr:5.1f} dB, its own {layer.own:5.1f} dB. Try: {layer.advice or 'nothing'}")
 
     fixes = micronpu.fix(
-        model, rows, target=options.target, calibration=typical, per_channel=False, budget=options.seconds
+        model,
+        rows,
+        target=options.target,
+        calibration=typical,
+        quantization=micronpu.Quantization(per_channel=False),
+        budget=options.seconds,
     )
     print(fixes)
     best = max(fixes.choices, key=lambda choice: choice.sqnr)

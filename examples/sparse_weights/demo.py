@@ -38,10 +38,9 @@ def main() -> None:
         found = micronpu.sparsify(
             model,
             recordings,
-            example,
             options.target,
-            max_loss=options.max_loss,
-            sparsity=SparsityOptions(steps=options.steps, points=3),
+            example_inputs=example,
+            sparsity=SparsityOptions(steps=options.steps, points=3, max_loss=options.max_loss),
             listener=lambda step, part: status.update(f"{step} {part:.0%}"),
         )
     console.print(found)

@@ -7,6 +7,8 @@ from micronpu.accuracy.numeric_gap import NumericGap as NumericGap
 from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.compiler.compile import check_model, compile_model
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
+from micronpu.compiler.verification import Verification as Verification
+from micronpu.quantize.quantization import Quantization as Quantization
 from micronpu.recipes import get_chip_recipe as get_chip_recipe
 from micronpu.recipes import get_corstone300_recipe as get_corstone300_recipe
 from micronpu.recipes import get_corstone320_recipe as get_corstone320_recipe
@@ -19,6 +21,7 @@ from micronpu.transforms.sparsity import Sparsified as Sparsified
 from micronpu.transforms.sparsity import SparsityOptions as SparsityOptions
 from micronpu.transforms.sparsity import sparsify as sparsify
 from micronpu.transforms.streaming import streaming as streaming
+from micronpu.transforms.wanted import Transforms as Transforms
 
 check = check_model
 compile = compile_model

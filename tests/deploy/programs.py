@@ -43,7 +43,11 @@ def program(kind: str) -> CompiledProgram:
     if kind.startswith("state"):
         target = "corstone300" if kind == "state_int8" else "imxrt700-neutron"
         return micronpu.compile(
-            ROWS["slices"](), (torch.zeros(1, 8),), target, calibration=sequences(), io="int8" if "_" in kind else None
+            ROWS["slices"](),
+            (torch.zeros(1, 8),),
+            target,
+            calibration=sequences(),
+            quantization=micronpu.Quantization(io="int8" if "_" in kind else None),
         )
     if kind == "loop":
         x = torch.randn(140, 1, 8)
@@ -57,8 +61,7 @@ def program(kind: str) -> CompiledProgram:
         inputs,
         target,
         calibration=batches(inputs, 6),
-        io=io or None,
-        activations=io if io == "int16" else "int8",
+        quantization=micronpu.Quantization(activations=io if io == "int16" else "int8", io=io or None),
         options=options,
     )
 

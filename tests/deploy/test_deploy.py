@@ -503,7 +503,9 @@ def test_core_with_another_form_of_matrix_products(own: str, other: str, words: 
     """CMSIS-NN takes sums of the weights on one, the bias on the other, and does not say when it has the wrong one."""
     inputs = (torch.randn(1, 16, generator=torch.Generator().manual_seed(0)),)
     network = torch.nn.Sequential(torch.nn.Linear(16, 8)).eval()
-    program = micronpu.compile(network, inputs, f"cortex-{own}", calibration=[inputs], per_channel=False)
+    program = micronpu.compile(
+        network, inputs, f"cortex-{own}", calibration=[inputs], quantization=micronpu.Quantization(per_channel=False)
+    )
     assert "cortex_m::quantized_linear.out" in read_plan(program.buffer)[0].operators
     program.deploy(tmp_path / "own", target=f"cortex-{own}")
     with pytest.raises(OptionError, match=words):

@@ -80,7 +80,13 @@ def _both(self: Any, first: torch.Tensor, second: torch.Tensor) -> tuple[torch.T
 def test_names_and_order_of_several_inputs() -> None:
     inputs = (image(1, 8, 6, 6), image(1, 8, 6, 6) * 3)
     network = Small(_both, a=conv(8, 8))
-    program = micronpu.compile(network, inputs, "imxrt700-neutron", calibration=batches(inputs, 4), io="int8")
+    program = micronpu.compile(
+        network,
+        inputs,
+        "imxrt700-neutron",
+        calibration=batches(inputs, 4),
+        quantization=micronpu.Quantization(io="int8"),
+    )
     assert check_integers(program, list(program.rows)) == 4 * 3 * 288
     interpreter, run = litert(program.to_litert())
     assert program.borders is not None

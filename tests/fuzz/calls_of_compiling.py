@@ -26,21 +26,25 @@ import micronpu
 from micronpu import ethosu, neutron
 from micronpu.report.delegation import DelegationReport
 
+_TYPES: list[Any] = ["int4", "uint8", "INT8", torch.int8, torch.int16, 8]
 _COMPILE_WRONG: dict[str, Any] = {
     "model": MODELS,
     "example_inputs": INPUTS,
     "target": TARGETS,
     "calibration": CALIBRATION,
-    "activations": ["int4", "uint8", "int16", "INT8", torch.int8, torch.int16, 8],
-    "io": ["int4", "uint8", "float", torch.int8, 8],
-    "quantizer": [neutron.NeutronQuantizer],
     "options": [
         ethosu.EthosUCompileSpec("ethos-u55-128"),
         neutron.NeutronCompileOptions("mcxn94x"),
         {"config": "imxrt700"},
     ],
-    "held_out": [-1, 10**9, 0.5],
-    "quantization": ["no.toml", "a\0b", {"no such": 1}, {"global": 3}],
+    "quantization": [
+        *("no.toml", "a\0b", {"no such": 1}, {"global": 3}, "int4", "int16", "INT8", torch.int8, 8),
+        neutron.NeutronQuantizer,
+        micronpu.Quantization(activations="int16"),
+        micronpu.Quantization(io="int16"),
+    ],
+    "verify": [micronpu.Verification(held_out=10**9), 8, "yes"],
+    "transforms": ["3:4", 8, 0.01],
 }
 
 
@@ -56,12 +60,19 @@ _MAPPED = {"quantization": "str | Path | Mapping[str, Any] | None"}
 
 
 CALLS: tuple[Call, ...] = (
-    Call("compile", micronpu.compile, _compile, _COMPILE_WRONG, any=("listener", "train", "etrecord"), further=_MAPPED),
+    Call(
+        "compile",
+        micronpu.compile,
+        _compile,
+        _COMPILE_WRONG,
+        any=("listener", "train"),
+        further=_MAPPED | {"verify": "bool"},
+    ),
     Call(
         "check",
         micronpu.check,
         _check,
-        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "held_out": ()},
+        {**_COMPILE_WRONG, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "verify": (), "transforms": ()},
         further=_MAPPED,
     ),
     Call(
@@ -82,7 +93,7 @@ CALLS: tuple[Call, ...] = (
         "blame",
         micronpu.blame,
         lambda: {"model": net(), "data": [X], "target": "imxrt700-neutron"},
-        {k: v for k, v in _COMPILE_WRONG.items() if k not in ("held_out", "io", "example_inputs")}
+        {k: v for k, v in _COMPILE_WRONG.items() if k not in ("verify", "transforms", "example_inputs")}
         | {"data": CALIBRATION, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "sort": ["no such"]},
         further=_MAPPED,
         any=("listener",),
@@ -109,11 +120,21 @@ CALLS: tuple[Call, ...] = (
         {
             **{k: _COMPILE_WRONG[k] for k in ("model", "calibration", "target", "options")},
             "example_inputs": [*INPUTS[3:11], *INPUTS[12:]],
-            **{name: [-1, math.nan] for name in ("max_loss", "max_cycles")},
+            "quantization": _COMPILE_WRONG["quantization"],
             "score": [3, lambda: 1],
         },
+        further=_MAPPED,
         any=("listener", "score"),
     ),
+    Call(
+        "Quantization",
+        micronpu.Quantization,
+        dict,
+        {"activations": _TYPES, "io": _TYPES, "quantizer": [neutron.NeutronQuantizer]},
+        any=("settings",),
+    ),
+    Call("Verification", micronpu.Verification, dict, {"held_out": [-1, 0.5]}),
+    Call("Transforms", micronpu.Transforms, dict, {"sparsity": ["3:4"], "compress": [-1, math.nan]}),
     Call(
         "CompiledProgram.save",
         lambda path, vela=False: program().save(path, vela=vela),

@@ -132,9 +132,9 @@ def compiled(row: Row) -> tuple[RandomNetwork, micronpu.CompiledProgram]:
         network.example,
         row.target,
         calibration=[network.inputs(number) for number in range(4)],
-        per_channel=row.per_channel,
-        activations=activations,
-        io=activations if row.io else None,
+        quantization=micronpu.Quantization(
+            per_channel=row.per_channel, activations=activations, io=activations if row.io else None
+        ),
         options=options,
     )
     return network, program

@@ -55,15 +55,19 @@ def _compiled(model: type[nn.Module], target: str, **options: Any) -> micronpu.C
 
 
 def _via(target: str, via: str) -> dict[str, Any]:
-    return {"target": target, "io": "int8", "options": EthosUCompileSpec(target, via=via, carry_graph=True)}
+    return {
+        "target": target,
+        "quantization": micronpu.Quantization(io="int8"),
+        "options": EthosUCompileSpec(target, via=via, carry_graph=True),
+    }
 
 
 KINDS: dict[str, Callable[[], micronpu.CompiledProgram]] = {
-    "neutron": lambda: _compiled(Net, "imxrt700-neutron", io="int8"),
+    "neutron": lambda: _compiled(Net, "imxrt700-neutron", quantization=micronpu.Quantization(io="int8")),
     "combined": lambda: _compiled(Mixed, "imxrt700-neutron-cortexm"),
     "ethosu-litert": lambda: _compiled(Net, **_via("ethos-u55-128", "litert")),
     "ethosu-tosa": lambda: _compiled(Net, **_via("ethos-u85-256", "tosa")),
-    "cortexm": lambda: _compiled(Net, "cortex-m55", io="int8"),
+    "cortexm": lambda: _compiled(Net, "cortex-m55", quantization=micronpu.Quantization(io="int8")),
 }
 """Every kind of program that micronpu writes."""
 

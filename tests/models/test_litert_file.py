@@ -28,7 +28,7 @@ def test_the_same_integers(name: str) -> None:
         network.example_inputs,
         "imxrt700-neutron",
         calibration=network.calibration[:CALIBRATION],
-        io="int8",
+        quantization=micronpu.Quantization(io="int8"),
     )
     assert program.borders is not None
     interpreter = Interpreter(

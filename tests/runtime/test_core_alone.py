@@ -91,7 +91,7 @@ def test_a_report_as_a_page_speaks_of_a_core(program):
 
 
 def test_integers_in_and_out():
-    program = compiled("cortex-m33", io="int8")
+    program = compiled("cortex-m33", quantization=micronpu.Quantization(io="int8"))
     assert not [name for name in operators(program.buffer) if "quantize_per_tensor" in name]
     result = program.run(*program.borders.quantize(INPUTS[1]))
     (back,) = program.borders.dequantize([result])
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match="cortex-m4 takes CortexMOptions, but the options are of type NeutronCompile"):
         compiled("cortex-m4", options=NeutronCompileOptions())
     with pytest.raises(OptionError, match="quantizes activations to int8"):
-        compiled("cortex-m4", activations="int16")
+        compiled("cortex-m4", quantization="int16")
     with pytest.raises(OptionError, match="does not run on the core 'cortex-m99'"):
         FAMILIES["cortex-m"].options(core="cortex-m99")
     assert isinstance(shipped_chips()["rp2350"], Chip)

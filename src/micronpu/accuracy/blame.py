@@ -13,16 +13,14 @@ from torch.fx import Node
 
 from micronpu.accuracy.layers import Layer, SideBySide, step_of
 from micronpu.accuracy.subject import Listener, Subject
-from micronpu.compiler.compile import DEFAULT_TARGET
-from micronpu.compiler.quantized import HowToQuantize
+from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.program import arguments, origin_of, overload_name
-from micronpu.quantize.config import Activations
 from micronpu.quantize.data import in_turn
-from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.settings_file import Quantization
+from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.blame import Blame, LayerError, Sort
+from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
 
 _ENOUGH = 45.0
@@ -33,17 +31,15 @@ _PEAKED = 20.0
 """Largest value over root mean square from which a few large values cost the others their steps."""
 
 
+@moved(**QUANTIZATION_NOW)
 def blame(
     model: nn.Module | ExportedProgram,
     data: Any,
-    *,
     target: str = DEFAULT_TARGET,
+    *,
     calibration: Any = None,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
-    per_channel: bool = True,
-    activations: Activations = "int8",
-    quantizer: StaticQuantizer | None = None,
-    quantization: Quantization | None = None,
+    quantization: HowToQuantize = None,
     options: Options | None = None,
     sort: Sort = "output",
     listener: Listener | None = None,
@@ -57,7 +53,7 @@ def blame(
         target: decides what is quantized how; see ``micronpu targets``.
         calibration: inputs that choose the ranges; those of ``data`` unless given, which the result says.
         example_inputs: the first of ``data`` unless given.
-        per_channel, activations, quantizer, quantization, options: as for `micronpu.compile`.
+        quantization, options: as for `micronpu.compile`.
         sort: worst first by "output" (the part of the output's error that the layer adds), "own" or "total".
         listener: hears about progress.
 
@@ -70,9 +66,7 @@ def blame(
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
     subject = Subject.of(model, data, target, calibration, example_inputs, options)
-    how = HowToQuantize(
-        per_channel=per_channel, activations=activations, quantizer=quantizer, quantization=quantization
-    )
+    how = Quantization.of(quantization)
     chosen = subject.quantizer(how)
     tell("export", 0.0)
     rows = subject.rows
@@ -80,7 +74,7 @@ def blame(
     tell("export", 1.0)
     found = subject.measured(chosen, batches, rows, tell)
     names = {n.name for n in subject.module.graph.nodes}
-    choices = _Choices(per_channel, subject.has_int16)
+    choices = _Choices(how.per_channel, subject.has_int16)
     layers = tuple(_told(layer, found, names, choices) for layer in found.layers if layer.adds)
     return Blame(
         target=target,

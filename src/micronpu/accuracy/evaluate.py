@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
-from micronpu.base.arguments import check_type
+from micronpu.base.arguments import check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
@@ -40,8 +40,8 @@ _CLOSE = 1e-3  # of the largest value: what another order of summation changes i
 
 def evaluate(
     model: nn.Module | ExportedProgram,
-    program: CompiledProgram | str | os.PathLike[str] | bytes,
     data: Any,
+    program: CompiledProgram | str | os.PathLike[str] | bytes,
     labels: Any = None,
     *,
     metric: str | Function | None = None,
@@ -54,11 +54,11 @@ def evaluate(
 
     Args:
         model: the float model, in evaluation mode.
-        program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
-            simulators.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
             tuples where the model has several.  Of a model with states sequences of calls, ``[[x0, x1, ...], ...]``,
             as for calibration; states begin anew with each.
+        program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
+            simulators.
         labels: an array with an entry per row; or fewer, where each is for as many successive rows and ``metric`` is a
             function of yours.  Of a model with states one per call, or one per sequence, which judges its last call.
         metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
@@ -73,6 +73,11 @@ def evaluate(
         OptionError: there is no such metric or output.
         PayloadError: the program cannot be run here.
     """
+    if isinstance(data, CompiledProgram | str | bytes | os.PathLike):
+        raise OptionError(
+            f"The data of `evaluate` is {described(data)}.",
+            hint="evaluate(model, data, program, labels), in this order",
+        )
     check_listener(listener)
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
     tell = listener or (lambda name, part: None)

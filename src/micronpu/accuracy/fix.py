@@ -22,17 +22,19 @@ from torch.fx import Node
 from micronpu.accuracy.layers import Layer, SideBySide
 from micronpu.accuracy.statistics import Z
 from micronpu.accuracy.subject import Listener, Row, Subject
-from micronpu.base.arguments import check_switch
+from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ConverterError, ModelError, OptionError, UnsupportedError
-from micronpu.compiler.compile import DEFAULT_TARGET, compile_model
-from micronpu.compiler.quantized import HowToQuantize
+from micronpu.compiler.compile import compile_model
+from micronpu.compiler.verification import Verification
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute, origin_of
 from micronpu.quantize.data import in_turn
-from micronpu.quantize.settings_file import Quantization, read_quantization
+from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
+from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
 from micronpu.upstream.torch import tree_leaves
 
@@ -71,15 +73,15 @@ _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
 """Cures that cost nothing on the chip; of those in one group at most one is kept."""
 
 
+@moved(per_channel=QUANTIZATION_NOW["per_channel"])
 def fix(
     model: nn.Module | ExportedProgram,
     data: Any,
-    *,
     target: str = DEFAULT_TARGET,
+    *,
     calibration: Any = None,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
-    per_channel: bool = True,
-    quantization: Quantization | None = None,
+    quantization: HowToQuantize = None,
     options: Options | None = None,
     budget: float = BUDGET,
     listener: Listener | None = None,
@@ -93,8 +95,7 @@ def fix(
         target: see ``micronpu targets``.
         calibration: inputs that choose the ranges.
         example_inputs: the first of ``data`` unless given.
-        per_channel: False to start from one weight scale per tensor.
-        quantization: to start from, in the place of the default.
+        quantization: to start from, as for `micronpu.compile`: settings, and ``per_channel``.
         options: as for `micronpu.compile`.
         budget: seconds on the clock within which the search should end. What is not expected to be done by then, by
             what the like of it took before, is not begun, and is told as not tried; what is under way is finished.
@@ -106,15 +107,16 @@ def fix(
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
-    check_switch("per_channel", per_channel)
+    start_from = Quantization.of(quantization)
+    start_from.only("per_channel", "settings", where="fix")
     check_listener(listener)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "fix"))
     start = time.perf_counter()
     subject = Subject.of(model, data, target, calibration, example_inputs, options, "fix")
     search = _Search(subject, budget, start, listener)
-    base = {} if quantization is None else read_quantization(quantization)
-    if not per_channel:
+    base = {} if start_from.settings is None else read_quantization(start_from.settings)
+    if not start_from.per_channel:
         base = _merged({"default": {"per_channel": False}}, base)
     return search.run(base)
 
@@ -236,7 +238,7 @@ class _Search:
     def measured(self, settings: Settings, rows: Sequence[Row], *, follow: bool = False) -> SideBySide:
         self.tell("fix", min((time.perf_counter() - self.start) / self.budget, 1.0))
         begun = time.perf_counter()
-        quantizer = self.subject.quantizer(HowToQuantize(quantization=settings))
+        quantizer = self.subject.quantizer(Quantization(settings=settings))
         found = self.subject.measured(quantizer, self.batches, rows, follow=follow)
         kind = _corrections(settings)
         self.took[kind] = max(self.took.get(kind, 0.0), time.perf_counter() - begun)
@@ -264,8 +266,7 @@ class _Search:
                 self.subject.examples,
                 self.subject.target,
                 options=self.subject.options,
-                verify=False,
-                allow_missing_kernels=True,
+                verify=Verification(run=False, allow_missing_kernels=True),
             )
         except (UnsupportedError, ConverterError):
             if base is None:

@@ -15,11 +15,11 @@ from torch.fx import GraphModule
 from micronpu.accuracy.layers import SideBySide
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.quiet import quiet
-from micronpu.compiler.quantized import HowToQuantize
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.quantize.calibrate import calibrated, converted
 from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import one_thread
 from micronpu.targets.options import Options
@@ -73,13 +73,13 @@ class Subject:
         """Whether the target computes with int16."""
         return device_for(self.target, self.options).capabilities.has_int16
 
-    def quantizer(self, how: HowToQuantize) -> StaticQuantizer:
+    def quantizer(self, how: Quantization) -> StaticQuantizer:
         """The quantizer for the target.
 
         Raises:
             OptionError: the options do not fit the target, or what is said of quantization does not.
         """
-        return how.quantizer_for(device_for(self.target, self.options))
+        return how.quantizer_for(device_for(self.target, self.options).quantizer)
 
     @cached_property
     def module(self) -> GraphModule:

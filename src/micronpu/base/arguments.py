@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+import functools
+from collections.abc import Callable, Iterator, Sequence, Set
 from types import GenericAlias
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from micronpu.base.errors import OptionError
 
@@ -12,6 +13,8 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 _LONGEST = 60
 
 Class = TypeVar("Class")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def described(given: Any) -> str:
@@ -95,3 +98,33 @@ def strings(name: str, given: Any) -> tuple[str, ...]:
             hint=f'{name}=["..."]',
         )
     return found
+
+
+def moved(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Refuses keywords that a public function had in an earlier version, with the form that they have now.
+
+    Args:
+        now: the new form by the old keyword.
+    """
+
+    def wrap(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(function)
+        def called(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+            old = next((name for name in keywords if name in now), None)
+            if old is not None:
+                name = function.__name__.removesuffix("_model")
+                raise OptionError(f"`{name}` has no parameter `{old}` any more.", hint=now[old])
+            return function(*arguments, **keywords)
+
+        return called
+
+    return wrap
+
+
+QUANTIZATION_NOW = {
+    "per_channel": "quantization=Quantization(per_channel=False)",
+    "activations": 'quantization="int16", or Quantization(activations="int16", ...)',
+    "io": 'quantization=Quantization(io="int8")',
+    "quantizer": "quantization=quantizer",
+}
+"""For `moved`: what says how a model is quantized."""

@@ -16,6 +16,7 @@ from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
+from micronpu.targets.defaults import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +57,7 @@ def blame(
         typer.Option(
             "--target", "-t", help="What to quantize for; see `micronpu targets`.", autocompletion=complete_target
         ),
-    ] = "imxrt700-neutron-cortexm",
+    ] = DEFAULT_TARGET,
     how: Quantization = UNCHANGED,
     sort: Sort = "output",
     fix: Annotated[
@@ -94,7 +95,7 @@ def blame(
         if not fix:
             raise OptionError("--fix-output is given without --fix.", hint="--fix")
         check_folder(fix_output)
-    settings = how.chosen()
+    quantization = how.value()
     if not 0 < budget < math.inf:
         raise OptionError(f"--budget is {budget}; it is a number of seconds.", hint="--budget 60")
     if fix and how.activations != "int8":
@@ -111,12 +112,10 @@ def blame(
         found = micronpu.blame(
             loaded.module,
             rows[:_FOR_BLAME] if fix else rows,
-            target=target,
+            target,
             calibration=ranges,
             example_inputs=loaded.examples,
-            per_channel=how.per_channel,
-            activations=how.type(),
-            quantization=settings,
+            quantization=quantization,
             options=options,
             sort=check_sort(sort),
             listener=listener,
@@ -126,11 +125,10 @@ def blame(
             fixes = micronpu.fix(
                 loaded.module,
                 rows,
-                target=target,
+                target,
                 calibration=ranges,
                 example_inputs=loaded.examples,
-                per_channel=how.per_channel,
-                quantization=settings,
+                quantization=quantization,
                 options=options,
                 budget=budget,
                 listener=listener,

@@ -100,7 +100,7 @@ class Limits:
 
         judge = load_metric(self.metric) if self.metric is not None else None
         data, labels = load_calibration(self.eval_data, loaded), load_labels(self.labels)
-        found = micronpu.evaluate(loaded.module, program, data, labels, metric=judge)
+        found = micronpu.evaluate(loaded.module, data, program, labels, metric=judge)
         if not found.larger_is_better or found.program.score is None:
             raise OptionError(
                 f"--min-accuracy is a budget on {found.metric}, of which less is better.",

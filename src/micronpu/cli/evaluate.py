@@ -71,7 +71,7 @@ def evaluate(
 
         listener("load", 1.0)
         found = micronpu.evaluate(
-            loaded.module, program, rows, truth, metric=judge, output=output, fast=fast, listener=listener
+            loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, listener=listener
         )
     console.words(report_json).print(found)
     write_json(report_json, found.to_json())

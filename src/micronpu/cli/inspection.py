@@ -6,7 +6,7 @@ Reads the file alone: no torch, no ExecuTorch.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from micronpu.base.errors import PayloadError
 from micronpu.container.payload import content_of
@@ -16,9 +16,6 @@ from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.targets.registry import FAMILIES
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

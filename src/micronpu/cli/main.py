@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -30,11 +30,7 @@ from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
-
-if TYPE_CHECKING:
-    pass
-
-DEFAULT_TARGET = "imxrt700-neutron-cortexm"
+from micronpu.targets.defaults import DEFAULT_TARGET
 
 app = typer.Typer(
     cls=Group,
@@ -221,7 +217,6 @@ def compile_command(
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         import micronpu
-        from micronpu.quantize.config import check_activations
 
         sparse = None
         if sparsity is not None:
@@ -233,16 +228,10 @@ def compile_command(
             loaded.examples,
             target,
             calibration=data,
-            per_channel=how.per_channel,
-            activations=how.type(),
-            io=check_activations(io, "--io") if io is not None else None,
-            quantization=how.chosen(),
+            quantization=how.value(io),
             options=options,
-            allow_missing_kernels=allow_missing_kernels,
-            verify=verify,
-            held_out=held_out,
-            sparsity=sparse,
-            compress=compress,
+            verify=micronpu.Verification(run=verify, held_out=held_out, allow_missing_kernels=allow_missing_kernels),
+            transforms=micronpu.Transforms(sparsity=sparse, compress=compress),
             listener=listener,
         )
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
@@ -302,7 +291,6 @@ def check(
         listener("load", 0.0)
         loaded = load_model(model)
         import micronpu
-        from micronpu.quantize.config import check_activations
 
         listener("load", 1.0)
         listener("partition", 0.0)
@@ -310,10 +298,7 @@ def check(
             loaded.module,
             loaded.examples,
             target,
-            per_channel=how.per_channel,
-            activations=how.type(),
-            io=check_activations(io, "--io") if io is not None else None,
-            quantization=how.chosen(),
+            quantization=how.value(io),
             options=options,
         ).report
     reports.words.print(report)

@@ -11,7 +11,7 @@ import typer
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu.quantize.config import Activations
+    import micronpu
 
 _PANEL = "Quantization"
 
@@ -113,22 +113,24 @@ class Quantization:
     adaptive_rounding: _AdaptiveRounding = False
     fit_ranges: _FitRanges = False
 
-    @property
-    def per_channel(self) -> bool:
-        return not self.per_tensor
-
-    def type(self) -> Activations:
-        """Of the activations.
+    def value(self, io: str | None = None) -> micronpu.Quantization:
+        """What `micronpu.compile` takes as ``quantization``.
 
         Raises:
-            OptionError: there is no such type.
+            FileError, OptionError: the file cannot be read, or there is no such type.
         """
+        import micronpu
         from micronpu.quantize.config import check_activations
 
-        return check_activations(self.activations, "--activations")
+        return micronpu.Quantization(
+            per_channel=not self.per_tensor,
+            activations=check_activations(self.activations, "--activations"),
+            io=check_activations(io, "--io") if io is not None else None,
+            settings=self._settings(),
+        )
 
-    def chosen(self) -> dict[str, Any] | Path | None:
-        """What `micronpu.compile` takes as ``quantization``; an option goes before the same setting of the file.
+    def _settings(self) -> dict[str, Any] | Path | None:
+        """The file and the options of its settings; an option goes before the same setting of the file.
 
         Raises:
             FileError, OptionError: the file cannot be read.

@@ -66,11 +66,11 @@ class Worker:
                 self._model.examples,
                 target,
                 calibration=self._calibration,
-                activations=check_activations(activations, "--activations"),
+                quantization=check_activations(activations, "--activations"),
             )
             score = None
             if self._data is not None:
-                found = micronpu.evaluate(self._model.module, program, self._data, self._labels, metric=self._metric)
+                found = micronpu.evaluate(self._model.module, self._data, program, self._labels, metric=self._metric)
                 score = found.program.score.value if found.program.score is not None else None
             return Candidate.of(target, activations, program.report, score)
         except MicroNpuError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.base.arguments import check_switch, check_type
-from micronpu.base.files import check_writable
+from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.at_sight import of_graph
@@ -24,7 +22,8 @@ from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import border_tensors, digests, missing_figures, tool_versions
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.quantized import HowToQuantize, quantized_module
+from micronpu.compiler.quantized import quantized_module
+from micronpu.compiler.verification import Verification
 from micronpu.compiler.verify import Expected, verified
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
@@ -46,26 +45,33 @@ from micronpu.program.border import BORDERS_KEY, pack_borders
 from micronpu.program.digest import stamp
 from micronpu.program.plan import read_plan
 from micronpu.program.states import STATES_KEY, pack_states
-from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import loops_of
-from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.settings_file import Quantization
-from micronpu.report.budgets import Budgets, check_budgets
+from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.report.budgets import check_budgets
 from micronpu.report.delegation import DelegationReport, Operation, StateRow
 from micronpu.report.texts import plural
-from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
+from micronpu.report.warnings import AccuracyWarning, check_strict
+from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
-from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.options import SparsityOptions
+from micronpu.transforms.wanted import Transforms
 from micronpu.upstream.executorch import add_named_data, data_files
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
 
-DEFAULT_TARGET = "imxrt700"
 
-
+@moved(
+    **QUANTIZATION_NOW,
+    allow_missing_kernels="verify=Verification(allow_missing_kernels=True)",
+    strict="verify=Verification(strict=True)",
+    held_out="verify=Verification(held_out=8)",
+    budgets="verify=budgets, or Verification(budgets=budgets, ...)",
+    sparsity='transforms="2:4"',
+    compress="transforms=Transforms(compress=0.01)",
+    etrecord="program.save_etrecord(path)",
+)
 def compile_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
@@ -73,20 +79,10 @@ def compile_model(
     *,
     calibration: Any = None,
     train: Train | None = None,
-    per_channel: bool = True,
-    activations: Activations = "int8",
-    io: Activations | None = None,
-    quantizer: StaticQuantizer | None = None,
-    quantization: Quantization | None = None,
+    quantization: HowToQuantize = None,
     options: Options | None = None,
-    allow_missing_kernels: bool = False,
-    verify: bool = True,
-    strict: bool = False,
-    held_out: int | None = None,
-    budgets: Budgets | None = None,
-    sparsity: str | SparsityOptions | None = None,
-    etrecord: str | os.PathLike[str] | None = None,
-    compress: float | None = None,
+    verify: bool | Verification = True,
+    transforms: Transforms | str | SparsityOptions | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram:
     """Compiles a PyTorch model for a chip.
@@ -101,30 +97,11 @@ def compile_model(
             with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
-        per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.
-        io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
-        quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
-            place of the three above.
-        quantization: observers, corrections, and parts of the model apart: the path of a TOML file, or a dictionary of
-            its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see docs/accuracy.md.
+        quantization: a `Quantization`; or in short "int16" for the activations, the path of a TOML file or a dictionary
+            of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
-        allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
-            for, for those who register their own.
-        verify: run the program on a few rows, and compare it with the quantized model and with the float model; see
-            ``report.agreement``, ``report.accuracy`` and ``report.warnings``.
-        strict: refuse a program that a warning of the report is about, such as one that is below 10 dB against float.
-            Otherwise Python's `warnings` show each.
-        held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
-            to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
-        etrecord: where the ETRecord is written, with which ExecuTorch's Inspector names the lines of the model, and
-            compares what a run with the example inputs gives; see docs/profiling.md.
-        budgets: what the program may take at most, and must reach at least; one that misses them is an error.
-        sparsity: "2:4" or `SparsityOptions`: makes two of every four weights zero first, where the target computes such
-            layers in half the cycles; takes some hundred calibration inputs, with ``train`` as well. See
-            ``report.sparsity`` and `micronpu.sparsify`.
-        compress: gives weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs
-            kept back gets another answer; 0.01 for one in a hundred.
+        verify: a `Verification`; or in short False not to run the program, or `Budgets`.
+        transforms: `Transforms` of the model before; or in short "2:4" for sparse weights.
         listener: hears about progress; in a notebook a line under the cell says it unless given.
 
     Returns:
@@ -134,21 +111,13 @@ def compile_model(
         MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
         BudgetError: the program misses a budget, or with ``strict`` a warning is about it.
     """
-    check_switch("allow_missing_kernels", allow_missing_kernels)
-    check_switch("verify", verify)
-    check_strict_use(strict, verify)
-    check_type("budgets", budgets, Budgets, type(None), hint="Budgets(max_ms=10)")
+    checks, wanted = Verification.of(verify), Transforms.of(transforms)
     check_listener(listener)
-    if etrecord is not None:
-        check_writable(etrecord)
     clock = Clock(listener)
     device = device_for(target, options)
-    if not verify:
+    if not checks.run:
         device = device.unverified()
-    how = HowToQuantize(
-        per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
-    )
-    chosen = how.quantizer_for(device, train is not None)
+    chosen = Quantization.of(quantization).quantizer_for(device.quantizer, train is not None)
     quantized = quantized_module(
         model,
         example_inputs,
@@ -156,20 +125,20 @@ def compile_model(
         calibration=calibration,
         train=train,
         clock=clock,
-        held_out=held_out,
-        sparsity=Sparsity.of(sparsity, compress, device),
-        float_too=verify,
+        held_out=checks.held_out,
+        sparsity=wanted.on(device),
+        float_too=checks.run,
     )
     borders, states = quantized.borders, quantized.states
     expected: Expected | None = None
-    if verify:
+    if checks.run:
         with clock.early("verify"):
             expected = Expected.of(quantized.module, quantized.trial, borders)
     host = host_part(quantized.module, device, clock, borders)
     whole = held(quantized.module)
     hold(host.module, states_of(quantized.module))
     with clock.step("lower"), quiet():
-        lowered = _lowered(host, quantized.examples, borders, states, allow_missing_kernels)
+        lowered = _lowered(host, quantized.examples, borders, states, checks.allow_missing_kernels)
         buffer = stamp(lowered.buffer)
         lowered = lowered._replace(buffer=b"")
         host = _within(host, buffer)
@@ -193,7 +162,16 @@ def compile_model(
         sparsity=quantized.sparsity,
     )
     program_made = CompiledProgram(
-        buffer, report, host.partitions, whole, clock.seconds, dict(lowered.data_files), borders, quantized.rows, states
+        buffer,
+        report,
+        host.partitions,
+        whole,
+        clock.seconds,
+        dict(lowered.data_files),
+        borders,
+        quantized.rows,
+        states,
+        quantized.examples,
     )
     if host.core_graphs:
         operators = [call.operator for call in read_plan(buffer)[0].calls]
@@ -205,13 +183,11 @@ def compile_model(
     seen = (*quantized.warnings, *of_graph(whole, quantized.trial.exact, has_int16=device.capabilities.has_int16))
     report = replace(report, warnings=(*report.warnings, *seen))
     program_made.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
-    if etrecord is not None:
-        program_made.save_etrecord(etrecord, *quantized.examples)
-    if budgets is not None:
-        results = budgets.results(program_made.report)
+    if checks.budgets is not None:
+        results = checks.budgets.results(program_made.report)
         check_budgets(results)
         program_made.report = replace(program_made.report, budgets=results)
-    if strict:
+    if checks.strict:
         check_strict(program_made.report.warnings)
     for warning in program_made.report.warnings:
         if warning.is_severe:
@@ -468,17 +444,14 @@ def _reported(state: State) -> StateRow:
     return StateRow(state.name, state.dtype, tuple(state.initial.shape), state.bytes, state.scale, state.zero_point)
 
 
+@moved(**QUANTIZATION_NOW)
 def check_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
     target: str = DEFAULT_TARGET,
     *,
     calibration: Any = None,
-    per_channel: bool = True,
-    activations: Activations = "int8",
-    io: Activations | None = None,
-    quantizer: StaticQuantizer | None = None,
-    quantization: Quantization | None = None,
+    quantization: HowToQuantize = None,
     options: Options | None = None,
 ) -> Partitioning:
     """What would be delegated, without compiling.
@@ -489,13 +462,10 @@ def check_model(
     clock = Clock(None)
     examples = as_inputs(example_inputs)
     device = device_for(target, options)
-    how = HowToQuantize(
-        per_channel=per_channel, activations=activations, io=io, quantizer=quantizer, quantization=quantization
-    )
     quantized = quantized_module(
         model,
         examples,
-        how.quantizer_for(device),
+        Quantization.of(quantization).quantizer_for(device.quantizer),
         calibration=[examples] if calibration is None else calibration,
         clock=clock,
         held_out=0,

@@ -57,7 +57,7 @@ def write_etrecord(
     if partitions and not any(handles for part in partitions for handles in part.debug_handles.values()):
         raise ModelError(
             "The program was compiled without debug handles, so that an ETRecord could name no line of the model.",
-            hint="compile the model again with micronpu.compile(..., etrecord=path)",
+            hint="compile the model again",
         )
     plan, _ = read_plan(program)
     with quiet():

@@ -65,6 +65,7 @@ class CompiledProgram:
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     states: tuple[State, ...] = ()
+    _examples: tuple[torch.Tensor, ...] = field(default=(), repr=False)
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
     _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
 
@@ -119,7 +120,7 @@ class CompiledProgram:
         """Writes the ETRecord, by which `executorch.devtools.Inspector` names the lines of the model.
 
         Args:
-            inputs: of the run that is recorded, for `calculate_numeric_gap`; the first calibration inputs unless given.
+            inputs: of the run that is recorded, for `calculate_numeric_gap`; the example inputs unless given.
 
         Raises:
             FileError: it cannot be written there.
@@ -127,7 +128,9 @@ class CompiledProgram:
         from micronpu.compiler.etrecord import write_etrecord
 
         assert isinstance(self.quantized, torch.fx.GraphModule)
-        return write_etrecord(path, self.quantized, inputs or self.rows[0], self.buffer, self.partitions, self._kernels)
+        return write_etrecord(
+            path, self.quantized, inputs or self._examples or self.rows[0], self.buffer, self.partitions, self._kernels
+        )
 
     def to_litert(self, *, vela: bool = False) -> bytes:
         """The quantized network as one LiteRT model of integers, with names and a signature.

@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError
 from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
 from micronpu.deploy.vectors import MOST as MOST_ROWS
@@ -19,63 +19,15 @@ from micronpu.frontend.exported import export_for_training, exported
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
-from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import forget, quantize
-from micronpu.quantize.config import Activations
 from micronpu.quantize.loops import ALLOWED
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.settings_file import Quantization, configure
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.keep import keep_what_is_sparse
-
-
-@dataclass(frozen=True, kw_only=True)
-class HowToQuantize:
-    """What a user says about quantization, in the words of `micronpu.compile`, which explains them."""
-
-    per_channel: bool = True
-    activations: Activations = "int8"
-    io: Activations | None = None
-    quantizer: StaticQuantizer | None = None
-    quantization: Quantization | None = None
-
-    def quantizer_for(self, device: Device, is_qat: bool = False) -> StaticQuantizer:
-        """The user's quantizer, or the device's with what the user says of quantization.
-
-        Raises:
-            OptionError: they contradict each other, or a value does not fit.
-        """
-        given = self.quantizer
-        if given is None:
-            made = device.quantizer(
-                per_channel=self.per_channel, is_qat=is_qat, activations=self.activations, io=self.io
-            )
-            return made if self.quantization is None else configure(made, self.quantization)
-        if self.quantization is not None:
-            raise OptionError(
-                "`quantizer` and `quantization` are both given, and each says how parts are quantized.",
-                hint="micronpu.quantize.settings_file.configure(quantizer, quantization)",
-            )
-        if not isinstance(given, StaticQuantizer):
-            raise OptionError(
-                f"`quantizer` is a {type(given).__name__}.",
-                hint="the quantizer of the NPU's family, such as NeutronQuantizer",
-            )
-        if not self.per_channel or self.activations != "int8" or self.io is not None:
-            raise OptionError(
-                "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
-                hint="set them on the quantizer",
-            )
-        if given.is_qat != is_qat:
-            raise OptionError(
-                f"The quantizer has is_qat={given.is_qat}, but `train` is {'given' if is_qat else 'not given'}.",
-                hint="is_qat=True with `train`, and is_qat=False with `calibration`",
-            )
-        return given
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
 
-Quantization: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+Settings: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 """A file, or a dictionary of its form."""
 
 _CORRECTIONS = tuple(field.name for field in fields(Corrections))
@@ -43,7 +43,7 @@ _PARTS: dict[str, Callable[[StaticQuantizer, str, QuantizationConfig | None], An
 _DEFAULT, _FLOAT = "default", "float"
 
 
-def read_quantization(given: Quantization) -> dict[str, Any]:
+def read_quantization(given: Settings) -> dict[str, Any]:
     """The dictionary of a file, or the dictionary itself; what is in it is checked by `configure`.
 
     Raises:
@@ -54,7 +54,7 @@ def read_quantization(given: Quantization) -> dict[str, Any]:
         return dict(given)
     if not isinstance(given, str | os.PathLike):
         raise OptionError(
-            f"`quantization` is a {type(given).__name__}.",
+            f"The settings of quantization are a {type(given).__name__}.",
             hint='the path of a TOML file, or a dictionary such as {"equalize": True}',
         )
     data = read_file(given)
@@ -67,7 +67,7 @@ def read_quantization(given: Quantization) -> dict[str, Any]:
         ) from error
 
 
-def configure(quantizer: StaticQuantizer, given: Quantization) -> StaticQuantizer:
+def configure(quantizer: StaticQuantizer, given: Settings) -> StaticQuantizer:
     """Applies a file or a dictionary to a quantizer, whose own configuration stays where nothing is said.
 
     Raises:

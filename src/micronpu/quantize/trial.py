@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from micronpu.base.arguments import described
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported
@@ -45,6 +46,18 @@ class Trial:
     exact: Sequence[Row] = ()
 
 
+def check_held_out(wanted: Any) -> None:
+    """Refuses what is no number of rows; None is none.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
+        raise OptionError(
+            f"`held_out` is {described(wanted)}; it is a number of calibration rows.", hint="held_out=8, or 0"
+        )
+
+
 def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
     """Numbers of the calibration rows that are kept back, evenly spread; () where all are needed.
 
@@ -57,8 +70,7 @@ def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
     """
     if wanted is None:
         wanted = min(count // 8, HELD_OUT) if count >= 2 * HELD_OUT else 0
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise OptionError(f"`held_out` is {wanted!r}; it is a number of calibration rows.", hint="held_out=8, or 0")
+    check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
             f"`held_out` is {wanted}, but there are {count} rows of calibration data, of which some have to calibrate.",

@@ -94,7 +94,7 @@ def test_a_single_scale_for_weights_is_blamed():
     # Rows of weights a hundred times smaller than the first have a step or two of a common grid.
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what torch warns of itself is not for the user's script
-        got = micronpu.blame(MODEL, X, target=TARGET, per_channel=False)
+        got = micronpu.blame(MODEL, X, target=TARGET, quantization=micronpu.Quantization(per_channel=False))
     worst = got.layers[0]
     assert worst.node == "linear_1" and worst.share > 0.5 and worst.weights < worst.grid
     assert worst.advice.startswith("per_channel=True")
@@ -148,7 +148,7 @@ def test_what_only_moves_values_is_not_blamed():
             return torch.relu_(self.conv(nn.functional.pad(x, (1, 1, 1, 1)))).flatten(1).clone()
 
     data = [torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(6)]
-    got = micronpu.blame(Moves().eval(), data[:3], target="ethos-u55-128", calibration=data, activations="int16")
+    got = micronpu.blame(Moves().eval(), data[:3], target="ethos-u55-128", calibration=data, quantization="int16")
     assert sorted(layer.operator for layer in got.layers) == ["conv2d + relu", "input"]
     assert {layer.dtype for layer in got.layers} == {"int16"} and got.sqnr > 40
     assert (got.rows, got.calibration_rows, got.calibrated_on_them) == (3, 6, False)
@@ -185,7 +185,7 @@ REFUSED = {
     "empty data": ({"data": []}, "The data of blame is empty."),
     "other shapes": ({"data": [X[:1], X[:1, :3]]}, "Blame item 1, input 0 has shape [1, 3], the model takes [1, 6]"),
     "an order that there is not": ({"sort": "name"}, "cannot be sorted by 'name'. Try: one of output, own, total."),
-    "int16 on Neutron": ({"activations": "int16"}, "does not compute with int16"),
+    "int16 on Neutron": ({"quantization": "int16"}, "does not compute with int16"),
 }
 
 

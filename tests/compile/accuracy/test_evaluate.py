@@ -36,14 +36,16 @@ Y[:12] = (Y[:12] + 1) % 4  # float has 48 of 60 right
 
 @pytest.fixture(scope="module", params=[None, "int8"])
 def program(request):
-    return micronpu.compile(MODEL, X[:1], "imxrt700-neutron", calibration=X[:8], io=request.param)
+    return micronpu.compile(
+        MODEL, X[:1], "imxrt700-neutron", calibration=X[:8], quantization=micronpu.Quantization(io=request.param)
+    )
 
 
 def test_the_figures_are_those_of_the_programs_own_runs(program):
     borders = program.borders
     found = torch.cat([program.run(*(borders.quantize((x,)) if borders else (x,))) for x in X[:, None]])
     found = borders.dequantize((found,))[0] if borders else found
-    got = micronpu.evaluate(MODEL, program, X, Y, quantized=program.quantized)
+    got = micronpu.evaluate(MODEL, X, program, Y, quantized=program.quantized)
     assert [j.name for j in got.judged] == ["float", "quantized", "program"]
     ratio = 10 * torch.log10(WANTED.square().sum() / (WANTED - found).square().sum())
     assert got.program.against_float.sqnr == pytest.approx(float(ratio), abs=1e-3)
@@ -59,14 +61,14 @@ def test_the_figures_are_those_of_the_programs_own_runs(program):
 
 
 def test_what_is_noise_and_what_is_not(program):
-    got = micronpu.evaluate(MODEL, program.buffer, list(X), Y)
+    got = micronpu.evaluate(MODEL, list(X), program.buffer, Y)
     assert got.program.difference.is_noise
     assert "noise" in got.verdict or "No difference" in got.verdict
     broken = Net().eval()
     with torch.no_grad():
         broken.fc.weight.copy_(MODEL.fc.weight.roll(1, 0))
         broken.fc.bias.copy_(MODEL.fc.bias.roll(1, 0))
-    got = micronpu.evaluate(broken, program, X, Y)
+    got = micronpu.evaluate(broken, X, program, Y)
     assert not got.program.difference.is_noise and "more than chance" in got.verdict
 
 
@@ -78,14 +80,14 @@ def pairs(outputs, labels, inputs):
 
 def test_labels_for_several_rows_each(program):
     labels = np.arange(30.0)
-    got = micronpu.evaluate(MODEL, program, X, labels, metric=pairs)
+    got = micronpu.evaluate(MODEL, X, program, labels, metric=pairs)
     assert got.of("float").score.value == pytest.approx(
         float((WANTED.numpy().reshape(30, 8).mean(1) * labels).mean()), rel=1e-4
     )
     assert (got.labels, got.rows, got.metric) == (30, 60, "pairs")
     low, high = got.program.score.low, got.program.score.high
     assert low < got.program.score.value < high
-    without = micronpu.evaluate(MODEL, program, X)
+    without = micronpu.evaluate(MODEL, X, program)
     assert without.metric == "" and without.program.score is None and "On 60 rows: " in without.verdict
 
 
@@ -119,7 +121,9 @@ class Listens(nn.Module):
 def test_sequences_begin_anew(tmp_path):
     model, random = Listens().eval(), torch.Generator().manual_seed(2)
     data = [list(torch.randn(n, 1, 4, generator=random)) for n in (5, 3, 4, 6)]
-    program = micronpu.compile(model, data[0][:1], "imxrt700-neutron", calibration=data, held_out=0)
+    program = micronpu.compile(
+        model, data[0][:1], "imxrt700-neutron", calibration=data, verify=micronpu.Verification(held_out=0)
+    )
     truth, found = [], []
     for sequence in data:
         heard = torch.zeros(1, 4)
@@ -131,11 +135,11 @@ def test_sequences_begin_anew(tmp_path):
     truth, found = torch.cat(truth), torch.cat(found)
     model.heard.fill_(0.7)  # what it holds is put back
     with pytest.raises(MicroNpuError, match=r"sequences of \[1\] calls, the data for \[5, 3, 4, 6\]"):
-        micronpu.evaluate(model, program, data, [[0]])
+        micronpu.evaluate(model, data, program, [[0]])
     model.heard.zero_()
     labels = truth.argmax(1)
     got = micronpu.evaluate(
-        model, program, data, [part.tolist() for part in labels.split([5, 3, 4, 6])], quantized=program.quantized
+        model, data, program, [part.tolist() for part in labels.split([5, 3, 4, 6])], quantized=program.quantized
     )
     assert (got.rows, got.labels) == (18, 18) and got.of("float").score.value == 1.0
     ratio = 10 * torch.log10(truth.square().sum() / (truth - found).square().sum())
@@ -143,9 +147,9 @@ def test_sequences_begin_anew(tmp_path):
     assert got.of("quantized").against_float.sqnr > 20 and not model.heard.any()
     assert got.program.score.value == pytest.approx(float((found.argmax(1) == labels).float().mean()))
     last = torch.tensor([4, 7, 11, 17])
-    got = micronpu.evaluate(model, program, data, (labels[last] + 1) % 4)
+    got = micronpu.evaluate(model, data, program, (labels[last] + 1) % 4)
     assert got.labels == 4 and got.of("float").score.value == 0 and "the last call of each" in got.notes[0]
-    got = micronpu.evaluate(model, program, data)
+    got = micronpu.evaluate(model, data, program)
     assert got.rows == 18 and "18 calls of 4 sequences, each begun anew" in got.notes[0]
     program.save(tmp_path / "m.pte")
     np.save(tmp_path / "y.npy", labels[last].numpy())
@@ -168,7 +172,7 @@ def test_several_inputs_and_outputs_and_batches():
     program = micronpu.compile(model, rows[0], "imxrt700-neutron", calibration=rows)
     with torch.no_grad():
         wanted = torch.cat([model(*row)[1] for row in rows])
-    got = micronpu.evaluate(model, program, rows, wanted.numpy(), metric="mae", output=1)
+    got = micronpu.evaluate(model, rows, program, wanted.numpy(), metric="mae", output=1)
     found = torch.cat([program.run(*row)[1] for row in rows])
     assert got.rows == 24 and not got.larger_is_better
     assert got.of("float").score.value == pytest.approx(0.0, abs=1e-6)
@@ -178,9 +182,9 @@ def test_several_inputs_and_outputs_and_batches():
 
 def test_an_array_is_cut_into_the_batches_of_the_program():
     program = micronpu.compile(MODEL, X[:4], "imxrt700-neutron", calibration=X[:8].split(4))
-    assert micronpu.evaluate(MODEL, program, X, Y).of("float").score.value == pytest.approx(0.8)
+    assert micronpu.evaluate(MODEL, X, program, Y).of("float").score.value == pytest.approx(0.8)
     with pytest.raises(MicroNpuError, match="The 58 rows of the data cannot be cut into batches of 4"):
-        micronpu.evaluate(MODEL, program, X[:58], Y[:58])
+        micronpu.evaluate(MODEL, X[:58], program, Y[:58])
 
 
 REFUSED = {

@@ -47,7 +47,14 @@ DATA = images(60, 1)
 
 @pytest.fixture(scope="module")
 def fixes():
-    return micronpu.fix(Net().eval(), DATA, target=TARGET, calibration=images(30, 2), per_channel=False, budget=600)
+    return micronpu.fix(
+        Net().eval(),
+        DATA,
+        target=TARGET,
+        calibration=images(30, 2),
+        quantization=micronpu.Quantization(per_channel=False),
+        budget=600,
+    )
 
 
 @pytest.mark.slow
@@ -81,7 +88,12 @@ def test_a_choice_is_what_compile_makes_of_it(fixes, tmp_path):
     (tmp_path / "best.toml").write_text(to_toml(choice.quantization))
     assert read_quantization(tmp_path / "best.toml") == choice.quantization
     program = micronpu.compile(
-        Net().eval(), DATA[0], TARGET, calibration=images(30, 2), held_out=0, quantization=tmp_path / "best.toml"
+        Net().eval(),
+        DATA[0],
+        TARGET,
+        calibration=images(30, 2),
+        verify=micronpu.Verification(held_out=0),
+        quantization=tmp_path / "best.toml",
     )
     assert len(program.buffer) == choice.bytes
     assert sum(o.cost.cycles for o in program.report.operations if o.cost) == choice.cycles

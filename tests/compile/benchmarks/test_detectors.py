@@ -25,7 +25,9 @@ def test_integers_of_a_detector():
     """With integers at its borders nothing is left on the host, and the grids of both results are known."""
     torch.manual_seed(0)
     model, x = SsdLite().eval(), (torch.randn(1, 3, 64, 64),)
-    program = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x], io="int8")
+    program = micronpu.compile(
+        model, x, "imxrt700-neutron", calibration=[x], quantization=micronpu.Quantization(io="int8")
+    )
     assert not program.report.host and program.borders is not None
     boxes, scores = program.borders.outputs
     assert scores is not None and (scores.scale, scores.zero_point) == (1 / 256, -128) and boxes is not None

@@ -202,7 +202,9 @@ def test_arrays_of_two_inputs_are_taken_in_order(nets, tmp_path):
 
 def test_per_tensor(nets, program, tmp_path):
     run("compile", "own.py:net", "--per-tensor", "-o", tmp_path / "a.pte")
-    expected = micronpu.compile(*nets.net(), calibration=list(nets.rows()), per_channel=False).buffer
+    expected = micronpu.compile(
+        *nets.net(), calibration=list(nets.rows()), quantization=micronpu.Quantization(per_channel=False)
+    ).buffer
     assert (tmp_path / "a.pte").read_bytes() == expected != program.buffer
 
 
@@ -226,6 +228,7 @@ VALUES = {
         ["--operators-not-to-delegate", "aten.relu.default,linear.default", "--operators-not-to-delegate=mul.Tensor"],
         ("aten.relu.default", "aten.linear.default", "aten.mul.Tensor"),
     ),
+    "excluded_graph_passes": (["--excluded-graph-passes", "MergeTranspose"], ("MergeTranspose",)),
     "use_neutron_for_format_conversion": (["--no-use-neutron-for-format-conversion"], False),
     "fetch_constants_to_sram": (["--fetch-constants-to-sram"], True),
     "dump_kernel_selection_code": (["--dump-kernel-selection-code"], True),
@@ -235,7 +238,6 @@ VALUES = {
     "converter_flavor": (["--converter-flavor", "SDK_25_12"], "SDK_25_12"),
     "converter_timeout": (["--converter-timeout", "7.5"], 7.5),
     "sdk_version": (["--sdk-version", "3.1.2"], "3.1.2"),
-    "excluded_graph_passes": (["--excluded-graph-passes", "MergeTranspose"], ("MergeTranspose",)),
     "disabled_passes": (["--disabled-passes", "fold_pads, merge_reshapes"], ("fold_pads", "merge_reshapes")),
 }
 
@@ -262,7 +264,8 @@ def test_options_arrive(command, monkeypatch):
         assert "ReachedError" in result.stderr
     expected = NeutronCompileOptions(config="imx95", **{name: value for name, (_, value) in VALUES.items()})
     assert given == [expected, NeutronCompileOptions()]
-    assert said == [{"default": {"weight_observer": "mse"}, "equalize": True}, None]
+    settings = {"default": {"weight_observer": "mse"}, "equalize": True}
+    assert said == [micronpu.Quantization(settings=settings), micronpu.Quantization()]
     assert all(getattr(expected, name) != getattr(given[1], name) for name in fields)
 
 

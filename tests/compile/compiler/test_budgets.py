@@ -136,4 +136,4 @@ def test_the_command_refuses(folder, options, sentence):
 def test_the_python_door():
     model, data = linear().eval(), batches((torch.zeros(1, 8),), 16)
     with pytest.raises(BudgetError, match="max_flash is 100, and the program has"):
-        micronpu.compile(model, data[0], "imxrt700", calibration=data, budgets=Budgets(max_flash=100))
+        micronpu.compile(model, data[0], "imxrt700", calibration=data, verify=Budgets(max_flash=100))

@@ -59,7 +59,7 @@ def test_digests_and_tools(target):
 
 @pytest.mark.parametrize("io", [None, "int8"])
 def test_scales_of_the_border(io):
-    report = compiled("imxrt700", io=io).report
+    report = compiled("imxrt700", quantization=micronpu.Quantization(io=io)).report
     (x,), (y,) = report.inputs, report.outputs
     assert (x.dtype, x.shape, y.dtype, y.shape) == (io or "float32", (1, 8, 6, 6), io or "float32", (1, 5))
     # Softmax has a grid of its own; that of the input is chosen by the calibration data.

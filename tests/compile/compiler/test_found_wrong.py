@@ -49,7 +49,13 @@ def test_integer_outputs_take_the_grid_that_an_operator_dictates(name, target):
     """Calibration sees weak answers only; the program must be able to give strong ones, and does so in one rounding."""
     model, io, scale, zero_point = BORDERS[name]
     weak = [torch.linspace(-0.4, 0.4, 10).roll(i)[None] for i in range(4)]
-    program = micronpu.compile(model.eval(), weak[0], target, calibration=[*weak, torch.eye(10)[:1] * 6], io=io)
+    program = micronpu.compile(
+        model.eval(),
+        weak[0],
+        target,
+        calibration=[*weak, torch.eye(10)[:1] * 6],
+        quantization=micronpu.Quantization(io=io),
+    )
     (border,) = program.borders.outputs
     assert (border.scale, border.zero_point) == (scale, zero_point)
     strong = torch.zeros(1, 10)
@@ -248,7 +254,9 @@ def test_a_softmax_over_very_long_rows_is_finer_where_int16_is_there(io: Any, fa
         return torch.randn(1, 1152, generator=torch.Generator().manual_seed(seed)) * factor
 
     rows = [sample(seed) for seed in range(4)]
-    program = micronpu.compile(nn.Softmax(-1).eval(), rows[0], "ethos-u55-128", calibration=rows, io=io)
+    program = micronpu.compile(
+        nn.Softmax(-1).eval(), rows[0], "ethos-u55-128", calibration=rows, quantization=micronpu.Quantization(io=io)
+    )
     assert (not program.report.host and program.borders is None) or io
     (graph,) = (part.graph for part in program.partitions)
     (y,) = graph.outputs

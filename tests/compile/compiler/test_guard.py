@@ -65,7 +65,7 @@ def compiled(model: nn.Module, data: list[Any], target: str = TARGETS[0], **opti
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_near_has_no_warning(target):
-    assert compiled(Net(), rows(1, 3, 8, 8), target, strict=True).report.warnings == ()
+    assert compiled(Net(), rows(1, 3, 8, 8), target, verify=micronpu.Verification(strict=True)).report.warnings == ()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -99,7 +99,7 @@ def test_between_the_thresholds_it_is_a_note(monkeypatch):
     monkeypatch.setattr(guard, "FAR", -10.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", micronpu.AccuracyWarning)
-        report = spoiled(strict=True).report
+        report = spoiled(verify=micronpu.Verification(strict=True)).report
     (warning,) = report.warnings
     assert warning.level == "note" and f"Note: {warning}" in str(report)
     stream = io.StringIO()
@@ -109,11 +109,11 @@ def test_between_the_thresholds_it_is_a_note(monkeypatch):
 
 def test_strict_makes_an_error_of_it_and_needs_verification():
     with pytest.raises(BudgetError, match=rf"Output 0 is .*relu_1.*:{LINE}|Output 0 is .*conv2d_1.*:{LINE}"):
-        spoiled(strict=True)
-    with pytest.raises(OptionError, match=r"strict=True makes errors of warnings, and with verify=False"):
-        spoiled(strict=True, verify=False)
+        spoiled(verify=micronpu.Verification(strict=True))
+    with pytest.raises(OptionError, match=r"strict=True makes errors of warnings, and with run=False"):
+        micronpu.Verification(strict=True, run=False)
     with pytest.raises(OptionError, match="`strict` is"):
-        spoiled(strict="yes")
+        micronpu.Verification(strict="yes")
 
 
 def test_fresh_weights_are_said_as_such():
@@ -267,7 +267,7 @@ def test_a_quantized_module_without_rounding_gives_what_the_float_model_gives(mo
         for weight in (p for p in model.parameters() if p.dim() > 1):
             step = weight.abs().amax(tuple(range(1, weight.dim())), keepdim=True) / 127
             weight.copy_((weight / step).round() * step)
-    program = compiled(model, data, "ethos-u55-128", io=io_type)
+    program = compiled(model, data, "ethos-u55-128", quantization=micronpu.Quantization(io=io_type))
     module = Unrounded(program.quantized)
     with torch.no_grad():
         exact = module.exact((data[0],))

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
     "exit": (lambda: compiled(lambda m, x: sys.exit(3)), ModelError, ("its forward calls sys.exit(3)",)),
     "listener": (lambda: compiled(conv, listener=5), OptionError, ("`listener` is of type int",)),
     "switch": (
-        lambda: compiled(conv, allow_missing_kernels="yes"),
+        lambda: compiled(conv, verify=micronpu.Verification(allow_missing_kernels="yes")),
         OptionError,
         ("`allow_missing_kernels` is 'yes'; it is True or False.",),
     ),

@@ -61,7 +61,7 @@ def compiled(
         network.example,
         target,
         calibration=calibration,
-        activations=activations,
+        quantization=activations,
         options=options(target, via),
     )
     return network, program

@@ -43,7 +43,9 @@ def made(name: str, target: str = "imxrt700-neutron", **options: Any) -> tuple[A
     torch.manual_seed(0)
     model = ROWS[name]()
     before = copy.deepcopy(model)
-    program = micronpu.compile(model, X, target, calibration=sequences(), held_out=0, **options)
+    program = micronpu.compile(
+        model, X, target, calibration=sequences(), verify=micronpu.Verification(held_out=0), **options
+    )
     for (key, old), new in zip(before.state_dict().items(), model.state_dict().values(), strict=True):
         assert torch.equal(old, new), f"compiling changes the user's {key}"
     return program, before
@@ -103,7 +105,7 @@ def test_every_way_to_write_a_state(name: str, target: str, options: dict[str, A
 
 
 def test_a_cache_moves_integers_on_the_host() -> None:
-    program, _ = made("cache", io="int8")
+    program, _ = made("cache", quantization=micronpu.Quantization(io="int8"))
     operators = read_pte(program.buffer).methods["forward"].operators
     assert "aten::index_put.out" in operators
     assert not _JOINS & set(operators)
@@ -112,7 +114,7 @@ def test_a_cache_moves_integers_on_the_host() -> None:
 @pytest.mark.parametrize("target", ["imxrt700-neutron", "ethos-u55-128"])
 def test_element_for_element(target: str) -> None:
     """The program against the reference interpreter, whose states go round by hand, over a sequence."""
-    program, _ = made("lstm", target, io="int8")
+    program, _ = made("lstm", target, quantization=micronpu.Quantization(io="int8"))
     (part,) = program.partitions
     grids = {s.name: (s.scale, s.zero_point) for s in program.states}
     held_in = {
@@ -208,7 +210,7 @@ def test_a_quantized_module_compiles_to_the_same() -> None:
 def test_litert_model_has_states_at_its_border() -> None:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    program, _ = made("lstm", io="int8")
+    program, _ = made("lstm", quantization=micronpu.Quantization(io="int8"))
     model = Interpreter(model_content=program.to_litert(), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
     runner = model.get_signature_runner()
     values = {f"state_{s.name}": s.initial.numpy() for s in program.states}

@@ -44,7 +44,7 @@ def compiled(target: str, **options: Any) -> micronpu.CompiledProgram:
 @pytest.mark.parametrize("io", [None, "int8"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_agreement_is_in_the_report(target, io):
-    program = compiled(target, io=io)
+    program = compiled(target, quantization=micronpu.Quantization(io=io))
     agreement = program.report.agreement
     assert (agreement.inputs, agreement.elements, agreement.reason) == (2, 8, "")
     assert agreement.equal > 0.5
@@ -60,7 +60,9 @@ def test_the_agreement_is_in_the_report(target, io):
 def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     data = [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(6)]
     data[3] = 100 * data[3]  # which nothing of the calibration has seen
-    program = micronpu.compile(Net().eval(), data[0], TARGETS[0], calibration=data, held_out=1)
+    program = micronpu.compile(
+        Net().eval(), data[0], TARGETS[0], calibration=data, verify=micronpu.Verification(held_out=1)
+    )
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((3,), 6, True)
     (output,) = accuracy.outputs
@@ -84,7 +86,7 @@ def test_rows_that_are_kept_back():
     assert trial.rows_kept_back(100, 0) == ()
     assert trial.rows_kept_back(3, 2) == (0, 2)
     with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
-        compiled(TARGETS[0], held_out=4)
+        compiled(TARGETS[0], verify=micronpu.Verification(held_out=4))
     with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
         trial.rows_kept_back(4, -1)
 
@@ -139,7 +141,11 @@ def test_what_cannot_run_here_is_said():
             return torch.erfinv(torch.tanh(x) * 0.5)
 
     program = micronpu.compile(
-        Inverse().eval(), DATA[0], "imxrt700-neutron", calibration=DATA, allow_missing_kernels=True
+        Inverse().eval(),
+        DATA[0],
+        "imxrt700-neutron",
+        calibration=DATA,
+        verify=micronpu.Verification(allow_missing_kernels=True),
     )
     assert "this machine does not run it" in program.report.agreement.reason
     assert "was not compared with the quantized model" in str(program.report)

@@ -179,7 +179,9 @@ def test_the_same_integers_with_a_saving() -> None:
     """A hop of DS-CNN is a tenth of the multiplications, in one partition, with the integers of the whole program."""
     model, x, dim, step, _ = network("ds-cnn")
     recordings = [torch.randn(1, 1, 49, 10) for _ in range(3)]
-    offline = micronpu.compile(model, (x,), "imxrt700", calibration=recordings, held_out=0)
+    offline = micronpu.compile(
+        model, (x,), "imxrt700", calibration=recordings, verify=micronpu.Verification(held_out=0)
+    )
     stream = micronpu.streaming(offline.quantized, (x,), dim=dim, step=step)
     long = torch.cat([x, recordings[0][:, :, :4]], 2)
     whole = [offline.run(long[:, :, last - 49 : last]) for last in range(49, 54)]
@@ -231,7 +233,7 @@ def test_a_recurrent_network_compiles() -> None:
     stream = micronpu.streaming(model, (x,), dim=dim, step=step)
     first = x.split(step, dim)[0]
     data = [list(torch.randn(x.shape).split(step, dim)) for _ in range(3)] + [list(x.split(step, dim))]
-    program = micronpu.compile(stream, (first,), "imxrt700", calibration=data, held_out=0)
+    program = micronpu.compile(stream, (first,), "imxrt700", calibration=data, verify=micronpu.Verification(held_out=0))
     assert program.report.share == 1.0
     assert 2 * program.report.macs <= micronpu.check(model, (x,), "imxrt700").report.macs
     with torch.no_grad():

@@ -188,7 +188,7 @@ def test_what_is_masked_weighs_nothing(target: str, activations: Any, share: flo
     """Whatever the scores that are masked, and whether or not calibration has seen a key masked."""
     model = Masked().eval()
     rows = scores(6, 1, share)
-    program = micronpu.compile(model, rows[0], target, calibration=rows, activations=activations)
+    program = micronpu.compile(model, rows[0], target, calibration=rows, quantization=activations)
     agreement = program.report.agreement
     assert agreement is not None and not agreement.reason
     names = [*(name for name, _ in MASKS), "multi-head attention"]

@@ -316,7 +316,7 @@ GROUPS = {
 def test_rows(group: str, per_channel: bool):
     rows = GROUPS[group]
     shapes = [s for r in rows for s in r.shapes]
-    program = compiled(SideBySide(rows), shapes, per_channel=per_channel)
+    program = compiled(SideBySide(rows), shapes, quantization=micronpu.Quantization(per_channel=per_channel))
     for seed in (0, 7):
         check(program, [r.name for r in rows], inputs_for(shapes, seed))
     weights = [n.inputs[1].type.qparams for n in program.partitions[0].graph.nodes if n.op.quantization.weight]
@@ -473,7 +473,7 @@ def test_channels_without_weights_keep_their_bias(per_channel: bool):
         model.weight[1:3] = 0.0
         model.weight[3] *= 1e-9
         model.bias[:] = torch.tensor([0.1, 5.0, -5.0, 3.0])
-    program = compiled(model, [IMAGE], per_channel=per_channel)
+    program = compiled(model, [IMAGE], quantization=micronpu.Quantization(per_channel=per_channel))
     x = inputs_for([IMAGE], 1)
     check(program, ["conv2d"], x)
     result, step = program.run(*x), output_grids(program)[0]

@@ -171,7 +171,7 @@ def output_scales(quantized: Any) -> list[float]:
 @pytest.mark.parametrize("rows", [SINGLE, COMPOSED], ids=["single", "composed"])
 def test_program_is_the_quantized_model(rows: list[Row]):
     data = inputs()
-    program = micronpu.compile(Many(rows).eval(), data[0], calibration=data, held_out=0)
+    program = micronpu.compile(Many(rows).eval(), data[0], calibration=data, verify=micronpu.Verification(held_out=0))
     left = [f"{v.operator}: {[str(r) for r in v.reasons]}" for v in program.report.verdicts if v.partition is None]
     assert not left, "\n".join(left)
     assert len(program.partitions) == 1

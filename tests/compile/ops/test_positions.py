@@ -67,7 +67,7 @@ def test_more_positions_than_int8_has_are_a_reason() -> None:
 
 def test_positions_among_int16_values_are_the_hosts() -> None:
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
-    program = micronpu.compile(Last().eval(), (x,), "ethos-u55-128", calibration=[(x,)], activations="int16")
+    program = micronpu.compile(Last().eval(), (x,), "ethos-u55-128", calibration=[(x,)], quantization="int16")
     (reason,) = {str(v.reasons[0]) for v in program.report.host if v.operator == "argmax.default"}
     assert "positions are found among int8 ones" in reason
     assert torch.equal(program.run(x), Last()(x))

@@ -42,7 +42,7 @@ def test_a_mask_that_calibration_has_not_seen(target: str, activations: Activati
     shown, i = torch.ones(1, 4, dtype=torch.bool), torch.arange(8)
     ends = [(torch.full(SHAPE, e), torch.full(SHAPE, -e), shown, i) for e in (-12.75, 12.75)]
     program = micronpu.compile(
-        Choices().eval(), (x, z, shown, i), target, calibration=ends, activations=activations, verify=False
+        Choices().eval(), (x, z, shown, i), target, calibration=ends, quantization=activations, verify=False
     )
     left = [v.operator for v in program.report.host if v.reasons]
     assert program.report.partitions == 1 and not {"where.self", "mul.Tensor", "masked_fill.Scalar"} & {*left}, left

@@ -240,7 +240,7 @@ def test_a_quantizer_that_is_asked_first():
     partitioner = EthosUPartitioner(SPEC)
     lowered(module, X, partitioner)
     assert not partitioner.report.host
-    program = micronpu.compile(model, X, "ethos-u55-128", calibration=[X], quantizer=quantizer)
+    program = micronpu.compile(model, X, "ethos-u55-128", calibration=[X], quantization=quantizer)
     assert not program.report.host and other.asked == ["annotate", "validate"] * 2
     for wrong in (quantizer, torch.relu):
         with pytest.raises(OptionError, match="`add_quantizer` got"):

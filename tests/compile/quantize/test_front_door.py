@@ -44,7 +44,7 @@ def error_of(program: micronpu.CompiledProgram) -> float:
 
 def test_int16_activations_are_nearer_to_float():
     coarse, fine = (
-        micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, activations=activations)
+        micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, quantization=activations)
         for activations in ("int8", "int16")
     )
     assert fine.report.share == 1.0
@@ -53,13 +53,15 @@ def test_int16_activations_are_nearer_to_float():
 
 def test_neutron_has_no_int16():
     with pytest.raises(OptionError, match="the device does not compute with int16"):
-        micronpu.compile(Net().eval(), data(), "imxrt700-neutron", calibration=CALIBRATION, activations="int16")
+        micronpu.compile(Net().eval(), data(), "imxrt700-neutron", calibration=CALIBRATION, quantization="int16")
 
 
 @pytest.mark.parametrize("target", [TARGET, "imxrt700-neutron", "imxrt700"])
 def test_a_program_of_integers(target: str):
     floats = micronpu.compile(Net().eval(), data(), target, calibration=CALIBRATION)
-    program = micronpu.compile(Net().eval(), data(), target, calibration=CALIBRATION, io="int8")
+    program = micronpu.compile(
+        Net().eval(), data(), target, calibration=CALIBRATION, quantization=micronpu.Quantization(io="int8")
+    )
     assert program.borders is not None
     (x,) = program.borders.quantize((data(9),))
     y = program.run(x)
@@ -76,7 +78,7 @@ def test_a_quantizer_of_ones_own():
     quantizer = EthosUQuantizer(EthosUCompileSpec(TARGET)).set_module_name(
         "classes", QuantizationConfig(activations="int16")
     )
-    program = micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, quantizer=quantizer)
+    program = micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, quantization=quantizer)
     assert program.report.share == 1.0
     nodes = [n for n in program.partitions[0].graph.nodes if n.op.name == "conv2d"]  # the linear layer is one, too
     assert [n.output.type.dtype.value for n in nodes] == ["int8", "int16"]
@@ -84,13 +86,16 @@ def test_a_quantizer_of_ones_own():
 
 def test_a_quantizer_decides_alone():
     quantizer = NeutronQuantizer()
-    arguments = {"calibration": CALIBRATION, "quantizer": quantizer}
     with pytest.raises(OptionError, match="together with `per_channel`, `activations` or `io`"):
-        micronpu.compile(Net().eval(), data(), "imxrt700", io="int8", **arguments)
-    with pytest.raises(OptionError, match="`quantizer` is a str"):
-        micronpu.compile(Net().eval(), data(), "imxrt700", calibration=CALIBRATION, quantizer="int8")
+        micronpu.Quantization(io="int8", quantizer=quantizer)
+    with pytest.raises(OptionError, match="`quantizer` is 'int8'"):
+        micronpu.Quantization(quantizer="int8")
+    with pytest.raises(OptionError, match="`quantizer` and `settings` are both given"):
+        micronpu.Quantization(settings={"equalize": True}, quantizer=quantizer)
+    with pytest.raises(OptionError, match="`quantization` is 8"):
+        micronpu.compile(Net().eval(), data(), "imxrt700", calibration=CALIBRATION, quantization=8)
     with pytest.raises(OptionError, match="is_qat=False, but `train` is given"):
-        micronpu.compile(Net().eval(), data(), "imxrt700", train=lambda m: None, quantizer=quantizer)
+        micronpu.compile(Net().eval(), data(), "imxrt700", train=lambda m: None, quantization=quantizer)
 
 
 NET = """

@@ -324,7 +324,9 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
     model, data = Small(lambda m, x: torch.exp(-(torch.cdist(x, centers) ** 2))), [(torch.randn(4, 6),) for _ in "1234"]
     for verify_streams in (True, False):
         spec = EthosUCompileSpec("ethos-u85-256", verify_streams=verify_streams)
-        program = micronpu.compile(model, data[0], "ethos-u85-256", calibration=data, activations="int16", options=spec)
+        program = micronpu.compile(
+            model, data[0], "ethos-u85-256", calibration=data, quantization="int16", options=spec
+        )
         assert program.report.share == 1.0
         assert (program.run(*data[1]) - model(*data[1])).abs().max() <= 30 / 2**15
 
@@ -368,7 +370,7 @@ def test_finer_tables_at_both_ends_run_on_the_npu():
     """In one partition with others, in its own arithmetic."""
     torch.manual_seed(0)
     model, data = Small(lambda m, x: torch.logit(x, 1e-4)), [(torch.rand(4, 64),) for _ in "1234"]
-    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, activations="int16")
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, quantization="int16")
     assert program.report.share == 1.0 and program.report.partitions == 1
     x = torch.arange(0.002, 0.998, 0.004)[: 4 * 62]
     x = torch.cat([x, x[: 256 - len(x)]]).reshape(4, 64)
@@ -496,7 +498,7 @@ def test_vela_compiles_a_network(target):
 def test_rows_of_a_table_are_int16_numbers():
     """The table of an embedding was int8 on the grid of int16 numbers."""
     model, indices = torch.nn.Embedding(32, 16).eval(), torch.randint(0, 32, (1, 8))
-    program = micronpu.compile(model, (indices,), "ethos-u85-256", calibration=[(indices,)], activations="int16")
+    program = micronpu.compile(model, (indices,), "ethos-u85-256", calibration=[(indices,)], quantization="int16")
     assert "embedding.default" not in {v.operator for v in program.report.host}
     assert float((program.run(indices) - model(indices).detach()).abs().max()) < 2e-4
 
@@ -529,7 +531,7 @@ def test_a_layer_norm_of_rows_of_very_different_size(via):
         "ethos-u55-128",
         calibration=[x],
         options=EthosUCompileSpec("ethos-u55-128", via=via),
-        activations="int16",
+        quantization="int16",
     )
     assert program.report.share == 1.0 and program.report.partitions == 1
     with torch.no_grad():

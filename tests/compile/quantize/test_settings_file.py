@@ -78,7 +78,7 @@ REFUSED = {
     "float and more": ({"modules": {"0": {"float": True, "percentile": 99.0}}}, "float = true and nothing else"),
     "int16 on Neutron": ({"default": {"activations": "int16"}}, "does not compute with int16"),
     "a module that there is not": ({"modules": {"head": {}}}, 'set_module_name("head", ...) fits nothing'),
-    "a list": ([1], "`quantization` is a list."),
+    "a list": ([1], "`quantization` is of type list."),
     "no file": ("none.toml", "none.toml"),
 }
 X = torch.randn(1, 4)
@@ -123,7 +123,12 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(MicroNpuError, match=r"binary\.toml is no TOML: "):
         configure(NeutronQuantizer(), tmp_path / "binary.toml")
     with pytest.raises(MicroNpuError, match="are both given"):
-        micronpu.compile(nn.ReLU(), X, calibration=[X], quantizer=NeutronQuantizer(), quantization={"equalize": True})
+        micronpu.compile(
+            nn.ReLU(),
+            X,
+            calibration=[X],
+            quantization=micronpu.Quantization(quantizer=NeutronQuantizer(), settings={"equalize": True}),
+        )
 
 
 def test_the_command_takes_file_and_options(tmp_path):

@@ -112,7 +112,7 @@ def test_per_tensor_weights_and_options_of_the_family():
         INPUTS[0],
         "imxrt700-neutron",
         calibration=INPUTS,
-        per_channel=False,
+        quantization=micronpu.Quantization(per_channel=False),
         options=NeutronCompileOptions(**options),
     )
     same(session, program)
@@ -185,7 +185,9 @@ def test_int16_activations():
 def test_a_program_that_takes_and_gives_integers(kind, target):
     recipe = micronpu.get_chip_recipe(target, kind, io="int8", calibration=INPUTS)
     session = exported(recipe, CONV)
-    program = micronpu.compile(CONV, INPUTS[0], target, calibration=INPUTS, activations=kind, io="int8")
+    program = micronpu.compile(
+        CONV, INPUTS[0], target, calibration=INPUTS, quantization=micronpu.Quantization(activations=kind, io="int8")
+    )
     assert stamp(bytes(session.get_pte_buffer())) == program.buffer
     (partitioner,) = recipe.lowering_recipe.partitioners
     assert partitioner.borders == program.borders

@@ -180,8 +180,9 @@ def test_the_front_door_writes_both_files(tmp_path, target, options):
     """Every row names the lines of the user, and every operator's values are those of the quantized model."""
     etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"
     program = micronpu.compile(
-        model(), (image(),), target, calibration=batches((image(),)), options=options, verify=False, etrecord=etrecord
+        model(), (image(),), target, calibration=batches((image(),)), options=options, verify=False
     )
+    program.save_etrecord(etrecord)
     assert torch.equal(program.run(image(), profile=etdump), program.run(image()))
     inspector = inspected(etdump, etrecord)
     (block,) = (b for b in inspector.event_blocks if b.name == "Execute")
@@ -204,7 +205,8 @@ def test_kernels_of_a_core_alone_name_the_operators_that_they_compute(tmp_path):
     torch.manual_seed(0)  # with other weights a range may leave the largest values out, by more than a step
     x = torch.randn(1, 3, 8, 8)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
-    program = micronpu.compile(net, x, "cortex-m55", calibration=[x], verify=False, etrecord=etrecord)
+    program = micronpu.compile(net, x, "cortex-m55", calibration=[x], verify=False)
+    program.save_etrecord(etrecord)
     program.run(x, profile=etdump)
     inspector = inspected(etdump, etrecord)
     found = {e.name: e.op_types for b in inspector.event_blocks for e in b.events if e.name.startswith("cortex_m::")}

@@ -36,7 +36,7 @@ def largest(program: Any) -> int:
 def test_weights_get_fewer_bits_while_the_answers_stay() -> None:
     x = inputs(1)[0]
     plain = micronpu.compile(network(), x, U55, calibration=inputs())
-    small = micronpu.compile(network(), x, U55, calibration=inputs(), compress=1.0)
+    small = micronpu.compile(network(), x, U55, calibration=inputs(), transforms=micronpu.Transforms(compress=1.0))
     before, after = (p.partitions[0].constant_bytes for p in (plain, small))
     assert after < 0.8 * before and largest(plain) == 127 and largest(small) == 15
     (note,) = (n for n in small.report.notes if n.startswith("Weights of 5 bits"))
@@ -49,7 +49,9 @@ def test_weights_keep_their_bits_where_that_costs_too_much(monkeypatch: pytest.M
 
     shares = iter([1.0, 1.0, 0.98, 0.98])  # of each of both, without and with corrections
     monkeypatch.setattr(Judge, "judged", lambda self, model: Judgement(next(shares), 0.0, 0.0))
-    program = micronpu.compile(network(), inputs(1)[0], U55, calibration=inputs(), compress=0.01, verify=False)
+    program = micronpu.compile(
+        network(), inputs(1)[0], U55, calibration=inputs(), transforms=micronpu.Transforms(compress=0.01), verify=False
+    )
     (note,) = (n for n in program.report.notes if n.startswith("Weights keep their eight bits"))
     assert "7 bits" in note and "6 bits" not in note and largest(program) == 127
 
@@ -59,18 +61,31 @@ def test_zeros_stay_zeros_and_other_targets_stay_as_they_are() -> None:
     with torch.no_grad():
         model.conv.weight[:, ::2] = 0
     x = inputs(1)[0]
-    program = micronpu.compile(model, x, "ethos-u85-256", calibration=inputs(), compress=1.0, verify=False)
+    program = micronpu.compile(
+        model, x, "ethos-u85-256", calibration=inputs(), transforms=micronpu.Transforms(compress=1.0), verify=False
+    )
     assert "conv" in {o.origin.module for o in program.report.operations if o.sparse} and largest(program) == 15
-    neutron = micronpu.compile(network(), x, "imxrt700-neutron", calibration=inputs(), compress=0.5, verify=False)
+    neutron = micronpu.compile(
+        network(),
+        x,
+        "imxrt700-neutron",
+        calibration=inputs(),
+        transforms=micronpu.Transforms(compress=0.5),
+        verify=False,
+    )
     assert any("keep their eight bits" in note for note in neutron.report.notes)
 
 
 @pytest.mark.parametrize("given", [-0.1, 2, True, "much"])
 def test_the_share_is_checked(given: Any) -> None:
     with pytest.raises(MicroNpuError, match="`compress` is"):
-        micronpu.compile(network(), inputs(1)[0], U55, calibration=inputs(), compress=given)
+        micronpu.compile(
+            network(), inputs(1)[0], U55, calibration=inputs(), transforms=micronpu.Transforms(compress=given)
+        )
 
 
 def test_few_inputs_are_a_sentence() -> None:
     with pytest.raises(MicroNpuError, match="4 calibration inputs are too few"):
-        micronpu.compile(network(), inputs(1)[0], U55, calibration=inputs(4), compress=0.01)
+        micronpu.compile(
+            network(), inputs(1)[0], U55, calibration=inputs(4), transforms=micronpu.Transforms(compress=0.01)
+        )

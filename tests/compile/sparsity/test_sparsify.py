@@ -117,7 +117,7 @@ def test_the_model_takes_any_batch_and_other_points_can_be_had() -> None:
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
     first, x = sparse(), inputs(1)[0]
-    second = micronpu.sparsify(network(), inputs(), x, U85, sparsity=QUICK)
+    second = micronpu.sparsify(network(), inputs(), U85, example_inputs=x, sparsity=QUICK)
     assert first.report == second.report
     state, other = first.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(state[name], other[name]) for name in state)
@@ -179,13 +179,13 @@ def test_quantization_aware_training_keeps_what_came_sparse() -> None:
     weight = graph_weights(program)["conv2d(64, 3, 3, 32)"]
     assert is_made_two_in_four(weight)
     # Sparse first, then trained: `calibration` is for the choice of weights.
-    both = micronpu.compile(network(), inputs(1)[0], U85, calibration=inputs(), train=train, sparsity=QUICK)
+    both = micronpu.compile(network(), inputs(1)[0], U85, calibration=inputs(), train=train, transforms=QUICK)
     assert both.report.sparsity is not None and is_made_two_in_four(graph_weights(both)["conv2d(64, 3, 3, 32)"])
 
 
 def test_compile_makes_sparse_and_says_so() -> None:
     options = SparsityOptions(steps=0, points=1, max_cycles=0.9)
-    program = micronpu.compile(network(), inputs(1)[0], U85, calibration=inputs(), sparsity=options)
+    program = micronpu.compile(network(), inputs(1)[0], U85, calibration=inputs(), transforms=options)
     report = program.report.sparsity
     assert report is not None and report.summary() in program.report.remarks
     assert json.loads(program.report.to_json())["sparsity"]["points"][report.chosen]["cycles"] == report.point.cycles
@@ -232,7 +232,7 @@ def test_a_model_that_keeps_a_state() -> None:
     model = Keeps(step, {"h": torch.zeros(1, 64)}, mixes=linear(128, 64), fc=linear(64, 32)).eval()
     sequences = [list(torch.randn(20, 64).split(1)) for _ in range(3)]
     options = SparsityOptions(steps=2, points=1, batch=4, least_gain=0.0)
-    found = micronpu.sparsify(model, sequences, sequences[0][0], U85, sparsity=options)
+    found = micronpu.sparsify(model, sequences, U85, example_inputs=sequences[0][0], sparsity=options)
     layers = {layer.name: layer for layer in found.report.layers}
     assert layers["mixes"].sparse and layers["mixes"].cycles_sparse < layers["mixes"].cycles_dense
     assert found.report.rows == 12 and "keeps a state" in found.report.notes[0]
@@ -241,7 +241,7 @@ def test_a_model_that_keeps_a_state() -> None:
     assert torch.allclose(second[1], torch.tanh(model.mixes(torch.cat(first, 1))), atol=1e-5)
     program = micronpu.compile(found.model, sequences[0][0], U85, calibration=sequences)
     assert next(o.origin.module for o in program.report.operations if o.sparse) == "mixes"
-    both = micronpu.compile(model, sequences[0][0], U85, calibration=sequences, sparsity=options)
+    both = micronpu.compile(model, sequences[0][0], U85, calibration=sequences, transforms=options)
     assert both.report.sparsity is not None and both.report.sparsity.point.layers == found.report.point.layers
     assert both.report.agreement is not None and not both.report.agreement.reason
     answers = [torch.as_tensor(both.run(sequences[0][0])) for _ in range(2)]
@@ -249,16 +249,15 @@ def test_a_model_that_keeps_a_state() -> None:
 
 
 def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
-    quick = SparsityOptions(steps=0, points=1)
+    quick = SparsityOptions(steps=0, points=1, max_loss=0.0)
     scored: list[Any] = []
-    found = micronpu.sparsify(network(), inputs(), target=U85, max_loss=0.0, sparsity=quick, score=_size_told(scored))
+    found = micronpu.sparsify(network(), inputs(), target=U85, sparsity=quick, score=_size_told(scored))
     assert found.report.chosen == 0 and found.masks == {}
     assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[-1]
     # No network twice: the float one, and both points with corrections and without.
     assert len(scored) == len(set(map(id, scored))) == 5
-    # What is given in short stands beside what the options say.
-    both = SparsityOptions(steps=0, points=1, max_loss=1.0)
-    few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=both)
+    both = SparsityOptions(steps=0, points=1, max_loss=1.0, max_cycles=10)
+    few = micronpu.sparsify(network(), inputs(), target=U85, sparsity=both)
     assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[-1]
 
 
@@ -282,7 +281,7 @@ def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in ((price, "quantize"), (search, "price"), (judge, "results"), (search, "pruned")):
         counted(module, name)
-    few = micronpu.sparsify(network(), inputs(), target=U85, max_cycles=10, sparsity=SparsityOptions(steps=0, points=1))
+    few = micronpu.sparsify(network(), inputs(), target=U85, sparsity=SparsityOptions(steps=0, points=1, max_cycles=10))
     assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 inputs")
     assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[-1]
     # Each point without corrections and with them, and what all layers gain.
@@ -342,10 +341,10 @@ def test_options_are_checked(values: dict[str, Any], message: str) -> None:
 def test_compile_refuses_what_cannot_be_made_sparse() -> None:
     x = inputs(1)[0]
     with pytest.raises(MicroNpuError, match="`sparsity` is of type bool"):
-        micronpu.compile(network(), x, U85, calibration=inputs(), sparsity=True)  # type: ignore[arg-type]
+        micronpu.compile(network(), x, U85, calibration=inputs(), transforms=True)  # type: ignore[arg-type]
     quantized = micronpu.compile(network(), x, U85, calibration=inputs(2), verify=False).quantized
     with pytest.raises(MicroNpuError, match="quantized already and cannot be made sparse"):
-        micronpu.compile(quantized, x, U85, calibration=inputs(), sparsity="2:4")
+        micronpu.compile(quantized, x, U85, calibration=inputs(), transforms="2:4")
 
 
 def test_no_sparser_than_the_cycles_ask_for() -> None:

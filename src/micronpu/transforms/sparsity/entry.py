@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.base.arguments import described, moved
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.frontend.checks import check_evaluation_mode, check_listener
 from micronpu.frontend.export import as_inputs
@@ -18,8 +19,10 @@ from micronpu.frontend.exported import Exported, exported, exported_for_any_batc
 from micronpu.frontend.states import states_of
 from micronpu.partition.device import Device
 from micronpu.quantize.data import calibration_calls
+from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
+from micronpu.targets.defaults import SPARSE_TARGET
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.compress import check_compress, compressed, with_bits
@@ -29,21 +32,22 @@ from micronpu.transforms.sparsity.network import FloatNetwork, Row
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.transforms.sparsity.search import Listener, Sparsified, listening, sparsified
 
-DEFAULT_TARGET = "ethos-u85-256"
 
-
+@moved(
+    max_loss="sparsity=SparsityOptions(max_loss=0.01)",
+    max_cycles="sparsity=SparsityOptions(max_cycles=0.7)",
+    quantizer="quantization=quantizer",
+)
 def sparsify(
     model: nn.Module | ExportedProgram,
     calibration: Any,
-    example_inputs: Sequence[Any] | Tensor | None = None,
-    target: str = DEFAULT_TARGET,
+    target: str = SPARSE_TARGET,
     *,
-    max_loss: float | None = None,
-    max_cycles: float | None = None,
-    score: Score | None = None,
+    example_inputs: Sequence[Any] | Tensor | None = None,
     sparsity: SparsityOptions | None = None,
+    score: Score | None = None,
+    quantization: HowToQuantize = None,
     options: Options | None = None,
-    quantizer: StaticQuantizer | None = None,
     listener: Listener | None = None,
 ) -> Sparsified:
     """Makes two of every four weights zero where the target computes such layers in half the cycles.
@@ -52,13 +56,11 @@ def sparsify(
         model: a trained float module in evaluation mode, or an exported program of one.
         calibration: some hundred typical inputs without labels, as for `micronpu.compile`; of a model that keeps a
             state from call to call, sequences of them.
-        example_inputs: fix shapes and dtypes; the first calibration input unless given.
         target: see ``micronpu targets``.
-        max_loss, max_cycles: those of `SparsityOptions`, in short.
+        example_inputs: fix shapes and dtypes; the first calibration input unless given.
+        sparsity: how, and how much of the network's quality may go.
         score: a measure of a network, more is better, in the place of the agreement with the float network.
-        sparsity: further options.
-        options: of the NPU's family.
-        quantizer: in the place of the target's own.
+        quantization, options: as for `micronpu.compile`.
         listener: hears about progress, with the name of the step and the part of it that is done.
 
     Returns:
@@ -72,18 +74,14 @@ def sparsify(
     if sparsity is not None and not isinstance(sparsity, SparsityOptions):
         raise OptionError(f"`sparsity` is of type {type(sparsity).__name__}.", hint="SparsityOptions(steps=1000)")
     chosen = sparsity or SparsityOptions()
-    if max_loss is not None:
-        chosen = replace(chosen, max_loss=max_loss)
-    if max_cycles is not None:
-        chosen = replace(chosen, max_cycles=max_cycles)
     if score is not None and not callable(score):
         raise OptionError(f"`score` is of type {type(score).__name__}.", hint="score=lambda network: accuracy(network)")
-    if quantizer is not None and not isinstance(quantizer, StaticQuantizer):
+    if not isinstance(target, str):
         raise OptionError(
-            f"`quantizer` is a {type(quantizer).__name__}.",
-            hint="the quantizer of the NPU's family, such as EthosUQuantizer",
+            f"The target is {described(target)}; it is a name.", hint="sparsify(model, calibration, target, ...)"
         )
     device = device_for(target, options)
+    quantizer = Quantization.of(quantization).quantizer_for(device.quantizer)
     if example_inputs is None:
         example_inputs = _first(calibration)
     examples = as_inputs(example_inputs)
@@ -92,7 +90,7 @@ def sparsify(
     program = exported_for_any_batch(model, examples)
     sequences = calibration_calls(calibration, examples, in_turn=bool(states_of(program)))
     network = FloatNetwork.of(program, examples, sequences)
-    return sparsified(network, device, quantizer or device.quantizer(), chosen, score, listener)
+    return sparsified(network, device, quantizer, chosen, score, listener)
 
 
 class Reduced(NamedTuple):
@@ -156,7 +154,7 @@ def _first(calibration: Any) -> Any:
     if calibration is None or isinstance(calibration, dict) or not hasattr(calibration, "__getitem__"):
         raise ModelError(
             "Without `example_inputs` the calibration data is a list of inputs, the first of which fixes shapes.",
-            hint="sparsify(model, calibration, example_inputs)",
+            hint="sparsify(model, calibration, example_inputs=...)",
         )
     if not len(calibration):
         raise ModelError("The calibration data is empty.", hint="pass some hundred typical inputs")

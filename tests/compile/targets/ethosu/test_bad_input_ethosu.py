@@ -138,8 +138,15 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         lambda: compiled(options=EthosUCompileSpec("ethos-u85-256")),
         "The target is ethos-u55-128, but the options are for ethos-u85-256. Try: EthosUCompileSpec(",
     ),
-    "int4": (lambda: compiled(activations="int4"), "`activations` is 'int4'; activations are int8 or int16."),
-    "uint8": (lambda: compiled(io="uint8"), "`io` is 'uint8'", "a uint8 image becomes int8 by subtracting 128"),
+    "int4": (
+        lambda: compiled(quantization=micronpu.Quantization(activations="int4")),
+        "`activations` is 'int4'; activations are int8 or int16.",
+    ),
+    "uint8": (
+        lambda: compiled(quantization=micronpu.Quantization(io="uint8")),
+        "`io` is 'uint8'",
+        "a uint8 image becomes int8 by subtracting 128",
+    ),
     "uint8 of torch": (lambda: EthosUQuantizer(spec(), io=torch.uint8), "`io` is torch.uint8", "by subtracting 128"),
     "uint8 at the border": (
         lambda: EthosUQuantizer(spec()).set_io(QuantizationConfig(activations="uint8")),
@@ -147,7 +154,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "by subtracting 128",
     ),
     "int16 on Neutron": (
-        lambda: compiled(target="imxrt700", activations="int16"),
+        lambda: compiled(target="imxrt700", quantization="int16"),
         "does not compute with int16.",
     ),
     "QAT": (lambda: micronpu.compile(net(), X, TARGET, train=3), "`train` is of type int, not a function"),
@@ -168,13 +175,17 @@ MODELS: dict[str, tuple[Callable[[], Any], type[MicroNpuError], str, str]] = {
         "Try: smaller pictures",
     ),
     "int64 as an integer": (
-        lambda: compiled(Rows().eval(), torch.zeros(1, 5, dtype=torch.int64), io="int8"),
+        lambda: compiled(
+            Rows().eval(), torch.zeros(1, 5, dtype=torch.int64), quantization=micronpu.Quantization(io="int8")
+        ),
         ModelError,
         "The input `numbers` is int64; a program with integer inputs takes int8 or int16",
         "Try: leave out the integer inputs of the program",
     ),
     "uint8 as an integer": (
-        lambda: compiled(Pixels().eval(), torch.zeros(1, 3, 8, 8, dtype=torch.uint8), io="int8"),
+        lambda: compiled(
+            Pixels().eval(), torch.zeros(1, 3, 8, 8, dtype=torch.uint8), quantization=micronpu.Quantization(io="int8")
+        ),
         ModelError,
         "The input `pixels` is uint8;",
         "a uint8 image becomes its int8 input by subtracting 128",

@@ -1,0 +1,60 @@
+"""What is asked of a program before it is handed out, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from micronpu.base.arguments import check_switch, check_type, described
+from micronpu.base.errors import OptionError
+from micronpu.quantize.trial import check_held_out
+from micronpu.report.budgets import Budgets
+from micronpu.report.warnings import check_strict_use
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """How a program is tried, and what it must keep.
+
+    Attributes:
+        run: run the program on a few rows, and compare it with the quantized model and with the float model; see
+            ``report.agreement``, ``report.accuracy`` and ``report.warnings``.
+        strict: refuse a program that a warning of the report is about, such as one that is below 10 dB against float.
+            Otherwise Python's `warnings` show each.
+        held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
+            to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
+        budgets: what the program may take at most, and must reach at least; one that misses them is an error.
+        allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
+            for, for those who register their own.
+
+    Raises:
+        OptionError: a value does not fit, or ``strict`` is asked of what does not run.
+    """
+
+    run: bool = True
+    strict: bool = False
+    held_out: int | None = None
+    budgets: Budgets | None = None
+    allow_missing_kernels: bool = False
+
+    def __post_init__(self) -> None:
+        check_switch("run", self.run)
+        check_strict_use(self.strict, self.run, named=lambda name: name.replace("verify", "run"))
+        check_type("budgets", self.budgets, Budgets, type(None), hint="Budgets(max_ms=10)")
+        check_held_out(self.held_out)
+        check_switch("allow_missing_kernels", self.allow_missing_kernels)
+
+    @classmethod
+    def of(cls, given: Any) -> Verification:
+        """From what `micronpu.compile` takes: True and False are `run`, and budgets `budgets`.
+
+        Raises:
+            OptionError: it is none of these.
+        """
+        if isinstance(given, Verification):
+            return given
+        if isinstance(given, bool):
+            return cls(run=given)
+        if isinstance(given, Budgets):
+            return cls(budgets=given)
+        raise OptionError(f"`verify` is {described(given)}.", hint="True, False, or Verification(strict=True)")

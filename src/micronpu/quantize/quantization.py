@@ -1,0 +1,133 @@
+"""What a user says about quantization, as one value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+from micronpu.base.arguments import check_switch, described
+from micronpu.base.errors import OptionError
+from micronpu.quantize.config import Activations, check_activations
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.settings_file import Settings, configure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """How a float model is quantized.
+
+    Attributes:
+        per_channel: one weight scale per output channel (True) or one per tensor (False).
+        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.
+        io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
+        settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
+            of its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see
+            docs/accuracy.md.
+        quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
+            place of all of the above.
+
+    Raises:
+        OptionError: a value does not fit, or is given beside a quantizer, which decides it.
+    """
+
+    per_channel: bool = True
+    activations: Activations = "int8"
+    io: Activations | None = None
+    settings: Settings | None = None
+    quantizer: StaticQuantizer | None = None
+
+    def __post_init__(self) -> None:
+        check_switch("per_channel", self.per_channel)
+        check_activations(self.activations)
+        if self.io is not None:
+            check_activations(self.io, "io")
+        if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
+            raise OptionError(
+                f"The settings of quantization are {described(self.settings)}.",
+                hint='the path of a TOML file, or a dictionary such as {"equalize": True}',
+            )
+        if self.quantizer is None:
+            return
+        if not isinstance(self.quantizer, StaticQuantizer):
+            raise OptionError(
+                f"`quantizer` is {described(self.quantizer)}.", hint="the quantizer of the NPU's family, made by you"
+            )
+        if self.settings is not None:
+            raise OptionError(
+                "`quantizer` and `settings` are both given, and each says how parts are quantized.",
+                hint="micronpu.quantize.settings_file.configure(quantizer, settings)",
+            )
+        if not self.per_channel or self.activations != "int8" or self.io is not None:
+            raise OptionError(
+                "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
+                hint="set them on the quantizer",
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Quantization:
+        """From what `micronpu.compile` takes for it.
+
+        None is the default; "int8" or "int16" says the activations; a path or a dictionary is `settings`, a quantizer
+        is `quantizer`.
+
+        Raises:
+            OptionError: it is none of these.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, Quantization):
+            return given
+        if given in ("int8", "int16") if isinstance(given, str) else False:
+            return cls(activations=given)
+        if isinstance(given, StaticQuantizer):
+            return cls(quantizer=given)
+        if isinstance(given, Mapping | str | os.PathLike):
+            return cls(settings=given)
+        raise OptionError(
+            f"`quantization` is {described(given)}.",
+            hint='Quantization(activations="int16"), the path of a TOML file, or a dictionary such as '
+            '{"equalize": True}',
+        )
+
+    def with_settings(self, settings: Settings) -> Quantization:
+        """The same with other settings."""
+        return replace(self, settings=settings)
+
+    def only(self, *names: str, where: str) -> None:
+        """Refuses what a function does not take.
+
+        Raises:
+            OptionError: a field that is not among ``names`` is set.
+        """
+        plain = Quantization()
+        for field in fields(self):
+            if field.name not in names and getattr(self, field.name) != getattr(plain, field.name):
+                raise OptionError(
+                    f"`{where}` chooses `{field.name}` of the quantization itself.", hint=f"leave {field.name} out"
+                )
+
+    def quantizer_for(self, make: Callable[..., StaticQuantizer], is_qat: bool = False) -> StaticQuantizer:
+        """The user's quantizer, or the device's with what the user says of quantization.
+
+        Args:
+            make: that of the device, `Device.quantizer`.
+
+        Raises:
+            OptionError: a value does not fit the device, or training.
+        """
+        if self.quantizer is None:
+            made = make(per_channel=self.per_channel, is_qat=is_qat, activations=self.activations, io=self.io)
+            return made if self.settings is None else configure(made, self.settings)
+        if self.quantizer.is_qat != is_qat:
+            raise OptionError(
+                f"The quantizer has is_qat={self.quantizer.is_qat}, but `train` is "
+                f"{'given' if is_qat else 'not given'}.",
+                hint="is_qat=True with `train`, and is_qat=False with `calibration`",
+            )
+        return self.quantizer
+
+
+HowToQuantize: TypeAlias = Quantization | Activations | Settings | StaticQuantizer | None
+"""What functions take for ``quantization``; see `Quantization.of`."""
