@@ -18,6 +18,8 @@ _XPSR_NUMBER = 25
 """By which the stub knows xPSR; 16 to 24 are registers that no Cortex-M has."""
 _CHUNK = 1900
 """Bytes of memory in a packet: two digits each, of the 4,096 characters that QEMU takes."""
+_AT_ONCE = 16
+"""Packets that are on their way at once; their answers are shorter than what a socket holds."""
 _INTERRUPT = b"\x03"
 
 
@@ -29,6 +31,10 @@ class EndedError(BoardError):
     """QEMU has ended: the firmware has asked for it, or it was stopped."""
 
 
+def _is_error(answer: str) -> bool:
+    return len(answer) == 3 and answer.startswith("E")
+
+
 class Packets:
     """Framing of packets on a socket: checksums and acknowledgements."""
 
@@ -36,9 +42,9 @@ class Packets:
         self.connection = connection
         self._buffer = b""
 
-    def send(self, text: str) -> None:
-        data = text.encode("latin-1")
-        self.send_raw(b"$" + data + b"#%02x" % (sum(data) & 255))
+    def send(self, *texts: str) -> None:
+        packets = [text.encode("latin-1") for text in texts]
+        self.send_raw(b"".join(b"$" + data + b"#%02x" % (sum(data) & 255) for data in packets))
 
     def send_raw(self, data: bytes) -> None:
         try:
@@ -104,38 +110,49 @@ class Stub(Packets):
         """
         self.send(text)
         answer = self.receive()
-        if len(answer) == 3 and answer.startswith("E"):
+        if _is_error(answer):
             raise OSError(f"QEMU answers {answer} to {text[:40]}")
         return answer
 
+    def ask_all(self, texts: Sequence[str]) -> list[str]:
+        """The answers to packets, errors among them; some are on their way at once, which saves waiting for each."""
+        answers = []
+        for first in range(0, len(texts), _AT_ONCE):
+            some = texts[first : first + _AT_ONCE]
+            self.send(*some)
+            answers += [self.receive() for _ in some]
+        return answers
+
     def read(self, address: int, size: int) -> bytes:
-        parts = []
-        for at in range(0, size, _CHUNK):
-            parts.append(bytes.fromhex(self.ask(f"m{address + at:x},{min(_CHUNK, size - at):x}")))
-        return b"".join(parts)
+        found = self.read_most(address, size)
+        if len(found) < size:
+            raise OSError(f"memory ends at {address + len(found):#x}")
+        return found
 
     def read_most(self, address: int, size: int) -> bytes:
         """Memory from an address up to where it ends, `size` bytes at most."""
         parts: list[bytes] = []
-        for at in range(0, size, _CHUNK):
-            step = min(_CHUNK, size - at)
-            try:
-                parts.append(self.read(address + at, step))
-            except OSError:
-                while step > 1:
-                    step //= 2
-                    try:
-                        parts.append(self.read(address + at, step))
+        requests = [f"m{address + at:x},{min(_CHUNK, size - at):x}" for at in range(0, size, _CHUNK)]
+        for number, answer in enumerate(self.ask_all(requests)):
+            if _is_error(answer):
+                at = number * _CHUNK
+                step = min(_CHUNK, size - at)
+                while step := step // 2:
+                    last = self.ask_all([f"m{address + at:x},{step:x}"])[0]
+                    if not _is_error(last):
+                        parts.append(bytes.fromhex(last))
                         at += step
-                    except OSError:
-                        continue
                 break
+            parts.append(bytes.fromhex(answer))
         return b"".join(parts)
 
     def write(self, address: int, data: bytes) -> None:
+        requests = []
         for at in range(0, len(data), _CHUNK):
             part = data[at : at + _CHUNK]
-            self.ask(f"M{address + at:x},{len(part):x}:{part.hex()}")
+            requests.append(f"M{address + at:x},{len(part):x}:{part.hex()}")
+        if any(map(_is_error, self.ask_all(requests))):
+            raise OSError(f"no memory at {address:#x}")
 
     def registers(self) -> list[int]:
         """r0 to r15, and xPSR as the last."""
