@@ -5,9 +5,9 @@
 
 Three kinds of programs: the networks that are trained and the small ones of `benchmarks.networks`, random networks of
 the tests, and one program of each overload of the support table.  Each is compiled for ethos-u55-128, run in Arm's
-ExecuTorch runner on corstone300 on four vectors, and compared with `program.run`; every so many also as the LiteRT model
-of `to_litert(vela=True)` on corstone310, and, compiled for ethos-u65-256, on corstone300.  What a runner refuses is
-counted, with its reason.  At the end, command streams with a bit turned over: each is refused, or runs to some numbers.
+ExecuTorch runner on corstone300 on four vectors, and compared with `program.run`; every so many also as the LiteRT
+model of `to_litert(vela=True)` on corstone310, and, compiled for ethos-u65-256, on corstone300.  What a runner refuses
+is counted, with its reason.  At the end, command streams with a bit turned over: refused, or run to some numbers.
 """
 
 from __future__ import annotations

@@ -27,6 +27,10 @@ class BoardError(MicroNpuError):
     """The emulated board cannot be started, or ends in another way than its firmware meant."""
 
 
+class SilentError(BoardError):
+    """QEMU does not answer in time."""
+
+
 class EndedError(BoardError):
     """QEMU has ended: the firmware has asked for it, or it was stopped."""
 
@@ -79,7 +83,7 @@ class Packets:
         try:
             data = self.connection.recv(1 << 16)
         except TimeoutError as error:
-            raise BoardError("QEMU does not answer its debugger.", hint="fewer boards at once") from error
+            raise SilentError("QEMU does not answer its debugger.", hint="fewer boards at once") from error
         except OSError as error:
             raise EndedError("The emulator has ended.") from error
         if not data:

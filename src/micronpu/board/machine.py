@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from micronpu.board.boards import BoardSpec, NpuPlace
 from micronpu.board.gdb import PC, XPSR, BoardError, EndedError, Stub
@@ -28,6 +29,10 @@ _SET_PENDING = 0xE000E200
 """NVIC_ISPR, the first word of the interrupt controller's register that makes interrupts pend."""
 _STORE = struct.pack("<H", 0x6001)  # str r1, [r0]
 _THUMB = 1 << 24
+_LOOK = 2.0
+"""Seconds of running after which the board looks whether an interrupt has been passed over."""
+_CONSOLE = (1, 2)
+"""Files of semihosting that are the console: standard output, and where errors go."""
 _SLICE = 0.2
 """Seconds after which a wait looks at the clock."""
 ENDED, REACHED = "ended", "reached"
@@ -95,10 +100,22 @@ class Machine:
             self._selector = selectors.DefaultSelector()
             self._selector.register(self.stub.connection, selectors.EVENT_READ, self._take_packets)
             self._selector.register(self._emulator.output, selectors.EVENT_READ, self._take_output)
+            for file, address in data:
+                self._check_memory(file, address)
             self._start_at(board.vectors)
         except BaseException:
             self._emulator.close()
             raise
+
+    def _check_memory(self, file: Path, address: int) -> None:
+        """QEMU leaves out in silence what is behind the end of a memory."""
+        last = address + max(file.stat().st_size, 1) - 1
+        for at in (address, last):
+            if not self.stub.read_most(at, 1):
+                raise BoardError(
+                    f"{file} does not fit: the board {self.board.name} has no memory at {at:#x}.",
+                    hint="another address",
+                )
 
     def _start_at(self, vectors: int | None) -> None:
         """Lets the core begin where its vector table is, if that is not where the machine's core looks for it."""
@@ -133,10 +150,10 @@ class Machine:
                     self.answer()
                 elif until is not None and stop.startswith("T05"):
                     return REACHED
-                elif stop.startswith("F"):
-                    self._refuse(stop)
+                elif stop.startswith("T02"):
+                    self._raise_again()
         except EndedError:
-            self._end()
+            self.finish()
             return ENDED
         finally:
             if until is not None and self.status is None:
@@ -148,12 +165,16 @@ class Machine:
         self._raise_due()
         self.stub.send("c")
         interrupted = False
+        look = time.monotonic() + _LOOK
         while True:
             packet = self.stub.pending()
             if packet is not None:
                 if packet[:1] in "WX":
-                    self._end()
+                    self.finish()
                     return None
+                if packet.startswith("F"):
+                    self.answer_host(packet)  # after the answer the core goes on by itself
+                    continue
                 if packet.startswith("T02") or packet.startswith("S02"):
                     if self._is_over:
                         return None
@@ -165,7 +186,7 @@ class Machine:
                     f"The firmware did not end within {limit:g} seconds.",
                     hint="a longer --time-limit; --console shows what it prints",
                 )
-            due = self._waiting[0][0] if self._waiting else end
+            due = min(self._waiting[0][0], look) if self._waiting else look
             if (self._is_over or now >= due) and not interrupted:
                 self.stub.interrupt()
                 interrupted = True
@@ -184,9 +205,7 @@ class Machine:
         if not data:
             self._selector.unregister(self._emulator.output)
             return
-        self.output += data
-        if self._console is not None:
-            self._console(data)
+        self._print(data)
 
     def poll(self, seconds: float) -> bool:
         """Takes in what the firmware has printed; whether there was something."""
@@ -196,20 +215,31 @@ class Machine:
                 self._take_output()
         return len(self.output) > before
 
-    def _refuse(self, packet: str) -> None:
-        """Answers a call of semihosting that wants a file or a command of this machine: not permitted."""
-        self.stub.send("F-1,1")
+    def answer_host(self, packet: str) -> None:
+        """Answers a call of semihosting: the console is written to; files and commands are not permitted."""
+        name, *words = packet[1:].split(",")
+        numbers = [int(word.split("/")[0], 16) for word in words]
+        if name == "write" and numbers[0] in _CONSOLE:
+            self._print(self.stub.read(numbers[1], numbers[2]))
+            self.stub.send(f"F{numbers[2]:x}")
+        elif name in ("isatty", "read", "close"):
+            self.stub.send("F1" if name == "isatty" else "F0")
+        else:
+            self.stub.send("F-1,1")
 
-    def _end(self) -> None:
+    def _print(self, data: bytes) -> None:
+        self.output += data
+        if self._console is not None and data:
+            self._console(data)
+
+    def finish(self) -> None:
         """QEMU has ended by itself: takes its last words and its status."""
         if self.status is None:
             while True:
                 data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
                 if not data:
                     break
-                self.output += data
-                if self._console is not None:
-                    self._console(data)
+                self._print(data)
             self.status = self._emulator.wait()
 
     # -- accesses of the core to an NPU
@@ -261,6 +291,12 @@ class Machine:
             npu.finish()
             self._pend(place.irq)
 
+    def _raise_again(self) -> None:
+        """Interrupts that the driver has not taken: the line of an NPU stays up until it is told to clear it."""
+        for npu, place in dict(self._places.values()).items():
+            if npu.interrupt and npu.registers.field("STATUS", "irq_raised"):
+                self._pend(place.irq)
+
     def _pend(self, irq: int) -> None:
         """Makes the core itself write to its interrupt controller, which a debugger cannot, by one instruction."""
         stub = self.stub
@@ -272,6 +308,15 @@ class Machine:
         stub.ask("s")
         stub.write(registers[PC], code)
         stub.set_registers([(index, registers[index]) for index in (0, 1, PC, XPSR)])
+
+    def is_own(self, address: int) -> bool:
+        """Whether a stop at an address is the board's: one of an NPU's registers, or of the core's identity."""
+        return address & ~(PAGE - 1) in self._places or (bool(self.board.cpuid) and address & ~3 == _CPUID)
+
+    @property
+    def emulator_output(self) -> IO[bytes]:
+        """The pipe with what the firmware prints; see `poll`."""
+        return self._emulator.output
 
     # -- memory and functions
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from micronpu.board.gdb import BoardError, Stub
+from micronpu.board.gdb import BoardError, SilentError, Stub
 
 QEMU = "qemu-system-arm"
 OLDEST = (7, 2)
@@ -24,7 +24,8 @@ _INSTALL = {
     "darwin": "brew install qemu",
     "win32": "WSL, and apt-get install qemu-system-arm in it",
 }
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 20.0
+_ATTEMPTS = 3
 _END_SECONDS = 10.0
 # The shell starts QEMU and, beside it, a reader of its own standard input, whose other end only the parent holds: when
 # the parent is gone, however it went, the reader wakes up and ends QEMU.  No system call of one kind of Unix is needed.
@@ -87,42 +88,48 @@ class Emulator:
         for file, address in data:
             escaped = str(file).replace(",", ",,")
             command += ["-device", f"loader,file={escaped},addr={address:#x},force-raw=on"]
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._start(path, command)
+                return
+            except SilentError:
+                # Seen once in a thousand starts on a machine with much to do; the next one answers.
+                self.close()
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+            except BoardError as error:
+                said = self._said()
+                self.close()
+                raise BoardError(f"QEMU does not start the board: {said or error.what}") from error
+
+    def _start(self, path: str, command: Sequence[str]) -> None:
         with _listening() as listener:
-            command += ["-chardev", f"socket,id=gdb,fd={listener.fileno()},server=on,wait=off", "-gdb", "chardev:gdb"]
+            debugger = ["-chardev", f"socket,id=gdb,fd={listener.fileno()},server=on,wait=off", "-gdb", "chardev:gdb"]
+            self._connection = socket.socket(listener.family)
             try:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                    ["/bin/sh", "-c", _WATCHED, "sh", *command, *debugger],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     pass_fds=[listener.fileno()],
                     start_new_session=True,  # Ctrl-C on the terminal is for the parent, which then ends QEMU
                 )
+                assert self._process.stdout is not None
+                self.output = self._process.stdout
+                self._connection.settimeout(_ANSWER_SECONDS)
+                self._connection.connect(listener.getsockname())
             except OSError as error:
                 raise BoardError(f"{path} cannot be started: {error.strerror or error}.") from error
-            assert self._process.stdout is not None
-            self.output = self._process.stdout
-            try:
-                connection = socket.socket(listener.family)
-                connection.settimeout(_ANSWER_SECONDS)
-                connection.connect(listener.getsockname())
-            except OSError as error:
-                self.close()
-                raise BoardError(f"QEMU's debugger cannot be reached: {error}.") from error
-        try:
-            self.stub = Stub(connection, _ANSWER_SECONDS)
-        except BoardError as error:
-            connection.close()
-            self._process.stdin.close()  # type: ignore[union-attr]
-            said = self._said()
-            self.close()
-            raise BoardError(f"QEMU does not start the board: {said or error.what}") from error
+        self.stub = Stub(self._connection, _ANSWER_SECONDS)
 
     def _said(self) -> str:
         """What QEMU has complained of, as a sentence."""
-        lines = [line for line in self.output.read().decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].split(": ", 1)[-1] if lines else ""
-        return last.rstrip(".") + "." if last else ""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        lines = self.output.read().decode(errors="replace").splitlines()
+        told = [line.split(": ", 1)[1] for line in lines if line.startswith("qemu") and ": " in line]
+        return told[0].rstrip(".:") + "." if told else ""
 
     def wait(self) -> int:
         """Exit status of a QEMU that is ending by itself.
@@ -137,8 +144,7 @@ class Emulator:
 
     def close(self) -> None:
         """Ends QEMU if it still runs, and leaves nothing of it behind."""
-        if hasattr(self, "stub"):
-            self.stub.connection.close()
+        self._connection.close()
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

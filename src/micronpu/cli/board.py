@@ -192,6 +192,52 @@ def _print_run(npu: Npu, run: Run) -> None:
 
 @app.command(cls=Command)
 @console.guarded
+def debug(
+    file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
+    board: BoardName = USUAL,
+    npu: Annotated[
+        str | None, console.option("NAME", "The board's NPU.", default="ethos-u55-128, or the smallest of its family")
+    ] = None,
+    data: Annotated[
+        list[str] | None, console.option("FILE@ADDRESS", "A file that is in memory from the start.")
+    ] = None,
+    port: Annotated[int, console.option("PORT", "Where gdb finds the board; 0 for any that is free.")] = 1234,
+    trace: Trace = False,
+    fault: Fault = None,
+    debug: console.Debug = False,
+) -> None:
+    """Wait for gdb, on this machine: breakpoints, steps and memory in the firmware, while the NPU works.
+
+    In another terminal: gdb-multiarch FIRMWARE.elf -ex "target remote :1234"
+    """
+    from micronpu.board.boards import find_board
+    from micronpu.board.check import MachineOptions, check_limits, npus_of
+    from micronpu.board.debug import DebugServer
+    from micronpu.board.elf import Elf
+    from micronpu.board.machine import Machine
+
+    check_limits(MachineOptions(npu or "", fault or ""))
+    if not 0 <= port < 1 << 16:
+        raise OptionError(f"{port} is no port of TCP.", hint="--port 1234")
+    spec = find_board(board)
+    Elf.read(file)
+    with Machine(
+        spec,
+        file,
+        npus_of(spec, npu or ""),
+        data=[_place(text, text)[:2] for text in data or []],
+        console=_print_bytes,
+        on_run=_print_run if trace else None,
+        fault=fault or "",
+    ) as machine:
+        server = DebugServer(machine, port)
+        line = f'Waiting for gdb: gdb-multiarch {file} -ex "target remote :{server.port}"'
+        console.errors().print(Text(line), soft_wrap=True)
+        server.serve()
+
+
+@app.command(cls=Command)
+@console.guarded
 def install(
     wheel: Annotated[
         Path | None, console.option("FILE.whl", "A copy of the package, for a machine without a network.")
