@@ -5,6 +5,7 @@ Source of the packets: the appendix "GDB Remote Serial Protocol" of gdb's manual
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -71,7 +72,8 @@ class Packets:
         if not 0 < end <= len(self._buffer) - 3:
             return None
         packet, self._buffer = self._buffer[1:end], self._buffer[end + 3 :]
-        self.send_raw(b"+")
+        with contextlib.suppress(EndedError):  # QEMU's last packet is one, too
+            self.send_raw(b"+")
         return packet.decode("latin-1")
 
     def fill(self) -> None:
