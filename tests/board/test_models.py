@@ -181,7 +181,7 @@ def damaged(program: CompiledProgram | bytes, number: int) -> bytes:
 def test_damaged_streams_end_in_a_sentence_or_in_numbers(number: int) -> None:
     """The firmware or the board refuses, or something else is computed; nothing hangs."""
     try:
-        with VirtualBoard(read_model(damaged(GOLDEN.read_bytes(), number)), seconds=30) as board:
+        with VirtualBoard(read_model(damaged(GOLDEN.read_bytes(), number)), seconds=600) as board:
             board.run(np.zeros((1, 2, 6, 5), np.int8))
     except MicroNpuError as error:
         assert "within" not in str(error), error

@@ -297,9 +297,10 @@ class Npu:
                 raise
             except SimulationError as error:
                 # The bound may have been too small; the board's memory goes on behind it.
-                if is_last or not _is_outside(error):
+                wider = [min(4 * size + (1 << 20), _WIDEST) if size else 0 for size in sizes]
+                if is_last or not _is_outside(error) or wider == sizes:
                     raise
-                sizes = [min(4 * size + (1 << 20), _WIDEST) if size else 0 for size in sizes]
+                sizes = wider
         return []
 
     def _actions(self, words: bytes) -> bytes:
