@@ -34,7 +34,7 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
     (folder / "from_cpp.cpp").write_text('#include "net.h"\n#include "net_vectors.h"\n')
     for name in ("net.S", "net_vectors.c", "data.c", "from_cpp.cpp"):
         firmware.compile_source(folder / name, tmp_path, core)
-    for name in ("micronpu.c", "micronpu_pools.c", "micronpu_programs.c", "micronpu_profile.c"):
+    for name in ("micronpu.c", "micronpu_pools.c", "micronpu_programs.c", "micronpu_profile.c", "net_image.c"):
         firmware.compile_source(folder / name, tmp_path, core)
         firmware.compile_source(folder / name, tmp_path, core, "-DMICRONPU_PROFILE")
     for name in ("main.cpp", "micronpu_kernels.cpp", "micronpu_model.cpp", "net.cpp"):

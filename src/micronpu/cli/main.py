@@ -26,6 +26,7 @@ from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
 from micronpu.cli.explore import explore
 from micronpu.cli.help import Command
+from micronpu.cli.image import image
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
@@ -417,6 +418,7 @@ app.command(cls=Command)(takes_npu_options("blame")(blame))
 app.command(cls=Command)(compare)
 app.command(cls=Command)(diff)
 app.command(cls=Command)(deploy)
+app.command(cls=Command)(image)
 app.command(cls=Command)(doctor)
 app.command(cls=Command)(disassemble)
 app.command(cls=Command)(explore)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from importlib import resources
 
 from micronpu.deploy.csource import Facts, filled, scalar_type
+from micronpu.deploy.image import kernel_names
 from micronpu.deploy.together import LINE, Array, Together
 
-FIXED = ("micronpu.h", "micronpu.c", "micronpu_model.hpp", "micronpu_model.cpp", "micronpu_profile.c")
+FIXED = (
+    "micronpu.h",
+    "micronpu.c",
+    "micronpu_image.h",
+    "micronpu_image.c",
+    "micronpu_model.hpp",
+    "micronpu_model.cpp",
+    "micronpu_profile.c",
+)
 """Files that are the same for every program."""
 
 
@@ -107,6 +117,35 @@ def model_source(facts: Facts, together: Together) -> str:
     )
 
 
+def image_source(facts: Facts, together: Together) -> str:
+    """`NAME_image.c`: what the firmware gives to an image that replaces the program."""
+    planned, temporary = together.planned(facts), together.temporary(facts)
+    numbers = ", ".join(f"0x{zlib.crc32(name.encode()):08x}u" for name in kernel_names(facts.plan)) or "0"
+    values = [
+        ("runtime", f'"{facts.versions.get("executorch", "")}"'),
+        ("accelerator", f'"{facts.board.accelerator}"'),
+        ("memory_mode", f'"{facts.board.memory_mode}"'),
+        ("method_pool", f"{facts.pools.method}u"),
+        ("temporary_pool", f"{temporary.size}u"),
+        ("planned_count", f"{len(planned)}u"),
+        ("planned", "{" + (", ".join(f"{array.size}u" for array in planned) or "0") + "}"),
+        ("border", f"0x{facts.border:08x}u"),
+        ("kernel_count", f"{len(kernel_names(facts.plan))}u"),
+        ("kernels", "kernels"),
+    ]
+    lines = [
+        f"/* {facts.header} */",
+        f'#include "{facts.name}.h"',
+        "",
+        f"static const uint32_t kernels[] = {{{numbers}}};",
+        "",
+        f"const micronpu_image_firmware {facts.name}_image_firmware = {{",
+        *(f"    .{name} = {value}," for name, value in values),
+        "};",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def application(together: Together) -> str:
     """`main.cpp`: runs the golden vectors of every program that has some."""
     programs = [facts for facts in together.programs if facts.vectors is not None]
@@ -135,7 +174,7 @@ def application(together: Together) -> str:
 
 def c_sources(programs: Sequence[Facts]) -> list[str]:
     """The sources of a build, in order."""
-    own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp")]
+    own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
     fixed = [name for name in (*FIXED, "micronpu_pools.c", "micronpu_programs.c") if not name.endswith((".h", ".hpp"))]
     return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]

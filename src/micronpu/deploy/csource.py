@@ -64,6 +64,7 @@ class Facts:
         sha256: of it, as text.
         versions: tool to version.
         states: what lives on in the planned memories from call to call.
+        border: a number for what inputs and outputs are, by which images are compared.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Facts:
     outputs: tuple[Border, ...]
     vectors: Vectors | None
     states: tuple[StoredState, ...] = ()
+    border: int = 0
 
     @property
     def upper(self) -> str:
@@ -164,7 +166,8 @@ def header(facts: Facts) -> str:
         ]
         for number, state in enumerate(facts.states):
             define += _state_constants(number, state)
-    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", "", '#include "micronpu.h"', ""]
+    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", ""]
+    lines += ['#include "micronpu.h"', '#include "micronpu_image.h"', ""]
     lines += ["#include <stddef.h>", "#include <stdint.h>"]
     lines += ["#include <string.h>", ""] if facts.states else [""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
@@ -205,6 +208,9 @@ def _calls(facts: Facts) -> list[str]:
         "",
         "/* Why the last call did not succeed: micronpu_error_text makes a sentence of it. */",
         f"const micronpu_error *{name}_error(void);",
+        "",
+        "/* What an image that replaces the program must be content with; see micronpu_image.h. */",
+        f"extern const micronpu_image_firmware {name}_image_firmware;",
     ]
 
 

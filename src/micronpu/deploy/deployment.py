@@ -18,11 +18,12 @@ from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.deploy import csource, integration, kernels
-from micronpu.deploy.application import application, model_source, shared_sources
+from micronpu.deploy.application import application, image_source, model_source, shared_sources
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
+from micronpu.deploy.image import border_crc
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
 from micronpu.deploy.together import SHARED, Together, check_together
@@ -224,6 +225,7 @@ def _facts(
         outputs=outputs,
         vectors=made,
         states=states,
+        border=border_crc(plan, summary.named_data),
     )
     return facts, called
 
@@ -346,6 +348,7 @@ def _files(together: Together, data_files: Mapping[str, bytes], missing: list[st
             f"{name}_data.h": csource.data_header(facts),
             f"{name}.h": csource.header(facts),
             f"{name}.cpp": model_source(facts, together),
+            f"{name}_image.c": image_source(facts, together),
         }
         binary[f"{name}.pte"] = seal(facts.program)
         if facts.vectors is not None:

@@ -153,6 +153,8 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
     words = {
         "micronpu.h": "what an application calls: error codes with their sentences, the programs by name",
         "micronpu.c": "its sentences",
+        "micronpu_image.h": "an image of `micronpu image`: checked before it replaces a program",
+        "micronpu_image.c": "the same",
         "micronpu_model.hpp": "a program in ExecuTorch's runtime, without a heap",
         "micronpu_model.cpp": "the same",
         "micronpu_pools.c": "the memories and pools",
@@ -177,6 +179,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
             f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
             f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
             f"{name}.cpp": "the calls",
+            f"{name}_image.c": "what the firmware gives to an image that replaces the program",
             f"{name}_vectors.c": "golden vectors and a function that compares",
             f"{name}_vectors.h": "its header",
             f"{name}.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",

@@ -1,0 +1,179 @@
+"""A program as one file that a firmware in the field takes, or refuses with a reason.
+
+Little endian; every byte in front of the program is covered by the header's CRC-32, the program by its SHA-256:
+
+    0    4   magic `MNPI`
+    4    2   version of this layout, 1         6   2   bytes in front of the program, a multiple of 32
+    8    4   bytes of the program             12  32   its SHA-256
+    44   16  version of the image             60  16   version of ExecuTorch
+    76   24  accelerator, "" for none        100  24   memory mode
+    124  4   method pool                     128   4   temporary pool
+    132  4   planned memories                136  32   their sizes, eight of them
+    168  4   CRC-32 of what inputs and outputs are
+    172  4   number of kernels               176  64   Ed25519 signature of the header without it and the CRC, or 0
+    240  4   1 where it is signed            244   4   CRC-32 of bytes 0 to 244 and of those behind this word
+    248  4   each: CRC-32 of the name of a kernel that the program calls; then zeros
+
+The C that reads it is written by `deploy` (`micronpu_image.c`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from micronpu.base.errors import OptionError, PayloadError, UnsupportedError
+from micronpu.deploy.board import Board, board_of
+from micronpu.deploy.kernels import kernels_of
+from micronpu.deploy.pools import Pools, pools_of
+from micronpu.program.border import borders_of
+from micronpu.program.digest import Digest, state_of, unsealed
+from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.program.strip import strip
+
+MAGIC, LAYOUT = b"MNPI", 1
+ALIGNMENT = 32
+MOST_PLANNED = 8
+SIGNATURE_AT, SIGNATURE_BYTES, SIGNED_AT, CRC_AT, KERNELS_AT = 176, 64, 240, 244, 248
+_HEAD = struct.Struct("<4sHHI32s16s16s24s24sIII8III")
+_VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,5}")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in memory.
+
+    Attributes:
+        data: the file.
+        program_bytes: of the program in it.
+        kernels: that the firmware must have.
+    """
+
+    data: bytes
+    program_bytes: int
+    board: Board
+    pools: Pools
+    kernels: tuple[str, ...]
+    signed: bool
+
+
+def border_crc(plan: Plan, named_data: dict[str, bytes]) -> int:
+    """One number for what inputs and outputs are: type, shape, order of axes, grid, as the file has them."""
+    inputs, outputs = borders_of(plan, named_data, None)
+    told = [
+        (b.name, b.tensor.dtype, tuple(b.tensor.shape), tuple(b.tensor.dim_order), b.scale, b.zero_point)
+        for b in (*inputs, *outputs)
+    ]
+    return zlib.crc32(repr(told).encode())
+
+
+def kernel_names(plan: Plan) -> tuple[str, ...]:
+    """The kernels that the firmware must have registered for a plan, in order."""
+    found = []
+    for operator in plan.operators:
+        try:
+            found += [kernel.operator for kernel in kernels_of((operator,))]
+        except UnsupportedError:
+            found.append(operator)  # one that the firmware brings itself
+    return tuple(found)
+
+
+def make_image(
+    program: bytes,
+    *,
+    version: str,
+    target: str | None = None,
+    sign: Callable[[bytes], bytes] | None = None,
+    source: str = "The program",
+) -> Image:
+    """An image of a program.
+
+    Args:
+        program: a `.pte` with one method.
+        version: of the image, such as "1.2.0"; a firmware with two slots takes the higher one.
+        target: the board; what the program was compiled for unless given.
+        sign: gives the Ed25519 signature of some bytes.
+        source: what to call the program in messages.
+
+    Raises:
+        MicroNpuError: the program is damaged, has several methods, runs on a laptop only, or the target cannot take it.
+    """
+    if not _VERSION.fullmatch(version):
+        raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
+    plan, summary = read_plan(program, name=source)
+    if state_of(program, source) is Digest.WRONG:
+        raise PayloadError(
+            f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
+        )
+    if len(summary.methods) > 1:
+        raise UnsupportedError(
+            f"{source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}); an image has one.",
+            hint="an image of a program of each method",
+        )
+    check_plan(program, source, plan.name)
+    board = board_of(plan, target)
+    if not board.on_device:
+        raise UnsupportedError(
+            f"{source} runs on a laptop only: its NPU part is a reference container.",
+            hint="compile it with the vendor's converter",
+        )
+    pools, kernels = pools_of(plan), kernel_names(plan)
+    if len(pools.planned) > MOST_PLANNED:
+        raise UnsupportedError(
+            f"{source} has {len(pools.planned)} planned memories, and an image has at most {MOST_PLANNED}.",
+            hint="one planned memory, as `micronpu compile` makes it",
+        )
+    stripped = strip(unsealed(program), name=source)
+    head = _head(stripped, version, board, pools, kernels, border_crc(plan, summary.named_data), sign)
+    return Image(head + stripped, len(stripped), board, pools, kernels, sign is not None)
+
+
+def _head(
+    program: bytes,
+    version: str,
+    board: Board,
+    pools: Pools,
+    kernels: Sequence[str],
+    border: int,
+    sign: Callable[[bytes], bytes] | None,
+) -> bytes:
+    """What stands in front of the program."""
+    size = -(-(KERNELS_AT + 4 * len(kernels)) // ALIGNMENT) * ALIGNMENT
+    planned = [*pools.planned, *[0] * (MOST_PLANNED - len(pools.planned))]
+    head = bytearray(size)
+    _HEAD.pack_into(
+        head,
+        0,
+        MAGIC,
+        LAYOUT,
+        size,
+        len(program),
+        hashlib.sha256(program).digest(),
+        version.encode(),
+        metadata.version("executorch").encode(),
+        board.accelerator.encode(),
+        board.memory_mode.encode(),
+        pools.method,
+        pools.temporary,
+        len(pools.planned),
+        *planned,
+        border,
+        len(kernels),
+    )
+    struct.pack_into(f"<{len(kernels)}I", head, KERNELS_AT, *(zlib.crc32(name.encode()) for name in kernels))
+    struct.pack_into("<I", head, SIGNED_AT, int(sign is not None))
+    if sign is not None:
+        head[SIGNATURE_AT : SIGNATURE_AT + SIGNATURE_BYTES] = sign(signed_part(bytes(head)))
+    struct.pack_into("<I", head, CRC_AT, zlib.crc32(head[KERNELS_AT:], zlib.crc32(head[:CRC_AT])))
+    return bytes(head)
+
+
+def signed_part(head: bytes) -> bytes:
+    """What the signature is of: the header without signature and CRC; it holds the program's SHA-256."""
+    return head[:SIGNATURE_AT] + head[SIGNED_AT:CRC_AT] + head[KERNELS_AT:]
