@@ -73,6 +73,7 @@ format: $(STAMP) ## sort imports, repair what can be repaired, format
 tables: $(STAMP) ## write the support tables in docs/ and the schema of reports anew
 	$(PY) -m tests.support_tables $(ARGS)
 	$(PY) -m tests.report_schema
+	$(PY) -m tests.rooms
 
 docs: $(STAMP) ## build the documentation site in build/site, strictly
 	@$(PIP) install -qq -e '.[docs]'

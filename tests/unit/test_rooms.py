@@ -10,37 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
-
-ROOMS = (
-    ("base",),
-    ("upstream",),
-    ("ir",),
-    ("emit",),
-    ("container",),
-    ("program",),
-    ("report",),
-    ("chips",),
-    ("ops",),
-    ("host",),
-    ("passes",),
-    ("frontend",),
-    ("quantize",),
-    ("partition",),
-    ("targets",),
-    ("runtime",),
-    ("board",),
-    ("deploy",),
-    ("transforms",),
-    ("compiler",),
-    ("accuracy",),
-    ("recipes",),
-    ("neutron", "ethosu"),
-    ("__init__",),
-    ("cli",),
-)
-"""From the ground up; those on one floor import nothing of each other."""
+from tests.rooms import PAGE, ROOMS, SOURCE, page_with_table
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
@@ -102,6 +72,35 @@ def test_no_exception_is_left_over() -> None:
     modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
     for (module, name), reason in EXCEPTIONS.items():
         assert reason and name in {found for found, _ in imports(modules[module])}
+
+
+def test_the_page_names_every_room_in_order() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page_with_table(text) == text, "python -m tests.rooms"
+
+
+FACES = {"neutron", "ethosu", "recipes.__init__"}
+"""What users import a family by."""
+
+FAMILIES_OUTSIDE = {
+    "board": "emulates the boards of one NPU so far",
+    "recipes.lowering": "the core computes what is left over, whatever the NPU",
+}
+"""Rooms or modules outside `targets` that import a family of it, with the reason; at most these."""
+
+
+def test_no_module_outside_knows_a_family() -> None:
+    families = {path.parent.name for path in (SOURCE / "targets").glob("*/family.py")}
+    assert len(families) >= 3
+    found: set[str] = set()
+    for path in (*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")):
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if module.startswith("targets.") or module in FACES:
+            continue
+        known = {name.split(".")[1] for name, _ in imports(path) if name.startswith("targets.")} & families
+        if known:
+            found.add(module if module in FAMILIES_OUTSIDE else module.split(".")[0])
+    assert found == set(FAMILIES_OUTSIDE), "ask the registry, or the family by its contract"
 
 
 def needs() -> dict[str, set[str]]:

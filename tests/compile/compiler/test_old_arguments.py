@@ -1,0 +1,69 @@
+"""Keywords and orders of earlier versions are refused with the form that they have now."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.base.errors import OptionError
+
+NET, X = nn.Linear(4, 4).eval(), torch.randn(1, 4)
+
+OLD = {
+    "per_channel": (micronpu.compile, {"per_channel": False}, "Quantization(per_channel=False)"),
+    "activations": (micronpu.check, {"activations": "int16"}, 'quantization="int16"'),
+    "io": (micronpu.compile, {"io": "int8"}, 'Quantization(io="int8")'),
+    "quantizer": (micronpu.blame, {"quantizer": None}, "quantization=quantizer"),
+    "held_out": (micronpu.compile, {"held_out": 4}, "Verification(held_out=8)"),
+    "strict": (micronpu.compile, {"strict": True}, "Verification(strict=True)"),
+    "budgets": (micronpu.compile, {"budgets": None}, "verify=budgets"),
+    "missing kernels": (micronpu.compile, {"allow_missing_kernels": True}, "allow_missing_kernels=True"),
+    "sparsity": (micronpu.compile, {"sparsity": "2:4"}, 'transforms="2:4"'),
+    "compress": (micronpu.compile, {"compress": 0.01}, "Transforms(compress=0.01)"),
+    "etrecord": (micronpu.compile, {"etrecord": "a"}, "program.save_etrecord(path)"),
+    "fix": (micronpu.fix, {"per_channel": False}, "Quantization(per_channel=False)"),
+    "sparsify": (micronpu.sparsify, {"max_loss": 0.1}, "SparsityOptions(max_loss=0.01)"),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_old_keyword_names_the_new_form(name):
+    function, given, now = OLD[name]
+    with pytest.raises(OptionError) as caught:
+        function(NET, X, **given)
+    assert f"has no parameter `{next(iter(given))}` any more." in caught.value.what and now in (caught.value.hint or "")
+
+
+def test_an_old_order_names_the_new_one():
+    with pytest.raises(OptionError, match=r"Try: evaluate\(model, data, program, labels\), in this order"):
+        micronpu.evaluate(NET, "net.pte", [X])
+    with pytest.raises(OptionError, match=r"Try: sparsify\(model, calibration, target, \.\.\.\)"):
+        micronpu.sparsify(NET, [X], (X,))
+
+
+PUBLIC = (micronpu.compile, micronpu.check, micronpu.blame, micronpu.fix, micronpu.sparsify, micronpu.evaluate)
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_few_parameters_in_one_order(function):
+    """The model, then data, then what it is for; the rest by name, in the order of `compile`."""
+    names = list(inspect.signature(function).parameters)
+    assert len(names) <= 10 and names[0] == "model"
+    assert names[1] in ("example_inputs", "data", "calibration") and names[2] in ("target", "program")
+    order = ["calibration", "train", "example_inputs", "quantization", "options", "listener"]
+    shared = [name for name in order if name in names[3:]]
+    assert [name for name in names[3:] if name in shared] == shared
+
+
+def test_the_shortcuts_are_what_they_stand_for():
+    of = micronpu.Quantization.of
+    assert of(None) == micronpu.Quantization() and of("int16") == micronpu.Quantization(activations="int16")
+    assert of({"equalize": True}).settings == {"equalize": True} and of("a.toml").settings == "a.toml"
+    budgets = micronpu.Budgets(max_ms=1)
+    assert micronpu.Verification.of(budgets) == micronpu.Verification(budgets=budgets)
+    assert micronpu.Verification.of(False) == micronpu.Verification(run=False)
+    assert micronpu.Transforms.of("2:4") == micronpu.Transforms(sparsity="2:4")
