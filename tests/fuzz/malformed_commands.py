@@ -45,14 +45,15 @@ GOOD: dict[str, tuple[str, ...]] = {
     "run": ("net.pte", "-i", "x.npy"),
     "inspect": ("net.pte",),
     "deploy": ("net.pte", "-o", "deployed"),
+    "image": ("net.pte", "-o", "net.img", "--version", "1.0.0"),
     "disassemble": ("net.pte",),
     "targets": (),
     "passes": (),
     "doctor": (),
     "explore": ("no.pte", "--json"),
 }
-"""A command line of each command that works; `disassemble` has nothing to show of a program without a stream, and
-`explore` opens no page."""
+"""A command line of each command that works; `disassemble` has nothing to show of a program without a stream, `image`
+takes none for a laptop, and `explore` opens no page."""
 
 FILES = (
     "no/such/file", "a\0b", ".", "", "/dev/null", "x" * 5000, "text.txt", "text.pte", "text.npy", "cut.pte",
