@@ -26,6 +26,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.attributes import constant_nodes
+from micronpu.quantize.double import runnable
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
@@ -58,9 +59,10 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
         return
     generator = torch.Generator().manual_seed(0)
     step = max(1, len(batches) // _ROWS)
+    wide = runnable(prepared, batches)
     for row in batches[::step][:_ROWS]:
-        run = FloatRun(prepared, gradients=True)
-        with torch.enable_grad(), unobserved(prepared), _told():
+        run = FloatRun(wide, gradients=True)
+        with torch.enable_grad(), unobserved(wide), _told():
             run.run(*row)
             results = [run.values[node.name] for node in _results(prepared)]
             results = [r for r in results if _is_followed(r) and r.is_floating_point()]

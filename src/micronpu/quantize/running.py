@@ -49,7 +49,8 @@ def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) 
         yield (*row, *values)
         if states:
             results = module(*row, *values)
-            values = tuple(v.detach().clone() for v in results[-len(states.values) :])
+            new = results[-len(states.values) :]
+            values = tuple(v.detach().clone().to(first) for v, first in zip(new, states.initial, strict=True))
 
 
 def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:

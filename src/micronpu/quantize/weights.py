@@ -16,6 +16,7 @@ from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.attributes import attribute, set_attribute
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.double import runnable
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
@@ -41,8 +42,9 @@ def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Correcti
             layer: _Statistics(layer, _weight(prepared, layer).shape, corrections.adaptive_rounding)
             for layer, _ in layers
         }
+        wide = runnable(prepared, batches)
         for row in batches[::step][:ROWS]:
-            run = FloatRun(prepared)
+            run = FloatRun(wide)
             run.run(*row)
             for layer, _ in layers:
                 statistics[layer].add(run.values[_source(prepared, layer.args[0]).name])
@@ -114,7 +116,7 @@ class _Statistics:
 
     def add(self, x: torch.Tensor) -> None:
         """Adds the operand of one row."""
-        patches = self._patches(x.detach())  # [groups, positions, K]
+        patches = self._patches(x.detach()).double()  # [groups, positions, K]
         self._total = patches.sum(1) + (self._total if self._total is not None else 0)
         self._rows += patches.shape[1]
         if not self._with_moments or patches.shape[2] > _WIDEST:
@@ -151,7 +153,7 @@ class _Statistics:
         """Mean result of each output channel with other weights [O, ...] and no bias."""
         assert self._total is not None
         groups = len(self._total)
-        rows = weights.reshape(groups, -1, self._total.shape[1])
+        rows = weights.double().reshape(groups, -1, self._total.shape[1])
         return (rows @ (self._total / self._rows)[:, :, None]).reshape(-1)
 
     def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
@@ -175,10 +177,11 @@ def _sizes(value: Any, count: int) -> list[int]:
 def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> None:
     """Takes a mean error [O] out of the bias, which the layer is given where it has none."""
     bias = arguments(layer).get("bias")
-    value = attribute(prepared, bias) if bias is not None else torch.zeros_like(error)
+    value = attribute(prepared, bias) if bias is not None else torch.zeros_like(error, dtype=torch.float32)
     if value is None:
         return  # computed from something else
-    new = add_constant(prepared, layer, value.detach() - error, "corrected_bias")
+    corrected = (value.detach().double() - error).to(value.dtype)
+    new = add_constant(prepared, layer, corrected, "corrected_bias")
     args = list(layer.args) + [None] * (3 - len(layer.args))
     args[2] = new
     layer.args = tuple(args)

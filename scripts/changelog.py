@@ -1,0 +1,101 @@
+"""Puts the changelog together: what each change says of itself, in `changes/`, becomes an entry of `CHANGELOG.md`.
+
+A change leaves a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown, without a dash in front. Kinds:
+`bytes` (programs or their numbers come out otherwise), `added`, `changed`, `fixed`, `speed`. So two changes do not touch one file.
+
+    python scripts/changelog.py                      # prints what has come since the last release
+    python scripts/changelog.py --release 0.2.0      # writes it into CHANGELOG.md, with the date, and deletes the files
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {
+    "bytes": "Bytes and numbers of programs",
+    "added": "Added",
+    "changed": "Changed",
+    "fixed": "Fixed",
+    "speed": "Speed and memory",
+}
+"""By the end of a file's name the heading in the changelog, in this order."""
+MARK = "<!-- The next release is put here: python scripts/changelog.py --release VERSION -->"
+_NAME = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
+_MOST_LINES = 3
+
+
+def fragments(folder: Path) -> list[Path]:
+    """The files of changes, in the order of their names."""
+    return sorted(p for p in folder.glob("*") if p.name != "README.md") if folder.is_dir() else []
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong with the files of a folder, a sentence each."""
+    found = []
+    for path in fragments(folder):
+        if _NAME.fullmatch(path.name) is None:
+            found.append(
+                f"{path.name}: the name is AREA-NAME.KIND.md, in small letters, with a kind of {', '.join(KINDS)}"
+            )
+            continue
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        if not lines or not lines[0].strip():
+            found.append(f"{path.name}: it says nothing")
+        elif len(lines) > _MOST_LINES:
+            found.append(f"{path.name}: {len(lines)} lines; a change is told in {_MOST_LINES}")
+        elif re.match(r"[-*#] ?", lines[0]):
+            found.append(f"{path.name}: the text begins without a dash, a star or a heading")
+    return found
+
+
+def entry(folder: Path) -> str:
+    """What all files say, by kind; "" where there are none."""
+    parts = []
+    for kind, title in KINDS.items():
+        texts = [p.read_text(encoding="utf-8").split("\n") for p in fragments(folder) if p.name.endswith(f".{kind}.md")]
+        if texts:
+            bullets = ["- " + " ".join(line.strip() for line in text if line.strip()) for text in texts]
+            parts.append(f"### {title}\n\n" + "\n".join(bullets) + "\n")
+    return "\n".join(parts)
+
+
+def release(root: Path, version: str, date: datetime.date) -> None:
+    """Moves the files' texts into the changelog.
+
+    Raises:
+        SystemExit: a file is not as it should be, there is none, or the changelog has the version already.
+    """
+    folder, log = root / "changes", root / "CHANGELOG.md"
+    text = log.read_text(encoding="utf-8")
+    if wrong := faults(folder):
+        raise SystemExit("\n".join(wrong))
+    if f"## [{version}]" in text or MARK not in text:
+        raise SystemExit(f"{log} has a release {version} already, or no line {MARK!r}.")
+    if not (said := entry(folder)):
+        raise SystemExit(f"{folder} has no changes to tell.")
+    log.write_text(
+        text.replace(MARK, f"{MARK}\n\n## [{version}] - {date.isoformat()}\n\n{said.rstrip()}"), encoding="utf-8"
+    )
+    for path in fragments(folder):
+        path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", metavar="VERSION", help="such as 0.2.0")
+    given = parser.parse_args()
+    if given.release:
+        release(ROOT, given.release, datetime.date.today())
+    elif wrong := faults(ROOT / "changes"):
+        sys.exit("\n".join(wrong))
+    else:
+        print(entry(ROOT / "changes") or "No changes since the last release.")
+
+
+if __name__ == "__main__":
+    main()

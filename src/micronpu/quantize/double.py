@@ -1,0 +1,229 @@
+"""The float network in double precision, so that what is learnt from its values is the same on every machine.
+
+Kernels of torch add up in the order that suits the instructions of a processor, and the last bits of a float32 sum come
+out one way here and another way there. In double precision they differ as well, thousands of times below a bit of a
+float32; an observer rounds what it sees to float32, and sees the same values everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_map
+
+from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.loops import Loop, unobserved
+
+_FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
+"""Operators that make a float32 tensor of numbers alone where no type is given."""
+_SMALL_IMAGE = 40 * 40
+"""Elements of a padded channel, up to which depthwise convolutions are computed tap by tap."""
+_PLAIN = frozenset(
+    [
+        "adaptive_avg_pool2d",
+        "add",
+        "avg_pool1d",
+        "avg_pool2d",
+        "batch_norm",
+        "cat",
+        "clamp",
+        "conv1d",
+        "conv2d",
+        "dropout",
+        "elu",
+        "exp",
+        "flatten",
+        "gelu",
+        "getitem",
+        "hardsigmoid",
+        "hardswish",
+        "hardtanh",
+        "layer_norm",
+        "leaky_relu",
+        "linear",
+        "log_softmax",
+        "matmul",
+        "max_pool1d",
+        "max_pool2d",
+        "mean",
+        "mul",
+        "permute",
+        "relu",
+        "relu6",
+        "relu_",
+        "relu6_",
+        "reshape",
+        "select",
+        "sigmoid",
+        "silu",
+        "slice",
+        "softmax",
+        "split",
+        "sqrt",
+        "squeeze",
+        "sub",
+        "sum",
+        "tanh",
+        "transpose",
+        "unsqueeze",
+        "upsample_nearest2d",
+        "view",
+    ]
+)
+"""Names of operators that most networks have, all with kernels for float64: such a network is not tried first."""
+
+
+def in_double(module: GraphModule) -> GraphModule:
+    """A module that computes the same in float64, with the same names of nodes, and the same observers.
+
+    It takes float32 as well, and leaves the module and its tensors alone. What is no operator of ATen, as control flow
+    and quantize, computes in float32 inside of it.
+    """
+    root, graph, copies = nn.Module(), Graph(), {}
+    for node in module.graph.nodes:
+        made = graph.node_copy(node, lambda n: copies[n])
+        if node.op == "placeholder":
+            made = graph.call_function(_widened, (made,))
+        elif node.op == "get_attr":
+            _put(root, str(node.target), _widened(_get(module, str(node.target))))
+        elif node.op == "call_module":
+            found = module.get_submodule(str(node.target))
+            _put(root, str(node.target), _loop_in_double(found) if isinstance(found, Loop) else found)
+        elif node.op == "call_function":
+            _widen_call(node, made)
+        copies[node] = made
+    graph.set_codegen(module.graph._codegen)
+    result = GraphModule(root, graph)
+    result.meta.update(module.meta)
+    result.training = module.training
+    return result
+
+
+def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
+    """`in_double`, or the module itself where an operator of it has no kernel for that, or its types do not fit.
+
+    Args:
+        rows: inputs, of which the first is tried where the graph does not show that it is taken; observers do not see it.
+    """
+    wide = in_double(module)
+    if is_plain(module) or not rows:
+        return wide
+    try:
+        with torch.no_grad(), unobserved(wide):
+            FloatRun(wide).run(*rows[0])
+    except Exception:  # what is wrong with the model itself is said where it is run
+        return module
+    return wide
+
+
+def is_plain(module: GraphModule) -> bool:
+    """Whether all that a module calls is known to have kernels for float64, and it makes no types of its own."""
+    return all(_is_plain(node) for node in module.graph.nodes)
+
+
+def _is_plain(node: Node) -> bool:
+    if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+        return False
+    return node.target._opname in _PLAIN
+
+
+def _loop_in_double(loop: Loop) -> Loop:
+    made = Loop(in_double(loop.body))
+    made.prepared = in_double(loop.prepared) if loop.prepared is not None else None
+    return made
+
+
+def _get(module: nn.Module, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), module)
+
+
+def _put(root: nn.Module, path: str, value: Any) -> None:
+    """Makes the modules on the way; what is shared has several names."""
+    *way, name = path.split(".")
+    for part in way:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    if hasattr(root, name):
+        return
+    if isinstance(value, nn.Module):
+        root.add_module(name, value)
+    elif isinstance(value, torch.Tensor):
+        root.register_buffer(name, value)
+    else:
+        setattr(root, name, value)
+
+
+def _widen_call(node: Node, made: Node) -> None:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+        made.args, made.kwargs = tree_map(_wide_type, made.args), tree_map(_wide_type, made.kwargs)
+        if target is torch.ops.aten.conv2d.default:
+            made.target = _conv2d
+        value = node.meta.get("val")
+        is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        if is_single and target._opname in _FACTORIES and made.kwargs.get("dtype") is None:
+            made.kwargs = {**made.kwargs, "dtype": torch.float64}
+    elif isinstance(target, torch._ops.OperatorBase):
+        made.target = _single(target)
+
+
+def _wide_type(argument: Any) -> Any:
+    return torch.float64 if argument is torch.float32 else argument
+
+
+def _widened(value: Any) -> Any:
+    return value.detach().double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+def _narrowed(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
+
+
+def _conv2d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> torch.Tensor:
+    """As torch's; depthwise over small images, for which its kernel for float64 takes five times as long.
+
+    Rows of the padded image lie behind each other: each tap multiplies one run of numbers, and what is computed between
+    the rows of the result is left out.
+    """
+    (n, c, h, w), (kh, kw) = x.shape, weight.shape[2:]
+    (ph, pw), (dh, dw) = (tuple(v) * 2 if len(v) == 1 else v for v in (padding, dilation))
+    is_small = (h + 2 * ph) * (w + 2 * pw) <= _SMALL_IMAGE
+    if groups != c or weight.shape[0] != c or any(s != 1 for s in stride) or not is_small or x.requires_grad:
+        return torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
+    padded = torch.nn.functional.pad(x, (pw, pw, ph, ph))
+    rows, pitch = padded.shape[2] - dh * (kh - 1), padded.shape[3]
+    columns = pitch - dw * (kw - 1)
+    flat, length = padded.reshape(n, c, -1), (rows - 1) * pitch + columns
+    result = torch.zeros(n, c, rows * pitch, dtype=x.dtype)
+    run = result[:, :, :length]
+    for i in range(kh):
+        for j in range(kw):
+            first = i * dh * pitch + j * dw
+            run.addcmul_(flat[:, :, first : first + length], weight[:, 0, i, j].reshape(1, -1, 1))
+    if bias is not None:
+        run += bias.reshape(1, -1, 1)
+    return result.reshape(n, c, rows, pitch)[..., :columns].contiguous()
+
+
+@functools.cache
+def _single(target: Any) -> Callable[..., Any]:
+    def single(*args: Any, **kwargs: Any) -> Any:
+        return tree_map(_widened, target(*tree_map(_narrowed, args), **tree_map(_narrowed, kwargs)))
+
+    return single
