@@ -1,7 +1,8 @@
 """Puts the changelog together: what each change says of itself, in `changes/`, becomes an entry of `CHANGELOG.md`.
 
 A change leaves a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown, without a dash in front. Kinds:
-`bytes` (programs or their numbers come out otherwise), `added`, `changed`, `fixed`, `speed`. So two changes do not touch one file.
+`bytes` (programs or their numbers come out otherwise), `added`, `changed`, `fixed`, `speed`. So no two changes touch
+one file.
 
     python scripts/changelog.py                      # prints what has come since the last release
     python scripts/changelog.py --release 0.2.0      # writes it into CHANGELOG.md, with the date, and deletes the files

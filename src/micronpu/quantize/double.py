@@ -24,7 +24,7 @@ _FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
 _SMALL_IMAGE = 40 * 40
 """Elements of a padded channel, up to which depthwise convolutions are computed tap by tap."""
 _PLAIN = frozenset(
-    [
+    (
         "adaptive_avg_pool2d",
         "add",
         "avg_pool1d",
@@ -39,7 +39,6 @@ _PLAIN = frozenset(
         "exp",
         "flatten",
         "gelu",
-        "getitem",
         "hardsigmoid",
         "hardswish",
         "hardtanh",
@@ -73,7 +72,7 @@ _PLAIN = frozenset(
         "unsqueeze",
         "upsample_nearest2d",
         "view",
-    ]
+    )
 )
 """Names of operators that most networks have, all with kernels for float64: such a network is not tried first."""
 
@@ -84,13 +83,15 @@ def in_double(module: GraphModule) -> GraphModule:
     It takes float32 as well, and leaves the module and its tensors alone. What is no operator of ATen, as control flow
     and quantize, computes in float32 inside of it.
     """
-    root, graph, copies = nn.Module(), Graph(), {}
+    root, graph = nn.Module(), Graph()
+    copies: dict[Node, Node] = {}
     for node in module.graph.nodes:
         made = graph.node_copy(node, lambda n: copies[n])
         if node.op == "placeholder":
             made = graph.call_function(_widened, (made,))
         elif node.op == "get_attr":
-            _put(root, str(node.target), _widened(_get(module, str(node.target))))
+            value = _get(module, str(node.target))
+            _put(root, str(node.target), _widened(value.detach() if isinstance(value, torch.Tensor) else value))
         elif node.op == "call_module":
             found = module.get_submodule(str(node.target))
             _put(root, str(node.target), _loop_in_double(found) if isinstance(found, Loop) else found)
@@ -108,7 +109,7 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> G
     """`in_double`, or the module itself where an operator of it has no kernel for that, or its types do not fit.
 
     Args:
-        rows: inputs, of which the first is tried where the graph does not show that it is taken; observers do not see it.
+        rows: inputs, of which the first is tried where the graph does not show that it is taken; no observer sees it.
     """
     wide = in_double(module)
     if is_plain(module) or not rows:
@@ -180,7 +181,7 @@ def _wide_type(argument: Any) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    return value.detach().double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
 
 
 def _narrowed(value: Any) -> Any:
@@ -205,7 +206,8 @@ def _conv2d(
     (ph, pw), (dh, dw) = (tuple(v) * 2 if len(v) == 1 else v for v in (padding, dilation))
     is_small = (h + 2 * ph) * (w + 2 * pw) <= _SMALL_IMAGE
     if groups != c or weight.shape[0] != c or any(s != 1 for s in stride) or not is_small or x.requires_grad:
-        return torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
+        usual: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
+        return usual
     padded = torch.nn.functional.pad(x, (pw, pw, ph, ph))
     rows, pitch = padded.shape[2] - dh * (kh - 1), padded.shape[3]
     columns = pitch - dw * (kw - 1)

@@ -113,13 +113,16 @@ def _factor(model: GraphModule, pair: _Pair) -> torch.Tensor:
     given = arguments(pair.norm)
     gamma, variance = (attribute(model, given[k]) for k in ("weight", "running_var"))
     assert gamma is not None and variance is not None
-    factor: torch.Tensor = gamma.detach().abs() * (variance.detach() + given["eps"]).rsqrt()
+    factor: torch.Tensor = gamma.detach().double().abs() * (variance.detach().double() + given["eps"]).rsqrt()
     return factor
 
 
 def _apply(model: GraphModule, pair: _Pair) -> float:
-    """One step; the largest change of a range, as the logarithm of its factor."""
-    first, second = _weight(model, pair.first), _weight(model, pair.second)
+    """One step; the largest change of a range, as the logarithm of its factor.
+
+    In double precision: a square root of float32 numbers has not the same last bit everywhere.
+    """
+    first, second = _weight(model, pair.first).double(), _weight(model, pair.second).double()
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
     axis = 0 if _is_depthwise(pair.second) else 1
     columns = second.transpose(0, axis).reshape(second.shape[axis], -1).abs().amax(1)
