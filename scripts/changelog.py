@@ -1,6 +1,6 @@
 """Puts the changelog together: what each change says of itself, in `changes/`, becomes an entry of `CHANGELOG.md`.
 
-A change leaves a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown, without a dash in front. Kinds:
+A change leaves a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown. Kinds:
 `bytes` (programs or their numbers come out otherwise), `added`, `changed`, `fixed`, `speed`. So no two changes touch
 one file.
 
@@ -27,7 +27,7 @@ KINDS = {
 """By the end of a file's name the heading in the changelog, in this order."""
 MARK = "<!-- The next release is put here: python scripts/changelog.py --release VERSION -->"
 _NAME = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
-_MOST_LINES = 3
+_MOST_LINES = 6
 
 
 def fragments(folder: Path) -> list[Path]:
@@ -49,8 +49,8 @@ def faults(folder: Path) -> list[str]:
             found.append(f"{path.name}: it says nothing")
         elif len(lines) > _MOST_LINES:
             found.append(f"{path.name}: {len(lines)} lines; a change is told in {_MOST_LINES}")
-        elif re.match(r"[-*#] ?", lines[0]):
-            found.append(f"{path.name}: the text begins without a dash, a star or a heading")
+        elif lines[0].startswith("#"):
+            found.append(f"{path.name}: the text begins without a heading")
     return found
 
 
@@ -60,7 +60,7 @@ def entry(folder: Path) -> str:
     for kind, title in KINDS.items():
         texts = [p.read_text(encoding="utf-8").split("\n") for p in fragments(folder) if p.name.endswith(f".{kind}.md")]
         if texts:
-            bullets = ["- " + " ".join(line.strip() for line in text if line.strip()) for text in texts]
+            bullets = ["- " + " ".join(filter(None, map(str.strip, text))).removeprefix("- ") for text in texts]
             parts.append(f"### {title}\n\n" + "\n".join(bullets) + "\n")
     return "\n".join(parts)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests import same_bytes
 
 FEW = ("separable-neutron-io", "gru", "adaptive", "equalized-mse")

@@ -27,12 +27,12 @@ def test_faults_are_sentences(tmp_path: Path) -> None:
     (tmp_path / "a-thing.fixed.md").write_text("It works.\n")
     assert changelog.faults(tmp_path) == []
     (tmp_path / "thing.md").write_text("No kind.\n")
-    (tmp_path / "b-long.added.md").write_text("a\nb\nc\nd\n")
-    (tmp_path / "b-dash.added.md").write_text("- a dash\n")
+    (tmp_path / "b-long.added.md").write_text("a\n" * 7)
+    (tmp_path / "b-head.added.md").write_text("# A heading\n")
     (tmp_path / "b-empty.speed.md").write_text("\n")
     assert [line.partition(":")[0] for line in changelog.faults(tmp_path)] == [
-        "b-dash.added.md",
         "b-empty.speed.md",
+        "b-head.added.md",
         "b-long.added.md",
         "thing.md",
     ]
@@ -43,7 +43,7 @@ def test_a_release_moves_the_texts(tmp_path: Path) -> None:
     folder.mkdir()
     log.write_text(f"# Changelog\n\n{changelog.MARK}\n\n## [0.1.0] - 2026-01-01\n\nAll of it.\n")
     (folder / "b-two.fixed.md").write_text("Mended, in\ntwo lines.\n")
-    (folder / "a-one.bytes.md").write_text("Other bytes.\n")
+    (folder / "a-one.bytes.md").write_text("- Other bytes.\n")
     changelog.release(tmp_path, "0.2.0", datetime.date(2026, 2, 3))
     text = log.read_text()
     assert text.index("## [0.2.0] - 2026-02-03") < text.index("- Other bytes.") < text.index("- Mended, in two lines.")
