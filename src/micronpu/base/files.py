@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _behind_links(path: Path) -> Path:
     Raises:
         FileError: it is a link that another user made, who may mean it to point at a file that only we can write to.
     """
-    if path.is_symlink():
+    if path.is_symlink() and sys.platform != "win32":
         owner = os.lstat(path).st_uid
         if owner not in (os.getuid(), _ADMINISTRATOR):
             raise FileError(

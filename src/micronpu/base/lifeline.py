@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 
 def tie(channel: socket.socket | int) -> None:
     """Lets the system signal what happens on a socket to this process; nothing comes of it but in `working`."""
+    import fcntl  # not on Windows, where no worker is started
+
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)

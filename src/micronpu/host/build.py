@@ -13,7 +13,6 @@ there is refused.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -43,11 +42,14 @@ _ADMINISTRATOR = 0
 _COMPILERS = ("g++", "clang++", "c++")
 _TIMEOUT_SECONDS = 300
 _OTHER_CACHE = "set MICRONPU_CACHE_DIR to a directory that you can write to"
+_EXACT = "-ffp-contract=off"
+"""Products and sums are rounded apart, as on x86-64; a compiler for aarch64 fuses them unless it is told."""
 # ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel has
 # no generated c10 macros header.
 _FLAGS = (
     "-std=c++17",
     "-O2",
+    _EXACT,
     "-fPIC",
     "-fvisibility=hidden",
     "-Wall",
@@ -56,7 +58,7 @@ _FLAGS = (
     "-DET_EVENT_TRACER_ENABLED",
 )
 # The simulator's inner loops are written for the vectoriser.
-_SIMULATOR_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+_SIMULATOR_FLAGS = ("-std=c++17", "-O3", _EXACT, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,8 @@ def make_prebuilt(folder: Path) -> list[Path]:
     """
     wheel, compiler, directory = find_executorch(), find_compiler(), source_directory()
     # From site-packages/micronpu/_native/prebuilt. Where ExecuTorch is elsewhere, it is in the process before us.
-    neighbour = Path("$ORIGIN/../../../executorch/lib")
+    here = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
+    neighbour = Path(f"{here}/../../../executorch/lib")
     jobs = {
         _PLUGIN: (directory, _FLAGS, wheel.include_flags, _link_flags(wheel, neighbour), wheel.version),
         **{f"lib{own.name}": (own, _SIMULATOR_FLAGS, (), ("-shared",), "") for own in _simulators(directory)},
@@ -346,7 +349,7 @@ def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequenc
         ) from error
 
 
-_SUFFIX = ".so"
+_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 _BUILD = "build-"
 
 
@@ -380,6 +383,10 @@ def _lock(folder: Path) -> int:
     Raises:
         OSError: somebody else holds it, it is gone, or there are no locks here.
     """
+    if sys.platform == "win32":
+        raise OSError("folders have no locks on Windows")
+    import fcntl
+
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

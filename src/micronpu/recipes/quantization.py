@@ -17,6 +17,7 @@ from micronpu.frontend.training import Train
 from micronpu.quantize.calibrate import finite_values
 from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.double import runnable
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import one_thread
@@ -66,7 +67,7 @@ class _Calibration:
         return calibration_batches(given, self._examples)
 
     def watch(self, prepared: GraphModule) -> GraphModule:
-        """Refuses values that are not finite, and computes with one thread, as `micronpu.compile` does."""
+        """Refuses values that are not finite, and computes as `micronpu.compile` does: with one thread, in float64."""
         self._runs = 0
         self._watching.close()
         self._watching.enter_context(finite_values(prepared, lambda: self._runs))
@@ -85,6 +86,15 @@ class _Calibration:
             run.close()
             self._runs += 1
 
+        wide: list[GraphModule] = []
+
+        def forward(*inputs: Any) -> Any:
+            if not wide:
+                wide.append(runnable(prepared, [inputs]))
+            return type(wide[0]).forward(wide[0], *inputs)
+
+        prepared.forward = forward
+        self._watching.callback(vars(prepared).pop, "forward", None)
         for handle in (
             prepared.register_forward_pre_hook(start, prepend=True),
             prepared.register_forward_hook(end, always_call=True),

@@ -296,7 +296,8 @@ def _buffers(tensors: Any, count: int) -> list[Buffer]:
     return [Buffer(t.data or 0, t.size, t.scalar_type) for t in tensors[:count]]
 
 
-_KERNELS = ("libexecutorch_kernels_optimized.so", "libexecutorch_kernels_quantized.so")
+_ENDING = "dylib" if sys.platform == "darwin" else "so"
+_KERNELS = tuple(f"libexecutorch_kernels_{kind}.{_ENDING}" for kind in ("optimized", "quantized"))
 """The libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the very same."""
 _lock = threading.Lock()
 _STANDARD_ERROR = 2

@@ -314,6 +314,7 @@ def test_batch_norm_leaves_no_operator(name: str):
 
 
 def test_by_hand_and_by_function_give_the_same_program():
+    """But for the last bits of scales: who runs the prepared module by hand runs it in float32."""
     model, inputs = Small(lambda s, x: F.relu(s.b(s.c(x))) + x, c=conv(), b=norm(nn.BatchNorm2d(8))), (image(),)
     quantizer = NeutronQuantizer(NeutronTargetSpec("imxrt700"))
     exported = torch.export.export(model, inputs)
@@ -322,9 +323,11 @@ def test_by_hand_and_by_function_give_the_same_program():
         prepared(*batch)
     by_hand = convert_pt2e(prepared)
     by_function = quantized(model, inputs, NeutronQuantizer())
-    assert [grid(n) for n in steps(by_hand)] == [grid(n) for n in steps(by_function)]
+    for mine, theirs in zip(map(grid, steps(by_hand)), map(grid, steps(by_function)), strict=True):
+        assert mine[1:] == theirs[1:] and mine[0] == pytest.approx(theirs[0], rel=1e-6)
+    largest = max(grid(n)[0] for n in steps(by_function))
     for batch in batches(inputs):
-        assert torch.equal(by_hand(*batch), by_function(*batch))
+        assert (by_hand(*batch) - by_function(*batch)).abs().max() <= largest
 
 
 def test_one_quantizer_for_two_models():

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import marshal
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +14,13 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.targets.ethosu.accelerators import vela_package
 
+_KILL = int(getattr(signal, "SIGKILL", 9))  # which Windows does not name
 _START_SECONDS = 120.0
 _MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """Of the worker's environment: glibc keeps most of what is freed, which for MobileNetV2 is a quarter of the process."""
@@ -52,7 +53,8 @@ class VelaProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
-        os.register_at_fork(after_in_child=self._leave_to_parent)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_to_parent)
         atexit.register(self.end)
 
     @property
@@ -115,6 +117,11 @@ class _Worker:
     """
 
     def __init__(self) -> None:
+        if sys.platform == "win32":
+            raise RuntimeUnavailableError(
+                "Vela runs in a process of its own, which is started on Linux and macOS only: no Ethos-U on Windows.",
+                hint="micronpu in WSL, the Linux inside of Windows; Neutron and Cortex-M compile here as well",
+            )
         package = vela_package()
         if package is None:
             raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
@@ -177,8 +184,8 @@ class _Worker:
             raise WorkerEndedError(f"did not end within {seconds:.0f} s") from None
         except (EOFError, ConnectionError):
             code = self._process.wait()
-            if code == -SIGKILL:
-                raise _KilledError(f"ended with signal {int(SIGKILL)}") from None
+            if code == -_KILL:
+                raise _KilledError(f"ended with signal {_KILL}") from None
             raise WorkerEndedError(f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}") from None
         return Answer(objection, self._printed() if objection else "", result, constants)
 
