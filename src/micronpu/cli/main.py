@@ -128,7 +128,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """PyTorch models on the NPUs of microcontrollers."""
@@ -238,7 +238,7 @@ def compile_command(
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
     program.report = replace(program.report, budgets=results)
     out = reports.words
-    out.print(program)
+    reports.show(program.report, program.seconds)
     if program.report.sparsity is not None:
         out.print(program.report.sparsity)
     if data.used is not None:
@@ -302,7 +302,7 @@ def check(
             quantization=how.value(io),
             options=options,
         ).report
-    reports.words.print(report)
+    reports.show(report)
     reports.write(report)
     if require_full and report.left_over:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, write_file
 from micronpu.cli import console
 
@@ -22,11 +24,21 @@ _Json = Annotated[
     console.option("PATH", "Write the report as JSON; - for standard output, and all else to standard error."),
 ]
 
+_Top = Annotated[
+    int | None,
+    console.option(
+        "N", "Show the N most costly lines of each table.", "--top", default="10 of a table of more than 24"
+    ),
+]
+_Every = Annotated[bool, typer.Option("--all", help="Show every operation by itself, those of repeated steps too.")]
+
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the options of a command want its report, an option for each field."""
+    """Where the options of a command want its report and how much of it, an option for each field."""
 
+    top: _Top = None
+    every: _Every = False
     report_html: _Html = None
     report_json: _Json = None
     json: console.JsonInstead = False
@@ -50,11 +62,24 @@ class Reports:
 
         Raises:
             FileError: it is such a file.
-            OptionError: two options say where JSON goes.
+            OptionError: two options say where JSON goes, or how much is shown.
         """
+        if self.top is not None and self.top < 1:
+            raise OptionError(f"--top is {self.top}.", hint="1 or more lines")
+        if self.top is not None and self.every:
+            raise OptionError("--all shows every line and --top a few of them.", hint="one of the two")
         for path in (self.report_html, self.path if self.path != console.STANDARD_OUTPUT else None):
             if path is not None:
                 check_writable(path)
+
+    def show(self, report: DelegationReport, seconds: Mapping[str, float] | None = None) -> None:
+        """Prints the report, for a finished program with the time that the steps took."""
+        from micronpu.report.views.terminal import program_view, report_view
+
+        if seconds is None:
+            self.words.print(report_view(report, self.top, self.every))
+        else:
+            self.words.print(program_view(report, seconds, self.top, self.every))
 
     def write(self, report: DelegationReport) -> None:
         """Writes the report where it is wanted, and says so."""

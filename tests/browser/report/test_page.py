@@ -188,3 +188,21 @@ def test_large_networks_are_drawn(browser: Browser, opened: Callable[[int], Brow
     )
     assert "add_699" in text(page, "#details"), "the last piece is there, too"
     assert page.get_log("browser") == []
+
+
+def test_page_of_a_recurrent_network_is_short(browser, tmp_path):
+    """Sixty times the same twenty operations: one group, and every row where it is asked for."""
+    verdicts, operations = [], []
+    for step in range(60):
+        for place in range(20):
+            origin = Origin((f"n_{step}_{place}",), "net.py:3", "gru")
+            reads = (f"n_{step}_{place - 1}",) if place else (f"n_{step - 1}_19",) if step else ("x",)
+            verdicts.append(Verdict(f"op{place}.default", origin, 0, macs=10, shape=(1, 8), reads=reads))
+            cost = Cost(100 + place, 100, {"Sram": 40}, 64, 0.5)
+            operations.append(Operation(0, f"op{place}", "op", (1, 8), 10, origin, cost))
+    DelegationReport("chip", tuple(verdicts), operations=tuple(operations)).to_html(tmp_path / "report.html")
+    browser.get((tmp_path / "report.html").as_uri())
+    height = "return document.documentElement.scrollHeight"
+    assert browser.execute_script(height) <= 3000
+    browser.execute_script("document.querySelector('details.every').open = true")
+    assert browser.execute_script(height) > 30_000

@@ -26,7 +26,8 @@ from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.html import framed, page
-from micronpu.report.views.rows import macs_sentence, partition_rows
+from micronpu.report.views.rows import folded, macs_sentence, partition_rows, total_cycles
+from micronpu.report.views.terminal import report_view
 
 TWO_RULES = (
     Reason("is_imported", "The operator is one that micronpu can express.", "No operator imports cumsum", "sum"),
@@ -166,6 +167,72 @@ def test_equal_operations_in_a_row_are_one_line():
     assert "4 NPU operations" in page(several)
     costly = replace(several, operations=(repeated, replace(repeated, cost=cost), replace(repeated, cost=cost)))
     assert [row.count for row in partition_rows(costly)[0]] == [1, 1, 1]
+
+
+def recurrent(steps: int = 60) -> DelegationReport:
+    """A step of 12 operators again and again, between a first and a last one; the tenth of a step stays on the host."""
+    names = ["first", *(f"{kind}_{step}" for step in range(steps) for kind in "abcdefghijkl"), "last"]
+    verdicts, operations = [], []
+    for place, node in enumerate(names):
+        kind = node.split("_")[0]
+        refused = kind == "j"
+        reasons = (Reason("rank", "Tensors have at most 7 axes.", "9 axes.", node),) if refused else ()
+        where = origin(node, 3, "gru")
+        verdicts.append(Verdict(f"{kind}.default", where, None if refused else 0, reasons, 10, (1, 8)))
+        if not refused:
+            cost = Cost(100 + place % 2, 50, {"sram": 70}, 64, 0.5) if kind != "k" else None
+            operations.append(Operation(0, kind, kind, (1, 8), 10, where, cost))
+    return DelegationReport("chip", tuple(verdicts), operations=tuple(operations))
+
+
+def test_repeated_steps_are_one_group_with_sums():
+    made = recurrent()
+    (rows,) = partition_rows(made).values()
+    lines = folded(rows)
+    assert [line.title for line in lines[:3]] == ["first", "60 steps of 11", "60 x a"]
+    assert [line.name for line in lines[2:13]] == list("abcdefghikl") and lines[13].name == "last"
+    assert len(lines) == 14
+    head, first = lines[1], lines[2]
+    assert head.macs == 60 * 11 * 10 and first.macs == 600
+    assert total_cycles(lines[2:13]) == head.cost.cycles == total_cycles(rows) - total_cycles([rows[0], rows[-1]])
+    assert first.cost.memory_cycles == {"sram": 60 * 70} and first.cost.utilisation == pytest.approx(0.5)
+    assert lines[11].cost is None  # of "k" nothing is known, sixty times
+
+
+def test_steps_that_differ_are_no_group():
+    (rows,) = partition_rows(recurrent()).values()
+    odd = [replace(row, shape=(1, place)) for place, row in enumerate(rows)]
+    assert folded(odd) == odd
+    assert folded(rows[:23]) == rows[:23]  # two steps are no loop
+
+
+def test_terminal_shows_groups_and_every_operation_on_demand():
+    made = recurrent()
+    text = printed(made)
+    assert "60 steps of 11" in text and re.search(r"^  60 x a +1×8 +600", text, re.M)
+    assert "j_0 and 59 more  j.default" in text
+    assert len(text.splitlines()) <= 40
+    every = printed(report_view(made, every=True))
+    assert len(re.findall(r"^a +1×8 ", every, re.M)) == 60 and every.count("j.default") == 60
+
+
+def test_long_tables_show_what_costs_most():
+    rows = [Operation(0, f"op{i}", f"op{i}", (i + 1,), 1, origin(f"n{i}", i)) for i in range(30)]
+    made = [replace(row, cost=Cost(1000 - i, 1, {}, 0, 0.1)) for i, row in enumerate(rows)]
+    costly = replace(compiled(), operations=tuple(made))
+    text = printed(costly)
+    assert re.findall(r"^(op\d+) ", text, re.M) == [f"op{i}" for i in range(10)]
+    assert "The 10 most costly of 30 lines, 34 % of the cycles; --all shows every NPU operation." in text
+    assert re.findall(r"^(op\d+) ", printed(report_view(costly, top=2)), re.M) == ["op0", "op1"]
+    assert len(re.findall(r"^(op\d+) ", printed(replace(costly, operations=tuple(made[:24]))), re.M)) == 24
+
+
+def test_page_folds_steps_and_keeps_every_row():
+    text = page(recurrent())
+    assert text.count('<tr class="steps">') == 1 and text.count('<tr class="step">') == 11
+    assert "Every NPU operation by itself, 662 lines" in text
+    assert text.count('<td class="name" title="a&#10;') + text.count('<td class="name" title="a\n') == 61
+    assert "j_0 and 59 more" in text and text.count("<article>") == 1
 
 
 def test_operation_is_read_off_the_graph():

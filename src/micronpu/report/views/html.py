@@ -16,7 +16,22 @@ from micronpu.report.memory import Region
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.report.views.rows import Row, cost_texts, kind_of_rows, macs_text, partition_rows, total_cycles, totals
+from micronpu.report.views.rows import (
+    TOP,
+    WHOLE,
+    Row,
+    cost_share,
+    cost_texts,
+    costliest,
+    folded,
+    host_groups,
+    kind_of_rows,
+    macs_text,
+    partition_rows,
+    total_cycles,
+    totals,
+    weight,
+)
 from micronpu.report.views.web import data, document, part
 from micronpu.report.warnings import ReportWarning
 
@@ -54,14 +69,15 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     parts = [_head(report), _warnings(report), _tiles(report), _host(report)]
     kind = kind_of_rows(report)
     rows = partition_rows(report)
-    everything = [row for members in rows.values() for row in members]
+    lines = {number: folded(members) for number, members in rows.items()}
+    everything = [row for members in lines.values() for row in members if not row.steps]
     costs = bool(total_cycles(everything))
     if graph and report.verdicts:
         parts += [part("network.html"), part("timeline.html") if costs else "", _memory(report)]
     # Bars are comparable over partitions: they share one scale.
-    largest = max((_weight(row, costs) for row in everything), default=0)
-    parts += [_partition(number, members, kind, largest, costs) for number, members in rows.items()]
-    parts.append(_notes(report))
+    largest = max((weight(row, costs) for row in everything), default=0)
+    parts += [_partition(number, rows[number], lines[number], kind, largest, costs) for number in rows]
+    parts.append(_notes(report, drawn=graph and bool(report.verdicts)))
     body = "\n".join(part for part in parts if part)
     return document(report.summary(), body, _scripts(report, blame) if graph else "")
 
@@ -203,8 +219,14 @@ def _short(count: int) -> str:
     return str(count)
 
 
-def _notes(report: DelegationReport) -> str:
-    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*report.figures, *report.remarks))
+def _notes(report: DelegationReport, drawn: bool) -> str:
+    """What neither a tile nor a drawing says."""
+    notes = [f"{n.processor}: the time is estimated at {n.clock_mhz:g} MHz by {n.source}." for n in report.latency]
+    notes += report.times[len(report.latency) :]
+    if report.memory is not None:
+        captions = {f"{arena}." for arena in report.memory.arenas if drawn and arena.tensors}
+        notes += [line for line in report.memory.lines[len(report.memory.regions) :] if line not in captions]
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*notes, *report.remarks))
 
 
 def _warnings(report: DelegationReport) -> str:
@@ -223,33 +245,44 @@ def _warning(warning: ReportWarning) -> str:
 </section>"""
 
 
-def _weight(row: Row, costs: bool) -> int:
-    """What the bar of a row stands for: cycles where they are known, or else MACs."""
-    return row.macs if not costs else row.cost.cycles if row.cost is not None else 0
+def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, largest: int, costs: bool) -> str:
+    """The table with repeated steps as groups; where there are any, every row by itself is there to be opened."""
+    apart = ""
+    if len(lines) < len(rows):
+        of = sum(not row.steps for row in lines)
+        if of > WHOLE:
+            chosen = costliest(lines, TOP)
+            share, lines = cost_share(chosen, lines), chosen
+            apart = f'<p class="about">The most costly of {of} lines{f", {share}" if share else ""}.</p>'
+        apart += f"""
+<details class="every"><summary>Every {escape(kind)} by itself, {len(rows):,} lines</summary>
+{_table(rows, kind, largest, costs)}
+</details>"""
+    return f"""<details class="card" open>
+<summary><h2>Partition {number}</h2> <span class="about">{totals(rows, kind)}</span></summary>
+{_table(lines, kind, largest, costs)}{apart}
+</details>"""
 
 
-def _partition(number: int, rows: list[Row], kind: str, largest: int, costs: bool) -> str:
+def _table(rows: list[Row], kind: str, largest: int, costs: bool) -> str:
     lines = "\n".join(_line(row, largest, costs) for row in rows)
     more = '<th>bound by</th><th class="number">use</th>' if costs else ""
     head = f'<th class="number">MACs</th>{_CYCLES if costs else ""}<th></th>{more}'
-    return f"""<details class="card" open>
-<summary><h2>Partition {number}</h2> <span class="about">{totals(rows, kind)}</span></summary>
-<div class="scroll"><table class="sortable">
+    return f"""<div class="scroll"><table class="sortable">
 <thead>
 <tr><th>{escape(kind)}</th><th>result</th>{head}<th>module</th><th>source</th></tr>
 </thead>
 <tbody>
 {lines}
 </tbody>
-</table></div>
-</details>"""
+</table></div>"""
 
 
 def _line(row: Row, largest: int, costs: bool) -> str:
     nodes = ", ".join(row.nodes)
     about = f"{row.detail}\nfrom {nodes}" if nodes and nodes != row.detail else row.detail
-    weight = _weight(row, costs)
-    bar = f'<span class="bar" style="width:{100 * weight / largest:.4g}%"></span>' if weight else ""
+    share = 0 if row.steps else weight(row, costs)
+    bar = f'<span class="bar" style="width:{100 * share / largest:.4g}%"></span>' if share else ""
     cells = f'<td class="number">{macs_text(row.macs)}</td>'
     if costs:
         cycles, time, bound, use = cost_texts(row.cost)
@@ -257,9 +290,10 @@ def _line(row: Row, largest: int, costs: bool) -> str:
         cells += f'<td>{escape(bound)}</td><td class="number">{use}</td>'
     else:
         cells += f'<td class="bars">{bar}</td>'
+    kind = ' class="steps"' if row.steps else ' class="step"' if row.in_step else ""
     return (
-        f'<tr><td class="name" title="{escape(about)}">{escape(row.title)}</td>'
-        f"<td>{shape_text(row.shape)}</td>{cells}"
+        f'<tr{kind}><td class="name" title="{escape(about)}">{escape(row.title)}</td>'
+        f"<td>{NOTHING if row.steps else shape_text(row.shape)}</td>{cells}"
         f"<td>{escape(row.module) or NOTHING}</td><td>{_source(row.source, file_name(row.source))}</td></tr>"
     )
 
@@ -271,22 +305,23 @@ def _source(source: str, shown: str) -> str:
 def _host(report: DelegationReport) -> str:
     if not report.host:
         return ""
-    entries = "\n".join(_verdict(verdict) for verdict in report.host)
+    entries = "\n".join(_verdict(*group) for group in host_groups(report))
     return f"""<section class="card host">
 <h2>On the host</h2> <span class="about">{plural(len(report.host), "operator")} and the reasons</span>
 {entries}
 </section>"""
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: Verdict, count: int) -> str:
     where = verdict.origin
     facts = [shape_text(verdict.shape)] if verdict.shape else []
     facts += [f"{verdict.macs:,} MACs"] if verdict.macs else []
     facts += [f"int8 on {escape(verdict.core)}"] if verdict.core else []
     facts += [escape(where.module)] if where.module else []
     facts += [_source(where.source, short_source(where.source))] if where.source else []
+    others = f" and {count - 1:,} more" if count > 1 else ""
     return f"""<article>
-<h3>{escape(verdict.node)} <span class="operator">{escape(verdict.operator)}</span></h3>
+<h3>{escape(verdict.node)}{others} <span class="operator">{escape(verdict.operator)}</span></h3>
 <p class="facts">{" · ".join(facts)}</p>
 {"".join(_reason(reason) for reason in verdict.reasons)}
 </article>"""

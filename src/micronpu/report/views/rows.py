@@ -23,7 +23,11 @@ class Row:
         module: path of the submodule, or "".
         source: ``file:line`` of the user's model, or "".
         cost: estimate of the NPU's compiler, or None.
-        count: how many equal operations in a row, of which no cost is known, the line stands for.
+        count: how many equal operations the line stands for; MACs and cost are their sums.
+        steps: of the head of a group of lines that the network goes through again and again: how many times; 0 in all
+            other lines.
+        members: number of lines of the group, which follow the head.
+        in_step: whether it is one of them.
     """
 
     name: str
@@ -35,10 +39,15 @@ class Row:
     source: str
     cost: Cost | None = None
     count: int = 1
+    steps: int = 0
+    members: int = 0
+    in_step: bool = False
 
     @property
     def title(self) -> str:
         """The name, with the number of operations where there are several."""
+        if self.steps:
+            return f"{self.steps} steps of {self.members}"
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
@@ -73,6 +82,109 @@ def _joined(rows: Iterable[Row]) -> list[Row]:
 def _looks(row: Row) -> object:
     """What two lines have to share to be one; a cost is always shown by itself."""
     return row.name, row.shape, row.nodes, row.module, row.source, id(row) if row.cost is not None else None
+
+
+WHOLE = 24
+TOP = 10
+"""Lines up to which a table is shown whole, and lines of the highest cost that are shown of a longer one."""
+_LONGEST_STEP = 256
+_LEAST_SAVED = 10
+"""Lines of a group, and lines that it has to save."""
+
+
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """The rows with repeated steps, such as those of a recurrent network, as one group: a head, then a line per place
+    in the step with the sums over all of them."""
+    kinds: dict[object, int] = {}
+    keys = [kinds.setdefault((r.name, r.shape, r.macs, r.module, r.source, r.count), len(kinds)) for r in rows]
+    result: list[Row] = []
+    begin = 0
+    for start, length, times in _repeats(keys):
+        result += rows[begin:start]
+        begin = start + length * times
+        members = [summed(rows[start + place : begin : length]) for place in range(length)]
+        if length == 1:
+            result += members
+            continue
+        head = replace(summed(rows[start:begin]), name="", detail="", shape=(), nodes=(), module="", source="")
+        result.append(replace(head, steps=times, members=length))
+        result += [replace(member, in_step=True) for member in members]
+    return [*result, *rows[begin:]]
+
+
+def _repeats(keys: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Start, length and number of the steps that follow each other; of all lengths the one that saves the most lines,
+    and the shortest of those."""
+    lengths = range(1, min(_LONGEST_STEP, len(keys) // 3) + 1)
+    best: dict[int, tuple[int, int, int]] = {}
+    for length in lengths:
+        same = 0  # how many keys from here on equal the one a length later
+        for at in range(len(keys) - length - 1, -1, -1):
+            same = same + 1 if keys[at] == keys[at + length] else 0
+            times = same // length + 1
+            saved = length * (times - 1)
+            if times >= 3 and saved >= _LEAST_SAVED and saved > best.get(at, (0, 0, 0))[0]:
+                best[at] = saved, length, times
+    found: list[tuple[int, int, int]] = []
+    end = 0
+    for at, (_, length, times) in sorted(best.items()):
+        if at >= end:
+            found.append((at, length, times))
+            end = at + length * times
+    return found
+
+
+def summed(rows: Sequence[Row]) -> Row:
+    """One line for several equal ones: the first, with the sums of counts, MACs and costs."""
+    costs = [row.cost for row in rows if row.cost is not None]
+    return replace(
+        rows[0],
+        macs=sum(row.macs for row in rows),
+        count=sum(row.count for row in rows),
+        cost=_sum(costs) if costs else None,
+    )
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    """Of operations one after the other."""
+    cycles = sum(c.cycles for c in costs)
+    memories = {name: sum(c.memory_cycles.get(name, 0) for c in costs) for c in costs for name in c.memory_cycles}
+    return Cost(
+        cycles=cycles,
+        arithmetic_cycles=sum(c.arithmetic_cycles for c in costs),
+        memory_cycles=memories,
+        memory_bytes=max(c.memory_bytes for c in costs),
+        utilisation=sum(c.utilisation * c.cycles for c in costs) / cycles if cycles else 0.0,
+        start_cycles=sum(c.start_cycles for c in costs),
+        clock_mhz=costs[0].clock_mhz,
+    )
+
+
+def costliest(rows: Sequence[Row], most: int) -> list[Row]:
+    """The ``most`` lines of the highest cost (cycles where they are known, or else MACs; of equal ones the earlier) in
+    order of execution, each under the head of its group."""
+    costs = bool(total_cycles(rows))
+    lines = [i for i, row in enumerate(rows) if not row.steps]
+    lines = [i for i in lines if weight(rows[i], costs)] or lines
+    kept = set(sorted(lines, key=lambda i: (-weight(rows[i], costs), i))[:most])
+    for place, row in enumerate(rows):
+        if row.steps and not kept.isdisjoint(range(place + 1, place + 1 + row.members)):
+            kept.add(place)
+    return [rows[i] for i in sorted(kept)]
+
+
+def cost_share(part: Sequence[Row], rows: Sequence[Row]) -> str:
+    """``97 % of the cycles`` (or of the MACs) that a part of the lines has, or "" where there are none."""
+    for name, costs in (("cycles", True), ("MACs", False)):
+        of, everything = (sum(weight(r, costs) for r in lines if not r.steps) for lines in (part, rows))
+        if everything:
+            return f"{100 * of / everything:.0f} % of the {name}"
+    return ""
+
+
+def weight(row: Row, costs: bool) -> int:
+    """What a line is weighed by: cycles where the compiler knows them, or else MACs."""
+    return row.macs if not costs else row.cost.cycles if row.cost is not None else 0
 
 
 def kind_of_rows(report: DelegationReport) -> str:
@@ -116,3 +228,14 @@ def macs_sentence(report: DelegationReport) -> str:
     if parts and unknown:
         parts.append(f"without those of {plural(unknown, 'operator')} on the host, which are not known")
     return ", ".join(parts)
+
+
+def host_groups(report: DelegationReport) -> list[tuple[Verdict, int]]:
+    """What stays on the host, and how often: operators that differ in nothing but their node are one entry."""
+    groups: dict[object, list[Verdict]] = {}
+    for verdict in report.host:
+        where = verdict.origin
+        why = tuple((r.rule, r.detail, r.hint) for r in verdict.reasons)
+        key = (verdict.operator, verdict.shape, verdict.core, where.module, where.source, why)
+        groups.setdefault(key if where.source or where.module else id(verdict), []).append(verdict)
+    return [(replace(g[0], macs=sum(v.macs for v in g)), len(g)) for g in groups.values()]

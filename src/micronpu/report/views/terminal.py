@@ -17,8 +17,14 @@ from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.rows import (
+    TOP,
+    WHOLE,
     Row,
+    cost_share,
     cost_texts,
+    costliest,
+    folded,
+    host_groups,
     kind_of_rows,
     macs_sentence,
     macs_text,
@@ -35,15 +41,21 @@ _LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
 
 
 @shows(DelegationReport)
-def report_view(report: DelegationReport) -> RenderableType:
-    """Summary, a table per partition, what stays on the host and why, and the notes."""
+def report_view(report: DelegationReport, top: int | None = None, every: bool = False) -> RenderableType:
+    """Summary, a table per partition, what stays on the host and why, and the notes.
+
+    Args:
+        top: lines of each table that are shown, those of the highest cost; `TOP` of tables of more than `WHOLE` lines
+            unless given.
+        every: each operation by itself, repeated steps too.
+    """
     parts: list[RenderableType] = [_summary(report)]
     for number, rows in partition_rows(report).items():
-        parts += ["", _Partition(number, rows, kind_of_rows(report))]
+        parts += ["", *_partition(number, rows, kind_of_rows(report), top, every)]
     if report.host:
         style = "bold yellow" if report.left_over else "bold green"
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]
-        parts += [_host(v) for v in report.host]
+        parts += [_host(v, 1) for v in report.host] if every else [_host(*group) for group in host_groups(report)]
     if report.figures:
         parts.append("")
         split = [sentence.partition(":") for sentence in report.figures]
@@ -62,13 +74,18 @@ def warning_view(warning: ReportWarning) -> RenderableType:
     return Group("", Panel(text, title="Warning", title_align="left", border_style="bold red"))
 
 
-def program_view(report: DelegationReport, seconds: Mapping[str, float]) -> RenderableType:
+def program_view(
+    report: DelegationReport, seconds: Mapping[str, float], top: int | None = None, every: bool = False
+) -> RenderableType:
     """The report of a finished program, its size and where the time went.
 
     Args:
         seconds: wall time by step of the compilation.
+        top, every: see `report_view`.
     """
-    return Group(report_view(report), "", Text(f".pte of {report.program_bytes:,} bytes"), _seconds(seconds))
+    return Group(
+        report_view(report, top, every), "", Text(f".pte of {report.program_bytes:,} bytes"), _seconds(seconds)
+    )
 
 
 def _summary(report: DelegationReport) -> RenderableType:
@@ -78,6 +95,21 @@ def _summary(report: DelegationReport) -> RenderableType:
     return Group(line, Text(f"{macs}.")) if macs else line
 
 
+def _partition(number: int, rows: list[Row], kind: str, top: int | None, every: bool) -> list[RenderableType]:
+    """The table, and what it leaves out."""
+    title = f"Partition {number}: {totals(rows, kind)}"
+    lines = rows if every else folded(rows)
+    most = top if top is not None else TOP if len(lines) > WHOLE else len(lines)
+    if every or most >= len(lines):
+        return [_Partition(title, lines, kind)]
+    chosen = costliest(lines, most)
+    share = cost_share(chosen, lines)
+    shown = sum(not row.steps for row in chosen)
+    of = sum(not row.steps for row in lines)
+    note = f"The {shown} most costly of {of} lines{f', {share}' if share else ''}; --all shows every {kind}."
+    return [_Partition(title, chosen, kind), Text(note, style="dim")]
+
+
 class _Partition:
     """The table of a partition, as wide as the terminal allows.
 
@@ -85,11 +117,11 @@ class _Partition:
     loses the columns that say the least.
     """
 
-    def __init__(self, number: int, rows: list[Row], kind: str) -> None:
-        self._title = f"Partition {number}: {totals(rows, kind)}"
+    def __init__(self, title: str, rows: list[Row], kind: str) -> None:
+        self._title = title
         columns = {
-            kind: [row.title for row in rows],
-            "result": [shape_text(row.shape) for row in rows],
+            kind: [f"  {row.title}" if row.in_step else row.title for row in rows],
+            "result": [NOTHING if row.steps else shape_text(row.shape) for row in rows],
             "MACs": [macs_text(row.macs) for row in rows],
         }
         if total_cycles(rows):
@@ -131,10 +163,11 @@ def _width(columns: dict[str, list[str]], gap: int) -> int:
     return sum(max(map(cell_len, (name, *cells))) for name, cells in columns.items()) + gap * (len(columns) - 1)
 
 
-def _host(verdict: Verdict) -> RenderableType:
+def _host(verdict: Verdict, count: int) -> RenderableType:
     where = ", ".join(t for t in (verdict.origin.module, short_source(verdict.origin.source)) if t)
     line = Text.assemble(
         (verdict.node, "bold"),
+        f" and {count - 1} more" if count > 1 else "",
         f"  {verdict.operator}",
         f"  {shape_text(verdict.shape)}" if verdict.shape else "",
         (f"  {where}" if where else "", "dim"),

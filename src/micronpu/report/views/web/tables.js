@@ -22,6 +22,8 @@
         const order = (a, b) => (number ? worth(a) - worth(b) : worth(a).localeCompare(worth(b)));
         const sorted = next === "none" ? given : [...given].sort((a, b) => (next === "ascending" ? order(a, b) : order(b, a)));
         body.append(...sorted);
+        // The head of a group has nothing to say where its lines are scattered.
+        for (const row of given) row.hidden = next !== "none" && row.classList.contains("steps");
       });
     });
   }
