@@ -20,7 +20,11 @@ _PerTensor = Annotated[
 ]
 _Activations = Annotated[
     str,
-    typer.Option(metavar="TYPE", help="int8, or int16 where the NPU computes with it; weights are int8 in any case."),
+    typer.Option(
+        metavar="TYPE",
+        help="int8, or int16 where the NPU computes with it; weights are int8 in any case. auto, of compile: int8 with "
+        "more for the operators that cost most of the accuracy.",
+    ),
 ]
 
 _File = Annotated[
@@ -124,7 +128,7 @@ class Quantization:
 
         return micronpu.Quantization(
             per_channel=not self.per_tensor,
-            activations=check_activations(self.activations, "--activations"),
+            activations="auto" if self.activations == "auto" else check_activations(self.activations, "--activations"),
             io=check_activations(io, "--io") if io is not None else None,
             settings=self._settings(),
         )

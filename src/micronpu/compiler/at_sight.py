@@ -75,15 +75,15 @@ def of_data(rows: Sequence[Row], names: Sequence[str], calibrating: int) -> tupl
     return tuple(found)
 
 
-def of_graph(module: GraphModule, exact: Sequence[Row], *, has_int16: bool) -> tuple[ReportWarning, ...]:
+def of_graph(module: GraphModule, exact: Sequence[Row], *, may_choose: bool) -> tuple[ReportWarning, ...]:
     """What a quantized module shows.
 
     Args:
         exact: what the float model gives for some rows.
-        has_int16: whether the target computes with int16, which is then said where it helps.
+        may_choose: whether `quantization="auto"` could have been asked for, and was not.
     """
     view = ProgramView(module)
-    lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, has_int16)) is not None]
+    lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, may_choose)) is not None]
     results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
     parts = []
     for number, node in enumerate(results):
@@ -127,7 +127,7 @@ def _peaks(values: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
 # ---------------------------------------------------------------- functions of small operands
 
 
-def _small_operands(view: ProgramView, node: Node, has_int16: bool) -> ReportWarning | None:
+def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWarning | None:
     """Of a function that makes much of small operands, where int8 has rounded these to the same value."""
     if not is_compute(node):
         return None
@@ -160,7 +160,7 @@ def _small_operands(view: ProgramView, node: Node, has_int16: bool) -> ReportWar
         "int8-power",
         f"{shown} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
-        ('activations="int16" for it and what it reads, or ' if has_int16 else "")
+        ('quantization="auto", or ' if may_choose else "")
         + "magnitudes in the place of powers (half the range in decibels), or that part in front of the model",
         node=node.name,
         operator=written,

@@ -97,8 +97,8 @@ def compile_model(
             with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
-        quantization: a `Quantization`; or in short "int16" for the activations, the path of a TOML file or a dictionary
-            of its form, such as ``{"equalize": True}``, or a quantizer of your own.
+        quantization: a `Quantization`; or in short "int16" or "auto" for the activations, the path of a TOML file or a
+            dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.
         transforms: `Transforms` of the model before; or in short "2:4" for sparse weights.
@@ -117,7 +117,8 @@ def compile_model(
     device = device_for(target, options)
     if not checks.run:
         device = device.unverified()
-    chosen = Quantization.of(quantization).quantizer_for(device.quantizer, train is not None)
+    how = Quantization.of(quantization)
+    chosen = how.quantizer_for(device.quantizer, train is not None, chooses=True)
     quantized = quantized_module(
         model,
         example_inputs,
@@ -128,6 +129,7 @@ def compile_model(
         held_out=checks.held_out,
         sparsity=wanted.on(device),
         float_too=checks.run,
+        auto=how.is_auto,
     )
     borders, states = quantized.borders, quantized.states
     expected: Expected | None = None
@@ -178,9 +180,9 @@ def compile_model(
         program_made._kernels = kernel_handles(host.module, operators)
     if expected is not None:
         with clock.step("verify"):
-            found = verified(program_made, expected, host.reads, has_int16=device.capabilities.has_int16)
+            found = verified(program_made, expected, host.reads, may_choose=how.may_choose and train is None)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
-    seen = (*quantized.warnings, *of_graph(whole, quantized.trial.exact, has_int16=device.capabilities.has_int16))
+    seen = (*quantized.warnings, *of_graph(whole, quantized.trial.exact, may_choose=how.may_choose and train is None))
     report = replace(report, warnings=(*report.warnings, *seen))
     program_made.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
@@ -461,18 +463,19 @@ def check_model(
     """
     clock = Clock(None)
     examples = as_inputs(example_inputs)
-    device = device_for(target, options)
+    device, how = device_for(target, options), Quantization.of(quantization)
     quantized = quantized_module(
         model,
         examples,
-        Quantization.of(quantization).quantizer_for(device.quantizer),
+        how.quantizer_for(device.quantizer, chooses=True),
         calibration=[examples] if calibration is None else calibration,
         clock=clock,
         held_out=0,
         float_too=True,
+        auto=how.is_auto,
     )
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()
-    seen = (*known, *of_graph(quantized.module, quantized.trial.exact, has_int16=device.capabilities.has_int16))
+    seen = (*known, *of_graph(quantized.module, quantized.trial.exact, may_choose=how.may_choose))
     return replace(made, report=replace(made.report, warnings=seen))

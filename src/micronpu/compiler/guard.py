@@ -53,7 +53,7 @@ class Ran:
         numbers: of the rows in the calibration data; () for the example inputs.
         macs: of a run.
         has_states: whether the module has states, so that a row depends on those before it.
-        has_int16: whether the target computes with int16.
+        may_choose: whether `quantization="auto"` could have been asked for, and was not.
     """
 
     module: GraphModule
@@ -63,7 +63,7 @@ class Ran:
     numbers: Sequence[int]
     macs: int
     has_states: bool
-    has_int16: bool
+    may_choose: bool
 
 
 @dataclass(frozen=True)
@@ -306,10 +306,10 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
     where = origin_of(cause.layer.first)
     name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
-    has_more = ran.has_int16 and dtype == "int8"
+    auto = ['quantization="auto"'] * (ran.may_choose and dtype == "int8")
     if cause.share < _MOST:
         what = f"No operator costs much of it by itself; most costs {name}, {decibel_text(cause.alone)} with all else"
-        return f"{what} in float.", ", ".join(['activations="int16"'] * has_more + look)
+        return f"{what} in float.", ", ".join([*auto, *look])
     what = (
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
         f"else in float the output is at {decibel_text(cause.alone)}."
@@ -318,7 +318,7 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
     if max(low - least, most - high) > _BEYOND * (high - low):
         what += f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration rows that reach as far, or another observer", *look])
-    return what, ", ".join(['activations="int16" for it and what it reads'] * has_more + look)
+    return what, ", ".join([*auto, *look])
 
 
 def _operator(layer: Layer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,16 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
+from micronpu.base.quiet import quiet
 from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
+from micronpu.compiler.precision import chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
-from micronpu.frontend.states import State, states_of
+from micronpu.frontend.states import State, held, states_of
 from micronpu.frontend.training import Train
+from micronpu.frontend.work import work_of
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.loops import ALLOWED
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -71,10 +75,12 @@ def quantized_module(
     held_out: int | None = None,
     sparsity: Sparsity | None = None,
     float_too: bool = False,
+    auto: bool = False,
 ) -> Quantized:
     """Checks all input, exports and quantizes.
 
     Args:
+        auto: give more than int8 to operators that cost most of the accuracy.
         float_too: also run the float model on the rows that the program is tried on.
     """
     with clock.step("export"):
@@ -112,11 +118,20 @@ def quantized_module(
     else:
         calls = sum(map(len, sequences))
         given.module.meta[ALLOWED] = True
+        with quiet():
+            second = copy.deepcopy(given.module) if auto else None  # the first is used up
         with clock.step("quantize") as progress:
             module = quantize(
                 given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
             )
             forget(given.module, module)
+        if second is not None:
+            with clock.step("choose"):
+                wider = chosen(held(module), work_of(second), [calls[0] for calls in sequences], quantizer)
+            if wider is not None:
+                notes += (wider.told(quantizer.capabilities.has_int16),)
+                with clock.step("quantize"):
+                    module = quantize(second, sequences, wider.applied(quantizer), states=given.states)
     if quantizer.settings.io is None:
         return Quantized(module, given.examples, rows, trial, None, report, notes, warnings)
     borders = integer_borders(module)

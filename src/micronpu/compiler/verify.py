@@ -82,13 +82,13 @@ class Verified:
 
 
 def verified(
-    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]], *, has_int16: bool
+    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]], *, may_choose: bool
 ) -> Verified:
     """Runs the program on a few rows and compares with the quantized model, and the float model where it is known.
 
     Args:
         reads: by partition, the nodes of the quantized module whose integers it reads.
-        has_int16: whether the target computes with int16, which is then said where it may help.
+        may_choose: whether `quantization="auto"` could have been asked for, and was not.
 
     Raises:
         WrongResultError: a result is further off than rounding explains; names the first operator that is.
@@ -141,7 +141,7 @@ def verified(
         numbers=trial.numbers[: len(rows)],
         macs=program.report.macs,
         has_states=bool(program.states),
-        has_int16=has_int16,
+        may_choose=may_choose,
     )
     return Verified(agreement, accuracy, warnings_of(accuracy, ran))
 

@@ -22,6 +22,11 @@ def multiply_accumulates(module: GraphModule) -> int:
     return sum(_of(module, node) for node in module.graph.nodes if node.op == "call_function")
 
 
+def work_of(module: GraphModule) -> dict[str, int]:
+    """The same by the name of the operator."""
+    return {node.name: _of(module, node) for node in module.graph.nodes if node.op == "call_function"}
+
+
 def _of(module: GraphModule, node: Node) -> int:
     name = overload_name(node).partition(".")[0]
     if name in _PRODUCTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import OptionError
@@ -20,7 +20,9 @@ class Quantization:
 
     Attributes:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.
+        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case. "auto", of
+            `micronpu.compile`, is int8 with more for the operators that cost most of the accuracy, where int8 alone is
+            far from float: int16, or float on the core where the NPU has no int16; see docs/quantization.md.
         io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
         settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
             of its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see
@@ -33,14 +35,15 @@ class Quantization:
     """
 
     per_channel: bool = True
-    activations: Activations = "int8"
+    activations: Activations | Literal["auto"] = "int8"
     io: Activations | None = None
     settings: Settings | None = None
     quantizer: StaticQuantizer | None = None
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        check_activations(self.activations)
+        if not self.is_auto:
+            check_activations(self.activations)
         if self.io is not None:
             check_activations(self.io, "io")
         if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
@@ -69,8 +72,8 @@ class Quantization:
     def of(cls, given: Any) -> Quantization:
         """From what `micronpu.compile` takes for it.
 
-        None is the default; "int8" or "int16" says the activations; a path or a dictionary is `settings`, a quantizer
-        is `quantizer`.
+        None is the default; "int8", "int16" or "auto" says the activations; a path or a dictionary is `settings`, a
+        quantizer is `quantizer`.
 
         Raises:
             OptionError: it is none of these.
@@ -79,7 +82,7 @@ class Quantization:
             return cls()
         if isinstance(given, Quantization):
             return given
-        if given in ("int8", "int16") if isinstance(given, str) else False:
+        if given in ("int8", "int16", "auto") if isinstance(given, str) else False:
             return cls(activations=given)
         if isinstance(given, StaticQuantizer):
             return cls(quantizer=given)
@@ -108,17 +111,36 @@ class Quantization:
                     f"`{where}` chooses `{field.name}` of the quantization itself.", hint=f"leave {field.name} out"
                 )
 
-    def quantizer_for(self, make: Callable[..., StaticQuantizer], is_qat: bool = False) -> StaticQuantizer:
+    @property
+    def is_auto(self) -> bool:
+        """Whether the compiler chooses the precision."""
+        return self.activations == "auto"
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether the user might have left the precision to the compiler, and has not."""
+        return self.activations == "int8" and self.quantizer is None
+
+    def quantizer_for(
+        self, make: Callable[..., StaticQuantizer], is_qat: bool = False, *, chooses: bool = False
+    ) -> StaticQuantizer:
         """The user's quantizer, or the device's with what the user says of quantization.
 
         Args:
             make: that of the device, `Device.quantizer`.
+            chooses: whether the caller gives more precision than int8 where that is asked for.
 
         Raises:
             OptionError: a value does not fit the device, or training.
         """
+        if self.is_auto and (is_qat or not chooses):
+            raise OptionError(
+                'activations="auto" is chosen by `micronpu.compile` with calibration data, and by nothing else.',
+                hint="int8 or int16, or `calibration` in the place of `train`",
+            )
         if self.quantizer is None:
-            made = make(per_channel=self.per_channel, is_qat=is_qat, activations=self.activations, io=self.io)
+            activations = "int8" if self.is_auto else self.activations
+            made = make(per_channel=self.per_channel, is_qat=is_qat, activations=activations, io=self.io)
             return made if self.settings is None else configure(made, self.settings)
         if self.quantizer.is_qat != is_qat:
             raise OptionError(
@@ -129,5 +151,5 @@ class Quantization:
         return self.quantizer
 
 
-HowToQuantize: TypeAlias = Quantization | Activations | Settings | StaticQuantizer | None
+HowToQuantize: TypeAlias = Quantization | Activations | Literal["auto"] | Settings | StaticQuantizer | None
 """What functions take for ``quantization``; see `Quantization.of`."""

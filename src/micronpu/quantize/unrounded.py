@@ -10,8 +10,10 @@ known here from the quantized module alone, which has its weights in their round
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -26,6 +28,7 @@ from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Values: TypeAlias = dict[Node, Any]
+_NOTHING: Mapping[Node, float] = MappingProxyType({})
 _ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
 
 
@@ -62,8 +65,12 @@ class Unrounded:
             for first in (self._first(node),)
         )
 
-    def exact(self, row: Row) -> Values:
-        """Every value of a row."""
+    def exact(self, row: Row, but: Mapping[Node, float] = _NOTHING) -> Values:
+        """Every value of a row.
+
+        Args:
+            but: quantize nodes that do round, each with the step of a grid of int16 with zero point 0; 0 for its own.
+        """
         values: Values = {}
         given = iter(row)
         for node in self.module.graph.nodes:
@@ -73,6 +80,9 @@ class Unrounded:
                 values[node] = next(given)
             else:
                 values[node] = computed(self.module, node, values, in_float=True)
+                if node in but and values[node].is_floating_point():
+                    step = but[node]
+                    values[node] = _on_int16(values[node], step) if step else rounded(node, values[node])
         return values
 
     def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
@@ -161,6 +171,11 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
     return (steps.clamp(int(given["quant_min"]), int(given["quant_max"])) - zero) * scale
 
 
+def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
+    limits = torch.iinfo(torch.int16)
+    return torch.round(value / step).clamp(limits.min, limits.max) * step
+
+
 def grid_limits(node: Node) -> tuple[float, float]:
     """Smallest and largest value of a quantize node's grid."""
     given = arguments(node)
@@ -174,12 +189,13 @@ def float_leaves(found: Any) -> list[torch.Tensor]:
 
 
 def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
-    """Of each output the power of what is wanted and of the difference; what is not finite is left out."""
+    """Of each output the power of what is wanted, where that is finite, and of the difference, which may be endless."""
     pairs = []
     for y, x in zip(found, wanted, strict=True):
-        known = x.isfinite() & y.isfinite()
-        wanted_values = x[known].double()
-        pairs.append((float(wanted_values.square().sum()), float((y[known].double() - wanted_values).square().sum())))
+        known = x.isfinite()
+        exact = x[known].double()
+        error = float((y[known].double() - exact).square().sum())
+        pairs.append((float(exact.square().sum()), math.inf if math.isnan(error) else error))
     return pairs
 
 
