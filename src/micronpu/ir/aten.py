@@ -78,7 +78,7 @@ class AtenNode(AtenArguments, Protocol):
         """A constant operand."""
 
 
-def pair(node: AtenNode, argument: str) -> tuple[int, int]:
+def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
     """A 2-D size argument, where one number stands for both and none for the kernel (pooling stride)."""
     given = node.value(argument)
     sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
@@ -89,7 +89,7 @@ def pair(node: AtenNode, argument: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def spatial_pair(node: AtenNode, argument: str, spatial: int, height: int) -> tuple[int, int]:
+def spatial_pair(node: AtenArguments, argument: str, spatial: int, height: int) -> tuple[int, int]:
     """`pair` of an operator with 1 or 2 spatial axes; with one, ``height`` stands for the axis that is not there."""
     if spatial == 2:
         return pair(node, argument)

@@ -64,6 +64,23 @@ class OutputQuantization(Enum):
     FIXED = "fixed"
 
 
+class NewValues(Enum):
+    """Which values the result of an operator has that its operand has not, where the two share a grid.
+
+    Attributes:
+        NONE: it moves or selects.
+        BETWEEN: values between those of the operand, as a mean or an interpolation.
+        AVERAGES: the same of so many that their range may be a small part of the operand's; the operator has a form
+            whose result has a grid of its own.
+        ANY: values that the operator brings along, such as a bound or what it pads with.
+    """
+
+    NONE = "none"
+    BETWEEN = "between"
+    AVERAGES = "averages"
+    ANY = "any"
+
+
 @dataclass(frozen=True)
 class Quantization:
     """How PT2E annotates an operator, in terms of its operand names.
@@ -77,6 +94,8 @@ class Quantization:
         weight_axis: axis of the output channels in the weights.
         bias: operand that holds the bias, or "".
         symmetric: the activations have zero point 0.
+        new_values: of a result that shares its operand's grid.
+        limits: lowest and highest value of a result on a fixed grid of whole numbers, where both are known.
     """
 
     activations: tuple[str, ...] = ("x",)
@@ -87,6 +106,13 @@ class Quantization:
     weight_axis: int = 0
     bias: str = ""
     symmetric: bool = False
+    new_values: NewValues = NewValues.NONE
+    limits: tuple[float, float] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the fixed grid has whole numbers only, and nothing between them."""
+        return self.fixed is not None and self.fixed.scale[0] >= 1.0
 
     def fixed_for(self, dtype: DType) -> QParams | None:
         """The fixed parameters of a result of an element type."""
@@ -103,20 +129,31 @@ def symmetric_operands(*activations: str) -> Quantization:
     return Quantization(activations, symmetric=True)
 
 
-def shares_qparams(of: str = "x") -> Quantization:
-    """The result has the scale and zero point of the operand: the operator only moves or selects values."""
-    return Quantization((of,), OutputQuantization.SHARED)
+def shares_qparams(of: str = "x", new_values: NewValues = NewValues.NONE) -> Quantization:
+    """The result has the scale and zero point of the operand: the operator only moves or selects values.
+
+    Args:
+        new_values: those that it has nevertheless; an operand on a grid of whole numbers gets a finer one for them.
+    """
+    return Quantization((of,), OutputQuantization.SHARED, new_values=new_values)
 
 
-def fixed_qparams(scale: float, zero_point: int, *, int16_scale: float | None = None) -> Quantization:
+def fixed_qparams(
+    scale: float,
+    zero_point: int,
+    *,
+    int16_scale: float | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Quantization:
     """The range of the result is known beforehand.
 
     Args:
         int16_scale: of an int16 result, whose zero point is 0; ``scale`` unless given.
+        limits: see `Quantization`.
     """
     wide = None if int16_scale is None else QParams.per_tensor(int16_scale, 0)
     fixed = QParams.per_tensor(scale, zero_point)
-    return Quantization(output=OutputQuantization.FIXED, fixed=fixed, fixed_int16=wide)
+    return Quantization(output=OutputQuantization.FIXED, fixed=fixed, fixed_int16=wide, limits=limits)
 
 
 def weighted(axis: int = 0) -> Quantization:

@@ -135,7 +135,10 @@ def from_aten(
 
 
 def imports(
-    *overloads: str, quantization: Quantization, moves_only: bool = True, **arguments: str
+    *overloads: str,
+    quantization: Quantization | Callable[[AtenArguments], Quantization],
+    moves_only: bool = True,
+    **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
     """Marks a function as the importer of ATen overloads that become several operators of micronpu.
 

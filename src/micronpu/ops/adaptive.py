@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import Op, shares_qparams
+from micronpu.ir.op import NewValues, Op, Quantization, shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ops.averages import averaged, is_finer
 from micronpu.ops.concat import Concat
-from micronpu.ops.movement import from_image, to_image
+from micronpu.ops.movement import from_image, reshaped, to_image
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.slicing import Slice
 
 if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
 Window = tuple[int, int]
@@ -101,13 +102,21 @@ def by_parts(
     return emit(Concat(1), *joined) if len(joined) > 1 else joined[0]
 
 
+def _quantization(node: AtenArguments) -> Quantization:
+    if "max" in node.overload:
+        return shares_qparams()
+    sizes = node.value("output_size")
+    whole = all(n == 1 for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes]))
+    return shares_qparams(new_values=NewValues.AVERAGES if whole else NewValues.BETWEEN)
+
+
 @imports(
     "adaptive_avg_pool1d.default",
     "adaptive_avg_pool2d.default",
     "_adaptive_avg_pool2d.default",
     "adaptive_max_pool1d.default",
     "adaptive_max_pool2d.default",
-    quantization=shares_qparams(),
+    quantization=_quantization,
     moves_only=False,
 )
 def build_adaptive(node: AtenNode) -> Tensor:
@@ -116,6 +125,8 @@ def build_adaptive(node: AtenNode) -> Tensor:
     pool = MaxPool2d if "max" in node.overload else AvgPool2d
     x = to_image(node, node.tensor("x"), spatial)
     counts = (1, *node.shape[-spatial:])[-2:]
+    if pool is AvgPool2d and counts == (1, 1) and is_finer(node, x):
+        return reshaped(node, averaged(node, x, (1, 2)), node.shape)
     rows, columns = (adaptive_windows(n, m) for n, m in zip(x.shape[1:3], counts, strict=True))
     return from_image(node, by_parts(node.emit, x, rows, columns, pool))
 

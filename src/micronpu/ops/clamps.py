@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
-from micronpu.ir.op import Quantization, Value, own_qparams, shares_qparams
+from micronpu.ir.op import NewValues, Quantization, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
@@ -36,9 +36,12 @@ def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
     return low, high
 
 
+_BOUNDED = shares_qparams(new_values=NewValues.ANY)
+
+
 def _clamp_quantization(node: AtenArguments) -> Quantization:
     """A clamp that LiteRT has a name for may rescale; any other is a minimum and a maximum on one grid."""
-    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else shares_qparams()
+    return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED
 
 
 @operator("relu")
@@ -105,7 +108,7 @@ class Clamp(Elementwise):
     low: float | None = None
     high: float | None = None
 
-    quantization = shares_qparams()
+    quantization = _BOUNDED
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0]

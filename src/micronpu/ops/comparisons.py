@@ -7,12 +7,12 @@ program does with it becomes arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.op import Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
@@ -67,7 +67,7 @@ def _compare_tensors(node: AtenNode) -> Tensor:
     return decide(node, difference, lambda d: compare(d, 0.0))
 
 
-_PAIR = Quantization(("x", "z"), MASK.output, MASK.fixed)
+_PAIR = replace(MASK, activations=("x", "z"))
 unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)(_compare_number)
 for _name in COMPARISONS:
     _names = (("x", "self"), ("z", "other"))

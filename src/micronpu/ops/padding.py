@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Permutation, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Permutation, Quantization, Value, shares_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import Concat
@@ -18,7 +18,7 @@ from micronpu.ops.slicing import sliced
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
 
@@ -74,12 +74,19 @@ def _element(emit: TosaEmitter, x: TosaTensor, axis: int, index: int) -> TosaTen
     return emit.slice(x, begin, size)
 
 
+def _pad_quantization(node: AtenArguments) -> Quantization:
+    """What pads may be no whole number, which is all that some operands are."""
+    constant = node.overload.startswith("constant") or node.overload == "pad.default"
+    value = float(node.value("value") or 0.0) if constant else 0.0
+    return shares_qparams(new_values=NewValues.NONE if value.is_integer() else NewValues.ANY)
+
+
 @imports(
     "pad.default",
     "constant_pad_nd.default",
     *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular.default",
-    quantization=shares_qparams(),
+    quantization=_pad_quantization,
 )
 def build_pad(node: AtenNode) -> Tensor:
     """Every mode of padding; negative amounts cut elements off."""

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.averages import is_finer, windows_averaged
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.tosa.windows import fitted
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
+    from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
 
@@ -162,6 +163,19 @@ class MaxPool2d(_Pool):
         return emit.max_pool(w.x, emit.output_type.shape, self.kernel, w.stride, w.padding)
 
 
+_MANY = 16
+"""Elements of a window from which on their mean may have a much smaller range than they."""
+
+
+def _averages(node: AtenArguments) -> Quantization:
+    """The mean of many elements may have a grid of its own, where all windows have as many."""
+    spatial = 1 if "pool1d" in node.overload else 2
+    many = math.prod(spatial_pair(node, "kernel_size", spatial, 1)) >= _MANY
+    padded = any(spatial_pair(node, "padding", spatial, 0)) and not node.value("count_include_pad")
+    alike = not padded and not node.value("ceil_mode")
+    return shares_qparams(new_values=NewValues.AVERAGES if many and alike else NewValues.BETWEEN)
+
+
 @operator("avg_pool2d")
 class AvgPool2d(_Pool):
     """Mean of each window, rounded to nearest with ties away from zero.
@@ -171,6 +185,8 @@ class AvgPool2d(_Pool):
     """
 
     count_padding: bool = False
+
+    quantization = shares_qparams(new_values=NewValues.AVERAGES)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))
@@ -188,7 +204,7 @@ class AvgPool2d(_Pool):
         magnitude = (np.abs(total) + count // 2) // count
         return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
-    @from_aten("avg_pool1d.default", "avg_pool2d.default")
+    @from_aten("avg_pool1d.default", "avg_pool2d.default", quantization=_averages)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
@@ -205,6 +221,9 @@ class AvgPool2d(_Pool):
                 x = node.emit(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0)), x)
                 padding, count_padding = NO_PADDING, False
             padding += Padding2d(0, window.overhang[0], 0, window.overhang[1])
+        alike = not any(window.overhang) and (count_padding or not padding)
+        if alike and is_finer(node, x):
+            return from_image(node, windows_averaged(node, x, window.kernel, window.stride, padding))
         y = node.emit(cls(window.kernel, window.stride, padding, count_padding), x)
         return from_image(node, y)
 

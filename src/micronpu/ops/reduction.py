@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
+from micronpu.ir.op import NewValues, Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, imports, operator
-from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Results, Writer, add_way, composes
-from micronpu.ops.constants import BIAS_TYPE
-from micronpu.ops.convolution import DepthwiseConv2d
+from micronpu.ops.averages import averaged, is_finer, weighted_sum, weights
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
@@ -90,7 +89,7 @@ class Mean(Reduction):
     axes: tuple[int, ...]
     keep: bool = False
 
-    quantization = shares_qparams()
+    quantization = shares_qparams(new_values=NewValues.AVERAGES)
     litert = "MEAN"
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
@@ -130,7 +129,10 @@ class Mean(Reduction):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
-        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
+        axes = reduced_axes(node, len(x.shape))
+        if is_finer(node, x):
+            return node.emit(Reshape(node.shape), averaged(node, x, axes))
+        return node.emit(cls(axes, _keeps(node)), x)
 
 
 @operator("amax")
@@ -179,47 +181,18 @@ class Amin(Reduction):
         return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
 
 
-_TALLEST, _WIDEST = 64, 64
-"""Rows that a kernel adds, which is what every NPU has, and channels of the picture."""
-
-
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
     LiteRT's SUM is no way to it: its reference kernel takes int8 for uint8 (ai-edge-litert 2.3), and Neutron has it
     only where operand and result share a scale, which leaves nothing of a sum of many.  The product has the same
     accumulator and one rounding.
-
-        x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
-        x [1, b, c] -> sum(1) -> y [1, c]        x -> reshape [1, b, c / k, k] -> depthwise_conv2d(ones) -> reshape
     """
     x = node.tensor("x")
-    rank = len(x.shape)
-    axes = reduced_axes(node, rank)
-    count = math.prod(x.shape[i] for i in axes)
-    if count == 1:
+    axes = reduced_axes(node, len(x.shape))
+    if math.prod(x.shape[i] for i in axes) == 1:
         return node.emit(Reshape(node.shape), x)
-    real = [i for i in range(rank) if x.shape[i] > 1]
-    first = [i for i in axes if x.shape[i] > 1]
-    inner = x.type.size // count
-    if first == real[: len(first)] and count <= _TALLEST and inner > 2 * count:  # a small matrix is sooner turned
-        channels = max(k for k in range(1, _WIDEST + 1) if inner % k == 0)
-        picture = node.emit(Reshape((1, count, inner // channels, channels)), x)
-        ones, bias = _weights(node, x, np.ones((1, count, 1, channels)), channels)
-        return node.emit(Reshape(node.shape), node.emit(DepthwiseConv2d(), picture, ones, bias, qparams=node.output))
-    order = (*(i for i in range(rank) if i not in axes), *axes)
-    if order != tuple(range(rank)):
-        x = transposed(node, x, order)
-    rows = node.emit(Reshape((x.type.size // count, count)), x)
-    ones, bias = _weights(node, x, np.ones((1, count)), 1)
-    return node.emit(Reshape(node.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
-
-
-def _weights(node: AtenNode, x: Tensor, data: npt.NDArray[Any], outputs: int) -> tuple[Tensor, Tensor]:
-    """Weights of ones and zeros, which only add, and the bias of nothing that belongs to them."""
-    weights = TensorType(data.shape, DType.INT8, QParams.per_tensor(1.0, 0))
-    bias = TensorType((outputs,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale, 0))
-    return node.constant(data, weights), node.constant(np.zeros(outputs), bias)
+    return node.emit(Reshape(node.shape), weighted_sum(node, x, axes, 1.0))
 
 
 for _overload in ("sum.dim_IntList", "sum.default"):
@@ -249,7 +222,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
     order = (*(i for i in range(rank) if i != axis), axis)
     moved = x if axis == rank - 1 or rank == 0 else transposed(node, x, order)
     rows = node.emit(Reshape((x.type.size // count, count)), moved)
-    ones, bias = _weights(node, x, np.tril(np.ones((count, count))), count)
+    ones, bias = weights(node, x, np.tril(np.ones((count, count))), count)
     y = node.emit(Reshape(moved.shape), node.emit(FullyConnected(), rows, ones, bias, qparams=node.output))
     return y if moved is x else transposed(node, y, inverse(order))
 

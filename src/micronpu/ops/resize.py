@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Steps, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Steps, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import Size2d
@@ -106,6 +106,7 @@ class ResizeBilinear(_Resize):
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
 
+    quantization = shares_qparams(new_values=NewValues.BETWEEN)
     tosa_steps = Steps(int8=1, int16=1)
 
     def _grid(self, before: int, after: int) -> tuple[int, int]:

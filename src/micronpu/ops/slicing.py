@@ -15,6 +15,7 @@ from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.movement import inverse, reshaped
 
 if TYPE_CHECKING:
@@ -124,3 +125,78 @@ def _split_to_slices(write: Writer) -> Float:
         return Results({i: write("select.int", x, axis, i) for i in sorted(read)})
     ends = list(itertools.accumulate((shape[axis] for shape in write.shapes()), initial=0))
     return Results({i: write("slice.Tensor", x, axis, ends[i], ends[i + 1]) for i in sorted(read)})
+
+
+@composes("slice.Tensor", "select.int", "narrow.default", early=True)
+def _slice_of_parts(write: Writer) -> Float:
+    """cat(a, b)[part of a] -> a[part], so that what was joined with others for a while keeps the grid it came with.
+
+    cat(a [.., m, ..], b) -> slice(0:m) -> y        a -> y
+    stack(a, b) -> select(1) -> y                   b -> y
+
+    Assignments to parts of a tensor are written as such joins.  A transpose may stand between.
+    """
+    given, x = write.given, write.given["self"]
+    shape = write.shape(x)
+    axis = int(given["dim"]) % len(shape) if shape else 0
+    if not shape or not all(isinstance(n, int) for n in shape):
+        return None
+    if write.overload == "slice.Tensor":
+        if not all(given[name] is None or isinstance(given[name], int) for name in ("start", "end", "step")):
+            return None
+        places = range(*slice(given["start"], given["end"], given["step"]).indices(shape[axis]))
+    else:
+        name, length = ("index", 1) if write.overload == "select.int" else ("start", given.get("length"))
+        if not isinstance(given[name], int) or not isinstance(length, int):
+            return None
+        start = given[name] % shape[axis]
+        places = range(start, start + length)
+    if not places or (places[0], places[-1] + 1) == (0, shape[axis]):
+        return None
+    part = _part(write, x, axis, places[0], places[-1] + 1)
+    if part is None:
+        return None
+    if places.step > 1:
+        # From the first element to the last: that slice of parts has none to leave out, and stays as it is.
+        part = write("slice.Tensor", part, axis, 0, write.shape(part)[axis], places.step)
+    return write("squeeze.dim", part, axis) if write.overload == "select.int" else part
+
+
+def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
+    """The elements from ``begin`` up to ``end`` along an axis, of the tensors that were joined to x; else None."""
+    made = write.call(x)
+    if made is None:
+        return None
+    given, rank = made.given, len(write.shape(x))
+    if made.overload in CONCATENATIONS and int(given["dim"]) % rank == axis:
+        return _of_parts(write, list(given["tensors"]), axis, begin, end)
+    if made.overload == "stack.default" and int(given["dim"]) % rank == axis:
+        wide = [write("unsqueeze.default", part, axis) for part in given["tensors"][begin:end]]
+        return wide[0] if len(wide) == 1 else write("cat.default", wide, axis)
+    if made.overload == "slice.Tensor" and int(given["dim"]) % rank != axis:
+        part = _part(write, given["self"], axis, begin, end)
+        others = [given[name] for name in ("dim", "start", "end", "step")]
+        return None if part is None else write("slice.Tensor", part, *others)
+    if made.overload == "permute.default":
+        dims = [int(d) % rank for d in given["dims"]]
+    elif made.overload == "transpose.int":
+        dims = list(range(rank))
+        one, other = int(given["dim0"]) % rank, int(given["dim1"]) % rank
+        dims[one], dims[other] = other, one
+    else:
+        return None
+    part = _part(write, given["self"], dims[axis], begin, end)
+    return None if part is None else write("permute.default", part, dims)
+
+
+def _of_parts(write: Writer, parts: list[Float], axis: int, begin: int, end: int) -> Float:
+    """The same of parts that lie side by side; of several, those that are needed."""
+    pieces, first = [], 0
+    for part in parts:
+        shape = write.shape(part)
+        size = shape[axis] if len(shape) > axis else 0  # torch lets an empty vector be joined to anything
+        low, high = max(begin - first, 0), min(end - first, size)
+        if low < high:
+            pieces.append(part if (low, high) == (0, size) else write("slice.Tensor", part, axis, low, high))
+        first += size
+    return pieces[0] if len(pieces) == 1 else write("cat.default", pieces, axis)

@@ -8,9 +8,9 @@ from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Float, Writer
 
-TRUTH = fixed_qparams(1.0, 0)
+TRUTH = fixed_qparams(1.0, 0, limits=(0.0, 1.0))
 """The grid of a truth value as the number 0 or 1."""
-GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14)
+GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14, limits=(0.0, 1.0))
 """The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
 
 CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.importer import NodeArguments, fused_kind, known_import
-from micronpu.frontend.program import arguments, is_float_cast, overload_name
+from micronpu.frontend.importer import fused_kind, known_import
+from micronpu.frontend.program import arguments, is_float_cast
 from micronpu.frontend.states import states_of
-from micronpu.ir.op import OutputQuantization, Quantization
+from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
-from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.attributes import constant_nodes
-from micronpu.quantize.config import SHARES, QuantizationConfig
+from micronpu.quantize.config import AVERAGES, SHARES, QuantizationConfig
+from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, is_float, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
 from micronpu.quantize.specs import (
@@ -69,58 +70,17 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
     """
     states = {state.node for state in states_of(model).values}
     for node in model.graph.nodes:
-        if node.op == "placeholder" and _is_float(node) and KEY not in node.meta and node.name not in states:
+        if node.op == "placeholder" and is_float(node) and KEY not in node.meta and node.name not in states:
             node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation)
         elif node.op == "output":
             results: dict[Node, Spec] = {}
             returned: list[Node] = []
             given = node.args[0][: len(node.args[0]) - len(states)] if states else node.args
             torch.fx.map_arg(given, returned.append)
-            for result in filter(_is_float, dict.fromkeys(returned)):
-                source = _dictated(result, able)
-                results[result] = io.border_activation if source is None else _dictated_grid(*source, io, able)
+            for result in filter(is_float, dict.fromkeys(returned)):
+                source = dictated(result, able)
+                results[result] = io.border_activation if source is None else dictated_grid(*source, io, able)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
-
-
-def _dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None:
-    """What dictates the grid that a value is on, be it moved or selected since, and its rule; None without."""
-    while (entry := known_import(node)) is not None and able.computes(entry.overload):
-        rule = rule_of(node, entry)
-        if rule.output is OutputQuantization.FIXED:
-            return node, rule
-        operands = [n for n in node.all_input_nodes if _is_float(n)]
-        if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
-            return None
-        (node,) = operands
-    return None
-
-
-def _dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
-    """The fixed grid of an operator; of an int8 softmax over long rows a finer one, where int16 is there to get it."""
-    shape = node.meta["val"].shape
-    long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
-    return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
-
-
-def _kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
-    """The grid that an operator reads a value on: its own where that is dictated, or else what is wanted.
-
-    Another one would only round a second time, and two operands that are compared would have two grids.
-    """
-    source = _dictated(operand, able)
-    if source is None:
-        return wanted
-    dictated, annotation = _dictated_grid(*source, config, able), source[0].meta.get(KEY)
-    if annotation is None or annotation.output_qspec != dictated:  # in float, or another quantizer's
-        return wanted
-    moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(dictated, "zero_point", 1) != 0
-    return wanted if moved else dictated
-
-
-def rule_of(node: Node, entry: AtenImport) -> Quantization:
-    """The annotation rule of a node, which may depend on its arguments."""
-    rule = entry.quantization
-    return rule(NodeArguments(node)) if callable(rule) else rule
 
 
 def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] | None:
@@ -131,7 +91,7 @@ def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] |
         operand = given.get(names.get(name, name))
         found += operand if isinstance(operand, (list, tuple)) else [operand]
     is_whole = bool(found) or not rule.activations
-    return found if is_whole and all(isinstance(o, Node) and _is_float(o) for o in found) else None
+    return found if is_whole and all(isinstance(o, Node) and is_float(o) for o in found) else None
 
 
 def _annotate_node(
@@ -143,7 +103,7 @@ def _annotate_node(
     able: Capabilities,
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
-    operands, number = _operands(node, entry, rule), node if _is_float(node) else _cast_behind(node)
+    operands, number = _operands(node, entry, rule), node if is_float(node) else _cast_behind(node)
     if operands is None or number is None:
         return
     if operands and constants.issuperset(operands):
@@ -159,14 +119,14 @@ def _annotate_node(
     if rule.symmetric and not able.zero_points:
         for operand in operands:
             _make_symmetric(operand, config)
-            inputs[operand] = _kept_grid(operand, config.symmetric_activation, config, able)
+            inputs[operand] = kept_grid(operand, config.symmetric_activation, config, able)
     if node.meta.get(IS_KEPT_OR_ZERO) == node.name and operands[-1] not in constants:
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
         output = _inputs_and_output(node, operands, rule, config, activation, inputs, able)
     for operand in operands:
-        if (given_grid := given_grid_of(operand)) is not None:
+        if rule.output is not OutputQuantization.SHARED and (given_grid := given_grid_of(operand)) is not None:
             inputs[operand] = config.fixed_activation(given_grid)
     if (given_grid := given_grid_of(node, moved=False)) is not None:
         output = config.fixed_activation(given_grid)
@@ -196,7 +156,10 @@ def _inputs_and_output(
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:
-            return _grid_of(first, node, activation, inputs)
+            return _shared(first, node, rule, config, inputs, able)
+        if (given_grid := common_grid_of(operands)) is not None:
+            inputs.update(dict.fromkeys(operands, config.fixed_activation(given_grid)))
+            return config.fixed_activation(given_grid)
         # Operands of a concatenation share a grid that covers all of them, so that no fixed one may dictate it.  It is
         # tied to the one that is computed first: torchao follows such ties, and must not be led in a circle by two
         # concatenations of the same values in another order.
@@ -207,8 +170,32 @@ def _inputs_and_output(
                 inputs[operand] = shared
         return shared
     for operand in operands:
-        inputs.setdefault(operand, _kept_grid(operand, activation, config, able))
-    return _dictated_grid(node, rule, config, able) if rule.output is OutputQuantization.FIXED else activation
+        inputs.setdefault(operand, kept_grid(operand, activation, config, able))
+    return dictated_grid(node, rule, config, able) if rule.output is OutputQuantization.FIXED else activation
+
+
+def _shared(
+    operand: Node,
+    node: Node,
+    rule: Quantization,
+    config: QuantizationConfig,
+    inputs: dict[Node, Spec],
+    able: Capabilities,
+) -> Spec:
+    """The spec of a result that is on its operand's grid if that has steps for it; fills in that of the operand."""
+    whole, averages = whole_grid_of(operand, able), rule.new_values is NewValues.AVERAGES and not config.is_qat
+    if whole is None or rule.new_values is NewValues.NONE:
+        output = _grid_of(operand, node, config.activation, inputs)
+        if (given_grid := given_grid_of(operand)) is not None:
+            inputs[operand] = config.fixed_activation(given_grid)
+        return config.average if averages and config.activations == "int8" else output
+    finer = config.between(whole) if rule.new_values is not NewValues.ANY else None
+    if averages:
+        inputs[operand] = config.fixed_activation(whole)
+        grid = None if finer is None else (finer.scale, finer.zero_point)
+        return replace(config.average, options=(("operand_grid", grid),))
+    inputs[operand] = config.activation if finer is None else finer
+    return SharedQuantizationSpec((operand, node))
 
 
 def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
@@ -246,7 +233,7 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
         spec = annotation.output_qspec
         if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
             affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
-            if affine and spec.dtype is config.dtype and spec.observer != SHARES:
+            if affine and spec.dtype is config.dtype and spec.observer not in (SHARES, AVERAGES):
                 annotation.output_qspec = config.symmetric_activation
             return
         node = spec.edge_or_node
@@ -280,12 +267,3 @@ def _cast_behind(node: Node) -> Node | None:
     """The float that an operator's truth value or index is made, where nothing else reads it."""
     users = list(node.users)
     return users[0] if len(users) == 1 and is_float_cast(users[0]) else None
-
-
-def _is_float(node: Node) -> bool:
-    value: Any = node.meta.get("val")
-    if isinstance(value, (tuple, list)) and value:
-        value = value[0]
-    if node.op == "get_attr" and value is None:
-        return True
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32

@@ -29,6 +29,8 @@ ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
 WEIGHT_EPS = 2**-24
 SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
+AVERAGES = "averages"
+"""Name of the observer of averages, which may have the grid of what they are averages of."""
 
 Activations = Literal["int8", "int16"]
 
@@ -165,6 +167,21 @@ class QuantizationConfig:
     def may_share(self) -> bool:
         """Whether it is int8 and not for training, which shows fake quantization one grid from the beginning."""
         return self.activations == "int8" and not self.is_qat
+
+    @property
+    def average(self) -> QuantizationSpec:
+        """Of an average, which has a grid of its own where that of its operand would leave few steps to it."""
+        return replace(self.activation, observer=AVERAGES, options=())
+
+    def between(self, rule: Quantization) -> FixedQParamsQuantizationSpec | None:
+        """Of values between those of a fixed grid of whole numbers; None where its limits are not known."""
+        if rule.limits is None:
+            return None
+        low, high = rule.limits
+        wide = self.activations != "int8"
+        scale = max(-low, high) / torch.iinfo(self.dtype).max if wide or low < 0 else (high - low) / 255
+        zero_point = 0 if wide or low < 0 else -128
+        return replace(self.fixed_activation(rule), scale=scale, zero_point=zero_point)
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
         """What an operator dictates for its result."""

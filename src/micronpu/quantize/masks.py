@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.importer import known_import
+from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.ir.op import Quantization
+from micronpu.ir.op import NewValues, Quantization
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import attribute
@@ -76,9 +76,12 @@ def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
     if name == value.name:
         return rule  # type: ignore[no-any-return]
     entry = known_import(value)
-    if not moved or entry is None or not entry.moves_only or len(value.all_input_nodes) != 1:
+    if not moved or entry is None or not entry.moves_only or not value.all_input_nodes:
         return None
-    return given_grid_of(value.all_input_nodes[0])
+    if callable(entry.quantization) and entry.quantization(NodeArguments(value)).new_values is not NewValues.NONE:
+        return None  # on a grid of its own
+    rules = [given_grid_of(operand) for operand in value.all_input_nodes]
+    return rules[0] if all(rule == rules[0] for rule in rules) else None
 
 
 def _is_mask(value: Node) -> bool:

@@ -29,6 +29,7 @@ from micronpu.quantize.config import (
 )
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
+from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.states import check_lifted, join_grids
@@ -286,8 +287,12 @@ class StaticQuantizer:
                 validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """Scores are observed as far as they count, states get one grid; QAT: tensors on one grid share its range."""
+        """Scores are observed as far as they count, averages beside their operands, states get one grid.
+
+        QAT: tensors on one grid share its range.
+        """
         observe_what_counts(model, edge_or_node_to_obs_or_fq)
+        observe_operands(edge_or_node_to_obs_or_fq)
         if self.is_qat:
             from micronpu.quantize.qat import share_ranges
 

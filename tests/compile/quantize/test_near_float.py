@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.compile.nearness import FAMILIES, decibels
 from tests.compile.small import Small, Tensors
+from torch import nn
 
 # --- masks in front of a softmax, along whatever axis -------------------------------------------------------------
 
@@ -41,3 +43,103 @@ def _scores(random: torch.Generator) -> Tensors:
 @pytest.mark.parametrize("axis", [1, 2])
 def test_what_a_mask_hides_takes_no_steps_from_the_scores_that_count(axis, target):
     assert min(decibels(_masked(axis), _scores, target)) >= 30.0
+
+
+# --- averages of what has whole numbers only ----------------------------------------------------------------------
+
+
+def _averages(_: Small, x: torch.Tensor) -> Tensors:
+    above = (x > 0.3).float()
+    return (
+        above.mean((2, 3)),
+        above.mean(1),
+        torch.where(x > 0.3, 1.0, 0.0).mean((2, 3)),
+        F.avg_pool2d(above, 4),
+        F.interpolate(above, scale_factor=2.0, mode="bilinear"),
+        F.interpolate(above, size=(21, 11), mode="bilinear"),
+        F.avg_pool2d((x < 0.0).float(), 2),
+        F.adaptive_avg_pool2d(above, (3, 5)),
+        F.adaptive_avg_pool2d(above, 1),
+        F.one_hot(x.argmax(1), 4).float().mean((1, 2)),
+        torch.sign(x + 0.45).mean((2, 3)),
+        torch.round(3 * x).mean((2, 3)),
+        above.flatten(1).mean(1),
+        ((x > -0.2) & (x < 0.9)).float().clamp(0.05, 0.3),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_averages_of_whole_numbers_lie_between_them(target):
+    assert min(decibels(Small(_averages), _steps, target)) >= 30.0
+
+
+# --- what is joined with others, for a while or for good ----------------------------------------------------------
+
+
+class Head(nn.Module):
+    """A detector's: sizes and positions are computed in place beside each other, on 0..1, 0..2 and 0..64."""
+
+    def __init__(self, assigns: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.assigns = nn.Conv2d(4, 8, 1), assigns
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        y = torch.sigmoid(self.layer(x))
+        if not self.assigns:
+            return y[:, :2] * 64, y[:, 2:4] * 2, y[:, 4:], y[:, 3] * 2
+        y[:, :2] = y[:, :2] * 64
+        y[:, 2:4] = y[:, 2:4] * 2
+        last = y.permute(0, 2, 3, 1)
+        return last[..., :2].permute(0, 3, 1, 2), y[:, 2:4], y[:, 4:], y[:, 3]
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_an_assignment_to_a_part_takes_no_steps_from_the_others(target):
+    assigned, apart = (decibels(Head(assigns), _noise, target) for assigns in (True, False))
+    assert min(apart) >= 40.0
+    assert all(a >= b - 1.0 for a, b in zip(assigned, apart, strict=True))
+
+
+def _joined(_: Small, x: torch.Tensor) -> Tensors:
+    small, large = x * 0.5, torch.tanh(x) * 40.0
+    return (
+        torch.cat([small, large], 1)[:, :4] * 1.5,
+        torch.cat([large, small], 1)[:, 3:6, ..., 1::2][:, 1:],
+        torch.cat([large, small, 2 * small], 2)[:, :, -28:-2:3],
+        torch.stack([small, large, x], 1)[:, 0],
+        torch.stack([large, small], -1).unbind(-1)[1],
+        torch.cat([large, small], 1).transpose(1, 2).narrow(2, 4, 3),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_a_part_of_a_concatenation_keeps_its_own_grid(target):
+    assert min(decibels(Small(_joined), _noise, target)) >= 30.0
+
+
+def _with_masks(_: Small, x: torch.Tensor) -> Tensors:
+    above = (x > 0.3).float()
+    return (
+        torch.cat([x, above], 1),
+        torch.stack([x, above], 1),
+        torch.stack([above, (x < -1.0).float()], -1),
+        torch.cat([above, 0.3 * (x < -1.0).float()], 2),
+        torch.maximum(x, above),
+        torch.minimum(torch.sigmoid(x), above),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_a_mask_may_be_joined_with_other_values(target):
+    assert min(decibels(Small(_with_masks), _steps, target)) >= 30.0
+
+
+def _noise(random: torch.Generator) -> Tensors:
+    return (torch.randn(1, 4, 16, 16, generator=random),)
+
+
+def _steps(random: torch.Generator) -> Tensors:
+    """Values so far from what they are compared with that int8 rounds none of them to the other side."""
+    return ((torch.randn(1, 4, 16, 16, generator=random) * 3).round() / 3 + 0.1,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -52,8 +53,8 @@ def steps(module: GraphModule) -> list[Node]:
 SHARING = {
     "max_pool2d.default": lambda s, x: F.max_pool2d(x, 2),
     "avg_pool2d.default": lambda s, x: F.avg_pool2d(x, 2),
-    "adaptive_avg_pool2d.default": lambda s, x: F.adaptive_avg_pool2d(x, 1),
-    "mean.dim": lambda s, x: x.mean((2, 3)),
+    "adaptive_avg_pool2d.default": lambda s, x: F.adaptive_avg_pool2d(x[:, :, :1, :2], 1),
+    "mean.dim": lambda s, x: x[:, :, :1, :2].mean((2, 3)),
     "view.default": lambda s, x: x.view(1, -1),
     "flatten.using_ints": lambda s, x: x.flatten(1),
     "permute.default": lambda s, x: x.permute(0, 2, 3, 1),
@@ -77,6 +78,34 @@ def test_an_operator_that_moves_or_selects_shares_the_grid_of_its_operand(overlo
     assert [after(node)] == before(node)
     if source == "sigmoid":
         assert after(node) == (1 / 256, -128)
+
+
+def with_torchao(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> GraphModule:
+    prepared = prepare_pt2e(torch.export.export(model, inputs).module(), NeutronQuantizer())
+    for rows in batches(inputs):
+        prepared(*rows)
+    return convert_pt2e(prepared)
+
+
+AVERAGING = {
+    "mean.dim": lambda s, x: x.mean((2, 3)),
+    "avg_pool2d.default": lambda s, x: F.avg_pool2d(x, 12),
+    "adaptive_avg_pool2d.default": lambda s, x: F.adaptive_avg_pool2d(x, 1),
+}
+
+
+@pytest.mark.parametrize("overload", AVERAGING)
+@pytest.mark.parametrize("flow", [quantized, with_torchao])
+def test_an_average_has_a_grid_of_its_own_where_values_cancel_out(overload: str, flow: Callable[..., GraphModule]):
+    """Few steps would be left to it on the grid of its operand."""
+    model = Small(lambda s, x: AVERAGING[overload](s, s.c(x)), c=conv())
+    module = flow(model, (image(1, 8, 12, 12),))
+    node = find(module, overload)
+    ((scale, _),) = before(node)
+    assert 8 * after(node)[0] < scale
+    moved = Small(lambda s, x: AVERAGING[overload](s, s.c(x) + 3.0), c=conv())
+    node = find(flow(moved, (image(1, 8, 12, 12),)), overload)
+    assert [after(node)] == before(node)
 
 
 def test_parts_of_a_concatenation_share_one_grid_that_covers_them_all():

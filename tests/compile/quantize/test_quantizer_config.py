@@ -268,7 +268,10 @@ def test_a_float_clamp_is_not_fused():
             assert all(is_quantize(n) for n in node.users)
 
 
-OBSERVERS = {"histogram": {"SpreadErrorObserver", "MinMaxObserver"}, "minmax": {"MinMaxObserver"}}
+OBSERVERS = {
+    "histogram": {"SpreadErrorObserver", "AverageObserver", "MinMaxObserver"},
+    "minmax": {"AverageObserver", "MinMaxObserver"},
+}
 
 
 @pytest.mark.parametrize(("choice", "observers"), OBSERVERS.items())

@@ -106,7 +106,7 @@ def _round_to_decimals(write: Writer) -> Float:
     return scaled(write, write("round.default", scaled(write, x, shift)), 1.0 / shift)
 
 
-@unary(*places("sign"), *places("sgn"), quantization=fixed_qparams(1.0, 0), steps=in_steps)
+@unary(*places("sign"), *places("sgn"), quantization=fixed_qparams(1.0, 0, limits=(-1.0, 1.0)), steps=in_steps)
 def _sign(node: AtenArguments) -> RealFunction:
     return np.sign
 

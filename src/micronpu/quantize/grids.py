@@ -1,0 +1,103 @@
+"""Which grid a value is on before calibration has seen anything: one that an operator dictates, moved or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from micronpu.frontend.importer import NodeArguments, known_import
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.ir.op import NewValues, OutputQuantization, Quantization
+from micronpu.ir.registry import AtenImport
+from micronpu.ir.way import Capabilities
+from micronpu.ops.softmax import LONG, SOFTMAX
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.masks import given_grid_of
+from micronpu.quantize.observers.averages import AverageObserver
+from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
+
+
+def rule_of(node: Node, entry: AtenImport) -> Quantization:
+    """The annotation rule of a node, which may depend on its arguments."""
+    rule = entry.quantization
+    return rule(NodeArguments(node)) if callable(rule) else rule
+
+
+def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None:
+    """What dictates the grid that a value is on, be it moved or selected since, and its rule; None without."""
+    while (entry := known_import(node)) is not None and able.computes(entry.overload):
+        rule = rule_of(node, entry)
+        if rule.output is OutputQuantization.FIXED:
+            return node, rule
+        operands = [n for n in node.all_input_nodes if is_float(n)]
+        if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
+            return None
+        if rule.new_values is not NewValues.NONE and whole_grid_of(operands[0], able) is not None:
+            return None  # it was given another one
+        (node,) = operands
+    return None
+
+
+def dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
+    """The fixed grid of an operator; of an int8 softmax over long rows a finer one, where int16 is there to get it."""
+    shape = node.meta["val"].shape
+    long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
+    return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
+
+
+def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
+    """The grid that an operator reads a value on: its own where that is dictated, or else what is wanted.
+
+    Another one would only round a second time, and two operands that are compared would have two grids.
+    """
+    source = dictated(operand, able)
+    if source is None:
+        return wanted
+    grid, annotation = dictated_grid(*source, config, able), source[0].meta.get(KEY)
+    if annotation is None or annotation.output_qspec != grid:  # in float, or another quantizer's
+        return wanted
+    moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(grid, "zero_point", 1) != 0
+    return wanted if moved else grid
+
+
+def whole_grid_of(operand: Node, able: Capabilities) -> Quantization | None:
+    """The rule of a value whose grid has whole numbers only, such as truth values; None for any other."""
+    rule = given_grid_of(operand)
+    if rule is None:
+        source = dictated(operand, able)
+        rule = None if source is None else source[1]
+    return rule if rule is not None and rule.is_whole else None
+
+
+def common_grid_of(operands: list[Node]) -> Quantization | None:
+    """The rule of the grid that all of some values were given; None where they were given none, or several."""
+    rules = [given_grid_of(operand) for operand in operands]
+    return rules[0] if rules and all(rule == rules[0] for rule in rules) else None
+
+
+def observe_operands(places: Mapping[Any, Any]) -> None:
+    """Tells the observers of averages which of them observe what they are averages of.
+
+    Args:
+        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+    """
+    for node, observer in places.items():
+        if not isinstance(node, Node) or not isinstance(observer, AverageObserver):
+            continue
+        entry = known_import(node)
+        if entry is not None and rule_of(node, entry).new_values is NewValues.AVERAGES:
+            operand = node.all_input_nodes[0]
+            observer.observe_operand(places.get((operand, node), places.get(operand)))
+
+
+def is_float(node: Node) -> bool:
+    """Whether a value, or the first of several, is float32."""
+    value: Any = node.meta.get("val")
+    if isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    if node.op == "get_attr" and value is None:
+        return True
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
