@@ -170,7 +170,7 @@ def test_nothing_is_defined_twice(core: str, tmp_path: Path) -> None:
         ((("ethosu", "a"), ("neutron", "b")), None, "for different boards: a has the target"),
         ((("ethosu", "a"), ("neutron", "b")), "corstone300", "is for Neutron"),
         ((("host", "micronpu_pools"), ("two", "b")), None, "that of the folder's own files"),
-        ((("host", "main"),), None, "that of the folder's own files"),
+        ((("host", "main"),), None, "means something else in C"),
         ((), None, "no program to deploy"),
     ],
     ids=["one name", "two boards", "another family", "own files", "main", "none"],

@@ -238,9 +238,9 @@ def check_c_name(name: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
-    if name in csource.RESERVED - {"main"}:
+    if name in csource.RESERVED:
         raise OptionError(f"The name {name!r} means something else in C, C++ or a linker script.", hint=f"{name}_model")
-    if name == SHARED or name.startswith(f"{SHARED}_") or name == "main":
+    if name == SHARED or name.startswith(f"{SHARED}_"):
         raise OptionError(
             f"The name {name!r} is that of the folder's own files.", hint="another name, such as keywords"
         )
