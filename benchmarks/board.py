@@ -37,6 +37,7 @@ NAME = "board"
 TRAINED_NETWORKS = ("dscnn", "resnet8", "mobilenetv1", "autoencoder", "cifarnet", "wake_word")
 EVERY_310, EVERY_U65 = 6, 9
 SECONDS = 120.0
+INT8 = micronpu.Quantization(io="int8")
 
 Row = dict[str, Any]
 Program = micronpu.CompiledProgram
@@ -60,7 +61,7 @@ def networks(most: int) -> Iterator[tuple[str, Make]]:
 
         def trained(target: str, name: str = name) -> Program:
             module, example, calibration = network(TRAINED + name, 4)
-            return micronpu.compile(module, example, target, calibration=calibration, io="int8", verify=False)
+            return micronpu.compile(module, example, target, calibration=calibration, quantization=INT8, verify=False)
 
         yield name, trained
     for name in list(NETWORKS)[: max(0, most - len(TRAINED_NETWORKS))]:
@@ -75,16 +76,15 @@ def networks(most: int) -> Iterator[tuple[str, Make]]:
 
 
 def random_networks(most: int) -> Iterator[tuple[str, Make]]:
-    """Random networks with integers at their border, int8 and every fourth int16."""
+    """Random networks with floats or integers at their border, every fourth of int16."""
     for seed in range(most):
 
         def make(target: str, seed: int = seed) -> Program:
             made = RandomNetwork(seed, 6, wide=True)
             calibration = [made.inputs(number) for number in range(3)]
-            kind: Any = "int16" if seed % 4 == 3 else "int8"
-            return micronpu.compile(
-                made, made.example, target, calibration=calibration, activations=kind, io=kind, verify=False
-            )
+            kind = "int16" if seed % 4 == 3 else "int8"
+            how = micronpu.Quantization(activations=kind, io=kind if seed % 2 else None)
+            return micronpu.compile(made, made.example, target, calibration=calibration, quantization=how, verify=False)
 
         yield f"random {seed}", make
 
@@ -116,7 +116,7 @@ def damaged(most: int) -> dict[str, int]:
         (torch.randn(1, 3, 96, 96),),
         "ethos-u55-128",
         calibration=[(torch.randn(1, 3, 96, 96),)],
-        io="int8",
+        quantization=INT8,
         verify=False,
     )
     stream = program.buffer.index(b"COP1")
