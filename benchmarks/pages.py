@@ -261,6 +261,29 @@ def memory_plans(figures: Any) -> str:
     return table(head, map(row, figures))
 
 
+@on("virtual-board.md", "board")
+def board(figures: Any) -> str:
+    """Programs in Arm's own runners."""
+    kinds = {"networks": "networks", "random": "random networks", "operators": "single operators"}
+    rows = [
+        (
+            f"{r['board']}, {r['npu']}",
+            kinds[r["kind"]],
+            str(r["ran"]),
+            f"{r['elements']:,}",
+            str(r["differing"]),
+            f"{r['median_start_seconds']:.2f} s",
+            f"{r['median_later_seconds']:.2f} s",
+        )
+        for r in figures["totals"]
+        if r["ran"]
+    ]
+    head = ("board", "what", "programs", "elements compared", "differ", "start and first vector", "further vector")
+    found = figures["damaged"]
+    streams = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+    return f"{table(head, rows)}\n\nOf {sum(found.values())} command streams with a bit turned over: {streams}."
+
+
 @on("sparsity.md")
 def sparsity(figures: Any) -> str:
     """Points of networks on the way to sparse weights, and the chosen one with other seeds."""

@@ -139,7 +139,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
         raise UnsupportedError(
             f"{name} {what}, which no emulated board of these runs.",
-            hint="a target with an Ethos-U55, such as corstone300-ethosu with io=int8",
+            hint="a target with an Ethos-U55, such as corstone300-ethosu",
         )
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:
