@@ -17,7 +17,7 @@ import numpy.typing as npt
 from micronpu.base.errors import OptionError
 from micronpu.board.gdb import BoardError
 from micronpu.board.reach import REGIONS, reach
-from micronpu.board.registers import PAGE, RegisterFile, generations
+from micronpu.board.registers import RegisterFile, generations
 from micronpu.targets.ethosu.host.simulator import (
     EthosUSimulator,
     NotModelledError,
@@ -428,6 +428,3 @@ def _changes(before: npt.NDArray[np.uint8], now: npt.NDArray[np.uint8]) -> list[
         else:
             found.append((at, size))
     return found
-
-
-__all__ = ["FAULTS", "PAGE", "Memory", "Npu", "Run"]

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from micronpu.board.gdb import XPSR, BoardError
+from micronpu.board.gdb import BoardError
 
 _IT = 0x0600FC00
 """Bits of xPSR that hold the state of an IT block."""
@@ -190,6 +190,3 @@ def after_one(xpsr: int) -> int:
 def without_block(xpsr: int) -> int:
     """xPSR as outside of any IT block."""
     return xpsr & ~_IT
-
-
-__all__ = ["XPSR", "Access", "after_one", "decode", "without_block"]
