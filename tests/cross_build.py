@@ -1,8 +1,8 @@
 """Compiles the native code for other processors and systems: `python -m tests.cross_build aarch64-linux macos-arm64`.
 
-Every file with the flags of the package and with warnings as errors. The simulators, which need nothing else, are linked
-as well; the plug-in is linked against the ExecuTorch of the machine that it is for, and stays object files here.  Nothing
-is run.  A compiler that is not there is told, and is no failure.
+Every file with the flags of the package and with warnings as errors. The simulators, which need nothing else, are
+linked as well; the plug-in is linked against the ExecuTorch of the machine that it is for, and stays object files here.
+Nothing is run.  A compiler that is not there is told, and is no failure.
 """
 
 from __future__ import annotations

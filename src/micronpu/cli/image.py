@@ -100,4 +100,5 @@ def signer(path: Path) -> Callable[[bytes], bytes]:
         raise OptionError(
             f"{path} holds a key of another kind than Ed25519.", hint="openssl genpkey -algorithm ed25519 -out key.pem"
         )
-    return key.sign
+    sign: Callable[[bytes], bytes] = key.sign
+    return sign
