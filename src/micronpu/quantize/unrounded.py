@@ -152,7 +152,7 @@ def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_
     if in_float and qualified_name(node).startswith(_ROUNDING):
         operand = values[node.args[0]]  # type: ignore[index]
         if operand.is_floating_point():
-            return operand
+            return _ended(node, operand) if is_quantize(node) else operand
     given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
     args, kwargs = given
     if node.op == "output":
@@ -169,6 +169,12 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
     scale, zero = float(given["scale"]), int(given["zero_point"])
     steps = torch.round(value / scale) + zero
     return (steps.clamp(int(given["quant_min"]), int(given["quant_max"])) - zero) * scale
+
+
+def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
+    """What is endless, such as the logarithm of 0, is the end of the grid that it comes to."""
+    endless = value.isinf()
+    return torch.where(endless, value.clamp(*grid_limits(node)), value) if bool(endless.any()) else value
 
 
 def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
