@@ -27,7 +27,8 @@ def lazily(module: str, file: str) -> tuple[list[str], Callable[[], list[str]], 
             homes.update((name.id, imported[line.value.id]) for name in line.targets if isinstance(name, ast.Name))
 
     def every() -> list[str]:
-        return sorted({*vars(sys.modules[module]), *homes})
+        # What a user may type: not the rooms that happen to be imported, nor this function.
+        return sorted({*(name for name in vars(sys.modules[module]) if name.startswith("__")), *homes})
 
     def get(name: str) -> Any:
         if name not in homes:

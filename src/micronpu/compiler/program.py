@@ -18,6 +18,7 @@ from micronpu.base.files import check_name, write_file
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.shown import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,6 +37,7 @@ _OF_THIS_PROCESS = ("partitions", "quantized")
 """Attributes that cannot be pickled."""
 
 
+@short
 @dataclass
 class CompiledProgram:
     """A finished program.
@@ -317,6 +319,10 @@ class CompiledProgram:
         from micronpu.report.views.terminal import program_view
 
         return program_view(self.report, self.seconds)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report's page."""
+        return self.report._repr_html_()
 
     def __str__(self) -> str:
         return f"{self.report.summary()}; .pte of {len(self.buffer):,} bytes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch.fx import Node as FxNode
 
@@ -15,7 +16,11 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.shown import short
 from micronpu.report.verdict import Reason
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(eq=False)
@@ -116,6 +121,7 @@ class Partition:
         return True
 
 
+@short
 @dataclass(frozen=True)
 class Partitioning:
     """All partitions of a program and the report on every operator.
@@ -128,3 +134,13 @@ class Partitioning:
     partitions: tuple[Partition, ...]
     report: DelegationReport
     core: tuple[Partition, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def __rich__(self) -> RenderableType:
+        return self.report.__rich__()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report's page."""
+        return self.report._repr_html_()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from micronpu.base.errors import OptionError
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.codec import encode
-from micronpu.report.shown import rendered
+from micronpu.report.shown import rendered, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,6 +78,7 @@ class LayerError:
     advice: str = ""
 
 
+@short
 @dataclass(frozen=True)
 class Blame:
     """What `micronpu.blame` returns.

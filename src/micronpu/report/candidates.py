@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.shown import rendered
+from micronpu.report.shown import rendered, short
 from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Candidate:
         )
 
 
+@short
 @dataclass(frozen=True)
 class Candidates:
     """All of them, in the order in which they were asked for.

@@ -22,7 +22,7 @@ from micronpu.report.budget_result import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import MemoryReport
-from micronpu.report.shown import rendered, shown
+from micronpu.report.shown import rendered, short, shown
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import ReportWarning
@@ -178,6 +178,7 @@ class StateRow:
         return f"`{self.name}` {self.dtype}[{', '.join(map(str, self.shape))}] of {self.bytes:,} bytes{grid}"
 
 
+@short
 @dataclass(frozen=True)
 class DelegationReport:
     """What runs where and why.

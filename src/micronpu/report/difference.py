@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from micronpu.base.errors import ModelError
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport, Operation
-from micronpu.report.shown import rendered
+from micronpu.report.shown import rendered, short
 from micronpu.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Changed:
     source: str = ""
 
 
+@short
 @dataclass(frozen=True)
 class Difference:
     """What changed.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.accuracy import Comparison
 from micronpu.report.codec import encode
-from micronpu.report.shown import rendered
+from micronpu.report.shown import rendered, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -80,6 +80,7 @@ class Judged:
     difference: Difference | None = None
 
 
+@short
 @dataclass(frozen=True)
 class Evaluation:
     """What `micronpu.evaluate` returns.

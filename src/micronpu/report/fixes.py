@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from micronpu.report.codec import encode
-from micronpu.report.shown import rendered
+from micronpu.report.shown import rendered, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,6 +75,7 @@ class Choice:
     best: bool = False
 
 
+@short
 @dataclass(frozen=True)
 class Fixes:
     """What `micronpu.fix` returns.

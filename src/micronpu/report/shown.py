@@ -41,3 +41,46 @@ def rendered(value: Any) -> RenderableType:
     """A value as rich prints it."""
     view: RenderableType = shown(value, "terminal")
     return view
+
+
+LINES = 12
+_WIDTH = 160
+"""Of what an interactive session shows of a value by itself."""
+Kind = TypeVar("Kind", bound=type)
+
+
+def short(kind: Kind) -> Kind:
+    """A class whose values a session shows in a few lines, and a notebook as the terminal does or as a page.
+
+    A dataclass would show all its fields, bytes and thousands of rows among them.
+    """
+    kind.__repr__ = _repr  # type: ignore[method-assign]
+    if not hasattr(kind, "_repr_html_"):
+        kind._repr_html_ = _html  # type: ignore[attr-defined]
+    return kind
+
+
+def _repr(value: Any) -> str:
+    plain = type(value).__str__ is object.__str__  # which would ask here again
+    lines = [line.rstrip() for line in (_printed(value)[0] if plain else str(value)).splitlines()]
+    shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
+    shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
+    if len(lines) > LINES:
+        shown.append(f"... {len(lines) - LINES} lines more")
+    return "\n".join((f"<{type(value).__name__}>", *shown))
+
+
+def _html(value: Any) -> str:
+    return _printed(value)[1]
+
+
+def _printed(value: Any) -> tuple[str, str]:
+    """What a terminal shows, as text and as HTML."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(record=True, file=io.StringIO(), width=120, highlight=False, force_jupyter=False)
+    console.print(value)
+    form = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
+    return console.export_text(clear=False), console.export_html(inline_styles=True, code_format=form)

@@ -22,7 +22,9 @@ from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
+from micronpu.report.candidates import Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.difference import Difference
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.html import framed, page
@@ -451,3 +453,15 @@ def test_write_refuses_with_a_sentence(tmp_path):
         with pytest.raises(FileError, match=sentence):
             write_file(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_session_shows_a_few_lines_of_a_value():
+    """Its fields would be thousands of lines: see the classes with `short`."""
+    made = (compiled(), recurrent(), Candidates("net", "", ()), Difference("a", "b", ()))
+    for value in made:
+        lines = repr(value).splitlines()
+        assert lines[0] == f"<{type(value).__name__}>" and 2 <= len(lines) <= 15
+        assert max(map(len, lines)) <= 160
+        assert value._repr_html_().startswith(("<pre", "<iframe"))
+    assert "\\x1b[31m" in repr(replace(compiled(), target="odd \x1b[31m"))
+    assert "&lt;hand&gt;" in Candidates("<hand>", "", ())._repr_html_()

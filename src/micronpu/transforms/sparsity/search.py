@@ -21,6 +21,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.report.shown import short
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.transforms.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
 from micronpu.transforms.sparsity.corrected import nearest
@@ -64,6 +65,7 @@ class _Stop:
     price: Price
 
 
+@short
 @dataclass
 class Sparsified:
     """A sparse network.
