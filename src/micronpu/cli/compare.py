@@ -66,7 +66,7 @@ def compare(
     report_html: Annotated[Path | None, console.option("PATH", "Write the table as a web page.")] = None,
     debug: console.Debug = False,
 ) -> None:
-    """Compile one model for many targets and show what fits, what it costs and what nothing beats.
+    """Compile one model for many targets and show what fits, what it costs, and which are Pareto-optimal.
 
     A target that fails is a row that says why; the exit code is 1 where all of them do.
     """

@@ -281,7 +281,7 @@ def check(
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
 
-    Needs no calibration data. Exit code 0, whatever the answer.
+    Needs no calibration data. Exit code 0, whatever the answer; 3 where the rest could not run on the host either.
     """
     from micronpu.cli.files import load_model
     from micronpu.targets.registry import find_target
@@ -304,6 +304,9 @@ def check(
         ).report
     reports.show(report)
     reports.write(report)
+    from micronpu.report.warnings import check_runs
+
+    check_runs(report.warnings)
     if require_full and report.left_over:
         raise typer.Exit(1)
 

@@ -478,4 +478,8 @@ def check_model(
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()
     seen = (*known, *of_graph(quantized.module, quantized.trial.exact, may_choose=how.may_choose))
+    if made.report.in_float:
+        from micronpu.compiler.foresight import of_host
+
+        seen = (*of_host(quantized.module, made.report.in_float), *seen)
     return replace(made, report=replace(made.report, warnings=seen))

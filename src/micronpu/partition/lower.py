@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable
-from importlib import resources
 
 import torch
 from executorch.exir import (
@@ -26,6 +23,7 @@ from micronpu.frontend.states import PREFIX
 from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
+from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import add_named_data, edge_config
 
 
@@ -82,21 +80,6 @@ def backend_config() -> ExecutorchBackendConfig:
 _PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
 
 
-@functools.lru_cache(maxsize=1)
-def _portable_kernels() -> frozenset[str]:
-    """Names of the operators that ExecuTorch has portable kernels for, from the lists that it ships."""
-    texts = [
-        resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
-        for package, name in (
-            ("portable", "functions.yaml"),
-            ("portable", "custom_ops.yaml"),
-            ("quantized", "quantized.yaml"),
-        )
-    ]
-    found = (name for text in texts for name in re.findall(r"^- (?:op|func): ([\w:.]+)", text, re.MULTILINE))
-    return frozenset(name if "::" in name else f"aten::{name}" for name in found)
-
-
 def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
     """Operators of the host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
     called = {
@@ -104,4 +87,4 @@ def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
         for plan in program.executorch_program.execution_plan
         for o in plan.operators
     }
-    return sorted(n for n in called - _portable_kernels() if not n.startswith(_PRIMITIVES))
+    return sorted(n for n in called - portable_kernels() if not n.startswith(_PRIMITIVES))

@@ -191,7 +191,7 @@ class DelegationReport:
         core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
         memory: what it takes of the chip's memories; None before compilation.
         budgets: limits that were set, and what the program takes of them.
-        missing: figures that there are none of, with the reason: "time of the NPU", "energy" and so on.
+        missing: unavailable figures, each with the reason: "time of the NPU", "energy" and so on.
         program_bytes: size of the ``.pte``; 0 before compilation.
         latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
         agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.

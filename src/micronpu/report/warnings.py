@@ -13,6 +13,10 @@ WARNING, NOTE = "warning", "note"
 """Levels: what makes a program useless as a rule, and what is worth a look."""
 
 
+NO_KERNEL = "no-kernel"
+"""Rule of the warning that an operator left to the host has no kernel there."""
+
+
 class AccuracyWarning(UserWarning):
     """A program is far from the float model that it was made of; Python's `warnings` show it."""
 
@@ -24,7 +28,7 @@ class ReportWarning:
     Attributes:
         level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
         rule: what kind it is: "far-from-float", "fresh-weights", "other-answers", "not-finite", "unequal-parts",
-            "int8-power", "unlike-features" or "one-row"; docs/accuracy.md says when.
+            "int8-power", "unlike-features", "one-row" or "no-kernel"; docs/accuracy.md says when.
         what: what was found, a sentence or two.
         hint: what to try, as a clause.
         output: number of the output that it is about; None where it is about no single one.
@@ -55,6 +59,18 @@ class ReportWarning:
 
     def __str__(self) -> str:
         return f"{self.what} Try: {self.hint}."
+
+
+def check_runs(warnings: Sequence[ReportWarning]) -> None:
+    """Refuses a program that could not run at all.
+
+    Raises:
+        BudgetError: says the first operator without a kernel, and how many more there are.
+    """
+    without = [warning for warning in warnings if warning.rule == NO_KERNEL]
+    if without:
+        more = f" ({len(without) - 1} more of the kind in the report.)" if len(without) > 1 else ""
+        raise BudgetError(without[0].what + more, hint=without[0].hint)
 
 
 def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] = str) -> None:

@@ -38,7 +38,7 @@ class CortexM(Family):
         return find_core(chip.core).name
 
     def bare(self) -> Mapping[str, str]:
-        return dict.fromkeys(CORES, "CMSIS-NN in int8 on the core, whatever the chip")
+        return dict.fromkeys(CORES, "CMSIS-NN in int8 on the core, on any chip")
 
     def core_beside(self, silicon: str) -> str:
         return silicon

@@ -75,7 +75,7 @@ class EthosU(Family):
         return EthosUNpu.of(chip).accelerator
 
     def bare(self) -> Mapping[str, str]:
-        return dict.fromkeys(accelerators(), "an Ethos-U whatever the chip")
+        return dict.fromkeys(accelerators(), "an Ethos-U on any chip")
 
     def core_beside(self, silicon: str) -> str:
         return _REFERENCE_CORES.get(silicon.rpartition("-")[0], "")
