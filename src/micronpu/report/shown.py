@@ -54,14 +54,14 @@ def short(kind: Kind) -> Kind:
 
     A dataclass would show all its fields, bytes and thousands of rows among them.
     """
-    kind.__repr__ = _repr  # type: ignore[method-assign]
+    kind.__repr__ = _repr  # type: ignore[method-assign, assignment]
     if not hasattr(kind, "_repr_html_"):
         kind._repr_html_ = _html  # type: ignore[attr-defined]
     return kind
 
 
 def _repr(value: Any) -> str:
-    plain = type(value).__str__ is object.__str__  # which would ask here again
+    plain = not any("__str__" in vars(c) for c in type(value).__mro__[:-1])  # which would ask here again
     lines = [line.rstrip() for line in (_printed(value)[0] if plain else str(value)).splitlines()]
     shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
     shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
