@@ -154,7 +154,11 @@ def compiled(model: nn.Module, rows: list[torch.Tensor], target: str, **how: Any
     data: Any = rows
     if size > 1 and rows[0].shape[0] == 1 and not any(True for _ in model.buffers() if isinstance(model, Memory)):
         data = [torch.cat(rows[i : i + size]) for i in range(0, len(rows), size)]
-    return micronpu.compile(filled(model), (rows[0],), target, calibration=data, **how).buffer
+    transforms = how.pop("transforms", None)
+    quantization = micronpu.Quantization(**how)
+    return micronpu.compile(
+        filled(model), (rows[0],), target, calibration=data, quantization=quantization, transforms=transforms
+    ).buffer
 
 
 def _plain(target: str, **how: Any) -> Callable[[], bytes]:
@@ -176,8 +180,14 @@ def _sparse() -> bytes:
     model = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten())
     rows = images(3, 16, 16, count=96)
     return compiled(
-        nn.Sequential(model, nn.Linear(1024, 10)), rows, "ethos-u85-256", sparsity=SparsityOptions(steps=40, points=2)
+        nn.Sequential(model, nn.Linear(1024, 10)), rows, "ethos-u85-256", transforms=SparsityOptions(steps=40, points=2)
     )
+
+
+def _compress() -> Any:
+    from micronpu import Transforms
+
+    return Transforms(compress=0.05)
 
 
 KINDS: Mapping[str, Callable[[], bytes]] = {
@@ -197,14 +207,14 @@ KINDS: Mapping[str, Callable[[], bytes]] = {
     "attention": lambda: compiled(Attention(), images(12, 16), "ethos-u85-256"),
     "functions": lambda: compiled(Functions(), images(4, 8, 8), "imxrt700-neutron-cortexm"),
     "states": lambda: compiled(Memory(), [numbers(1, 4, 3, seed=i) for i in range(20)], "ethos-u55-128"),
-    "adaptive": _separable("imxrt700", quantization={"adaptive_rounding": True, "bias_correction": True}),
-    "equalized-mse": _plain("ethos-u55-128", quantization={"equalize": True, "default": {
+    "adaptive": _separable("imxrt700", settings={"adaptive_rounding": True, "bias_correction": True}),
+    "equalized-mse": _plain("ethos-u55-128", settings={"equalize": True, "default": {
         "activation_observer": "mse", "weight_observer": "mse"}}, per_channel=False),
-    "fitted": _separable("cortex-m55", quantization={"fit_ranges": True, "bias_correction": True}),
+    "fitted": _separable("cortex-m55", settings={"fit_ranges": True, "bias_correction": True}),
     "percentile": lambda: compiled(
-        dense(), images(64), "stm32f746", io="int8", quantization={"default": {"activation_observer": "percentile"}}
+        dense(), images(64), "stm32f746", io="int8", settings={"default": {"activation_observer": "percentile"}}
     ),
-    "compressed": lambda: compiled(plain(), images(3, 16, 16, count=96), "ethos-u55-128", compress=0.05),
+    "compressed": lambda: compiled(plain(), images(3, 16, 16, count=96), "ethos-u55-128", transforms=_compress()),
     "sparse": _sparse,
 }  # fmt: skip
 
