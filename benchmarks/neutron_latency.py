@@ -10,71 +10,16 @@ i.MX RT700's chip file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from benchmarks import results
-from benchmarks.networks.architectures import Autoencoder, MobileNetV1, ResNet8
-from benchmarks.networks.plain import fomo, mobilenet_v1, mobilenet_v2
-from examples.keyword_spotting.model import DSCNN
-from torch import Tensor, nn
+from benchmarks.anchors import Anchor, npu_anchors
 
 import micronpu
 from micronpu.targets.neutron.costs import START_CYCLES, kernels, weight_copy_cycles, work_cycles
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
-
-ZOO = "NXP eiq-model-zoo v1.2 to v1.4 (SDK 2.13.0)"
-WORKLOG = "public FRDM-MCXN947 worklog, embedded-agent-bridge; middle of the range"
-EXAMPLES = "readme of mcuxsdk-examples"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A published latency.
-
-    Attributes:
-        shape: of the input.
-        target: id of the chip, which names a target that is its Neutron alone, too.
-        milliseconds: published, NPU only where both are given.
-        left_out: why it cannot be compared, or "".
-    """
-
-    name: str
-    build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    target: str
-    milliseconds: float
-    source: str
-    left_out: str = ""
-
-
-def _with_softmax(network: nn.Module) -> nn.Module:
-    """The published files of MLPerf Tiny's classifiers end with it."""
-    return nn.Sequential(network, nn.Softmax(dim=-1))
-
-
-ANCHORS = (
-    Anchor("ResNet-8", lambda: _with_softmax(ResNet8()), (1, 3, 32, 32), "mcxn94x", 6.31, ZOO),
-    Anchor("MobileNetV1-0.25-96 (VWW)", lambda: _with_softmax(MobileNetV1()), (1, 3, 96, 96), "mcxn94x", 6.384, ZOO),
-    Anchor("DS-CNN", lambda: _with_softmax(DSCNN(norm=nn.BatchNorm2d)), (1, 1, 49, 10), "mcxn94x", 3.329, ZOO),
-    Anchor("autoencoder", Autoencoder, (1, 640), "mcxn94x", 0.797, ZOO),
-    Anchor("FOMO 64", fomo, (1, 3, 64, 64), "mcxn94x", 3.35, WORKLOG),
-    Anchor("FOMO 72", fomo, (1, 3, 72, 72), "mcxn94x", 3.91, WORKLOG),
-    Anchor("MobileNetV1-1.0-224", lambda: mobilenet_v1(1.0), (1, 3, 224, 224), "imxrt700", 69.769, EXAMPLES),
-    Anchor("MobileNetV1-0.25-128", lambda: mobilenet_v1(0.25), (1, 3, 128, 128), "imxrt700", 5.0, EXAMPLES),
-    Anchor(
-        "MobileNetV2-1.0-224",
-        lambda: mobilenet_v2(1.0),
-        (1, 3, 224, 224),
-        "imx95",
-        3.17,
-        "Toradex community, thread 29531",
-        "the only number of a Neutron-S, which has a controller, tightly coupled memory and a DMA of its own; the "
-        "memory it reads weights from is not published, and 6 of the 88 operators ran on the CPU",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -90,11 +35,8 @@ class Features:
 
 def features(anchor: Anchor) -> Features:
     """Counted on the graph that the package compiles for the chip."""
-    torch.manual_seed(0)
-    x: Tensor = torch.randn(anchor.shape)
-    if x.dim() == 4:
-        x = x.to(memory_format=torch.channels_last)  # the published networks are TensorFlow's
-    program = micronpu.compile(anchor.build().eval(), (x,), f"{anchor.target}-neutron", calibration=[(x,)])
+    network, x = anchor.build()
+    program = micronpu.compile(network, (x,), f"{anchor.target}-neutron", calibration=[(x,)])
     spec = NeutronTargetSpec(anchor.target)
     nodes = [node for part in program.partitions for node in part.graph.nodes]
     work = sum(work_cycles(node, spec.npu) for node in nodes)
@@ -123,18 +65,19 @@ def error(row: Features, constants: tuple[float, float]) -> float:
 
 
 def main() -> None:
-    rows = [features(a) for a in ANCHORS]
-    used = [i for i, a in enumerate(ANCHORS) if not a.left_out]
+    anchors = npu_anchors("neutron")
+    rows = [features(a) for a in anchors]
+    used = [i for i, a in enumerate(anchors) if not a.left_out]
     all_of_them = fit([rows[i] for i in used])
     spec = NeutronTargetSpec("imxrt700").npu
     shipped = (float(START_CYCLES), weight_copy_cycles(1_000_000, spec) / 1_000_000)
     print(f"fitted: {all_of_them[0]:,.0f} cycles a start, {all_of_them[1]:.3f} cycles a copied byte")
     print(f"in the package: {shipped[0]:,.0f} and {shipped[1]:.3f}")
     table = []
-    for i, (anchor, row) in enumerate(zip(ANCHORS, rows, strict=True)):
+    for i, (anchor, row) in enumerate(zip(anchors, rows, strict=True)):
         clock = NeutronTargetSpec(anchor.target).npu.clock_mhz * 1000
         entry = {
-            "network": anchor.name,
+            "network": anchor.network,
             "target": anchor.target,
             "published_ms": anchor.milliseconds,
             "source": anchor.source,
@@ -147,8 +90,8 @@ def main() -> None:
             entry["leave_one_out"] = round(error(row, others), 4)
         table.append(entry)
         print(
-            f"{anchor.name:28} {anchor.target:18} {anchor.milliseconds:8.3f} ms  predicted {entry['predicted_ms']:8.3f}"
-            f"  error {entry['error']:+.1%}  leave-one-out "
+            f"{anchor.network:28} {anchor.target:18} {anchor.milliseconds:8.3f} ms  "
+            f"predicted {entry['predicted_ms']:8.3f}  error {entry['error']:+.1%}  leave-one-out "
             + (f"{entry['leave_one_out']:+.1%}" if not anchor.left_out else f"- ({anchor.left_out})")
         )
     loo = [abs(float(t["leave_one_out"])) for t in table if "leave_one_out" in t]

@@ -227,10 +227,11 @@ def ethosu_latency(figures: Any) -> str:
     """Vela's estimate beside what is published."""
 
     def row(a: dict[str, Any]) -> list[str]:
-        times = [f"{a['published_ms']:g}", f"{a['predicted_ms']:.3f}", f"{a['ratio']:.2f}"]
-        return [a["network"], f"`{a['target']}`", *times, a["source"]]
+        times = [f"{a['published_ms']:.3g}", f"{a['predicted_ms']:.3g}", f"{a['low_ms']:.3g} to {a['high_ms']:.3g}"]
+        unseen = f"left out: {a['left_out']}" if a["left_out"] else f"{a['leave_one_out']:+.0%}"
+        return [a["network"], f"`{a['target']}`", a["memory"], *times, unseen, a["source"]]
 
-    head = ("network", "chip", "published ms", "estimated", "published / estimated", "source")
+    head = ("network", "chip", "memory", "published ms", "estimated", "band", "error", "source")
     return table(head, map(row, figures["anchors"]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -72,6 +73,20 @@ class ChipSection:
     def optional_number(self, key: str) -> float | None:
         """A positive number, or None where there is none."""
         return self.number(key) if key in self else None
+
+    def optional_numbers(self, key: str, count: int) -> tuple[float, ...] | None:
+        """A rising list of that many numbers, none of them negative, or None where there is none."""
+        if key not in self:
+            return None
+        given = self._field(key, list)
+        numbers = [float(g) for g in given if isinstance(g, (int, float)) and not isinstance(g, bool)]
+        rising = all(0 <= a <= b < math.inf for a, b in itertools.pairwise([0.0, *numbers]))
+        if len(numbers) != len(given) or len(given) != count or not rising:
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {given!r}; it is {count} numbers that rise.",
+                hint=f"{key} = [{', '.join(['1', '2', '3'][:count])}]",
+            )
+        return tuple(numbers)
 
     def flag(self, key: str) -> bool:
         """A truth value, False where there is none."""

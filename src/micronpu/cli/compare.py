@@ -63,6 +63,9 @@ def compare(
         ),
     ] = None,
     json: console.Json = False,
+    report_json: Annotated[
+        Path | None, console.option("PATH", "Write the rows as JSON, `-` for standard output.")
+    ] = None,
     report_html: Annotated[Path | None, console.option("PATH", "Write the table as a web page.")] = None,
     debug: console.Debug = False,
 ) -> None:
@@ -70,6 +73,7 @@ def compare(
 
     A target that fails is a row that says why; the exit code is 1 where all of them do.
     """
+    from micronpu.cli.evaluate import write_json
     from micronpu.cli.workers import Task, in_processes, on_ray
     from micronpu.report.candidates import Candidates
     from micronpu.targets.registry import find_target
@@ -80,8 +84,10 @@ def compare(
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     if jobs is not None and jobs < 1:
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
-    if report_html is not None:
-        check_writable(report_html)
+    report_json = console.json_path(json, report_json)
+    for path in (report_html, report_json):
+        if path not in (None, console.STANDARD_OUTPUT):
+            check_writable(path)
     # A target keeps the name that it was given; under two of them it is one.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]
@@ -99,15 +105,15 @@ def compare(
                 _write(folder, key, known.values())
             listener("compare", len(known) / len(wanted))
     found = Candidates(model, (metric or "top1") if labels else "", tuple(known[job] for job in wanted))
-    if json:
-        typer.echo(found.to_json())
-    else:
-        console.output().print(found)
+    out = console.words(report_json)
+    if report_json != console.STANDARD_OUTPUT:
+        out.print(found)
+    write_json(report_json, found.to_json())
     if report_html is not None:
         from micronpu.report.views.pages import write_candidates
 
         write_candidates(found, report_html)
-        console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+        out.print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.report.candidates import Candidate
+from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Worker:
             if self._data is not None:
                 found = micronpu.evaluate(self._model.module, self._data, program, self._labels, metric=self._metric)
                 score = found.program.score.value if found.program.score is not None else None
-            return Candidate.of(target, activations, program.report, score)
+            return Candidate.of(target, activations, program.report, score, _what(target))
         except MicroNpuError as error:
             return failed(job, str(error))
 
@@ -181,6 +182,27 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, C
                 workers.append(remote.remote(task))
     finally:
         ray.shutdown()
+
+
+def _what(name: str) -> str:
+    """Core, NPU, clocks and memory of a target, as far as its chip's file has them, and how much of that is assumed."""
+    from micronpu.chips import ACTIVATIONS
+    from micronpu.targets.registry import find_target
+
+    chip = find_target(name).chip
+    if chip is None:
+        return "no chip: clocks and memories are not known"
+    memory = chip.memory_for(ACTIVATIONS)
+    parts = [_clocked(chip.core.title(), chip.core_clock_mhz)]
+    if chip.npu is not None:
+        parts.append(_clocked(chip.npu.variant, chip.npu.clock_mhz))
+    parts += [str(memory)] if memory is not None else []
+    assumed = len(chip.npu.assumed) if chip.npu is not None else 0
+    return "; ".join((", ".join(parts), f"{plural(assumed, 'figure')} assumed" if assumed else "all published"))
+
+
+def _clocked(name: str, clock_mhz: float | None) -> str:
+    return name if clock_mhz is None else f"{name} at {clock_mhz:g} MHz"
 
 
 def failed(job: Job, why: str) -> Candidate:

@@ -20,6 +20,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.report.delegation import BorderTensor, DelegationReport
 from micronpu.report.texts import plural
 
+ENERGY = "measured for a few networks and boards only, which no model could be fitted to"
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -65,7 +66,7 @@ def missing_figures(
         missing["time of the host"] = (
             f"{plural(len(report.in_float), 'operator')} in portable float kernels, of which there is no model"
         )
-    return missing | {"energy": "no public data"}
+    return missing | {"energy": ENERGY}
 
 
 def border_tensors(

@@ -35,6 +35,8 @@ class Candidate:
         score: of the metric on the given data, or None.
         blocks: what keeps the rest off the NPU, or why there is no program.
         failed: whether there is no program.
+        what: core, NPU, their clocks and the memory of the activations, and how much of that is assumed; or "".
+        basis: what the time and its band rest on, a clause for each processor; or "".
     """
 
     target: str
@@ -51,9 +53,13 @@ class Candidate:
     score: float | None = None
     blocks: str = ""
     failed: bool = False
+    what: str = ""
+    basis: str = ""
 
     @classmethod
-    def of(cls, target: str, activations: str, report: DelegationReport, score: float | None = None) -> Candidate:
+    def of(
+        cls, target: str, activations: str, report: DelegationReport, score: float | None = None, what: str = ""
+    ) -> Candidate:
         """What a report says about it."""
         times = report.latency
         memory = report.memory
@@ -73,6 +79,8 @@ class Candidate:
             report.accuracy.sqnr if report.accuracy is not None else None,
             score,
             f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
+            what=what,
+            basis="; ".join(t.source for t in times),
         )
 
 

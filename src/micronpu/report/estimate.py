@@ -11,7 +11,7 @@ class Latency:
     """How long one call of a program keeps a processor busy, as an estimate.
 
     Attributes:
-        processor: "NPU", or the title of the core.
+        processor: "NPU", the title of the core, or what is around calls of the NPU.
         cycles: of its clock.
         clock_mhz: the clock.
         low, high: factors of the time between which the published measurements of other networks lie.

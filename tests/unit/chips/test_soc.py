@@ -186,7 +186,8 @@ def test_the_chips_with_an_ethos_u(name: str, chip: str, npu: str, mhz: float, c
     [
         ("corstone300", (), 500),
         ("corstone320", (), 1000),
-        ("imx93", (), 1000),
+        ("imx93", ("Dram_clock_scale=0.375",), 1000),
+        ("ra8p1", ("Sram_clock_scale=0.625", "OffChipFlash_clock_scale=0.625"), 500),
         ("m55m1", ("core_clock=220000000",), 220),
         ("alif-e1", ("core_clock=160000000", "OffChipFlash_clock_scale=0.3031"), 160),
         ("alif-e7", ("core_clock=400000000", "Sram_clock_scale=0.7625", "OffChipFlash_clock_scale=0.1209"), 400),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from micronpu.base.errors import ModelError
@@ -116,3 +118,24 @@ def test_pages_are_whole(tmp_path: Path) -> None:
     assert '<th class="number">top1</th>' in (tmp_path / "c.html").read_text(encoding="utf-8")
     write_difference(difference(report(), report()), tmp_path / "d.html")
     assert "Both say the same." in (tmp_path / "d.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("metric", ["", "top1"])
+def test_a_row_has_two_lines_at_80_columns_and_its_name_is_whole(metric: str) -> None:
+    what = "Cortex-M33 at 325 MHz, N3-64 at 325 MHz, sram 7.5 MB; 2 figures assumed"
+    rows = (
+        replace(candidate(16.7, 7 << 20, 20.0, score=0.9), target="alif-e8-hp", what=what),
+        replace(candidate(0.05, 2048, 20.0), target="imxrt700-neutron-cortexm", blocks="1 operator: gru"),
+        Candidate("psoc-edge-e84", "int8", blocks="No program.", failed=True),
+    )
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    console.print(Candidates("net.py:net", metric, rows))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 80
+    assert lines[3].startswith("  alif-e8-hp ") and lines[3].endswith("0.1 KiB")
+    below = " ".join(line.strip() for line in lines[4:6])
+    assert below.startswith("fits; int8; 100 % on target, 1 call; 20.0 dB; ") and "325 MHz, sram 7.5 MB" in below
+    assert ("top1 0.9000" in below) == bool(metric)
+    assert any(line.startswith("* imxrt700-neutron-cortexm ") for line in lines), "the front"
+    assert "    1 operator: gru" in lines and "    No program." in lines
+    assert lines[-1].startswith("* fits, and none beats it")

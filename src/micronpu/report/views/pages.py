@@ -11,7 +11,7 @@ from micronpu.base.files import write_file
 from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
 from micronpu.report.texts import NOTHING, file_name
-from micronpu.report.views.tables import CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
+from micronpu.report.views.tables import BEST, CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
 from micronpu.report.views.web import document, part
 
 
@@ -61,7 +61,7 @@ def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Pa
         ("★" if n in front else "", *candidate_texts(c, candidates.metric)) for n, c in enumerate(candidates.candidates)
     ]
     numbers = {i for i, name in enumerate(columns) if name in (*CANDIDATE_NUMBERS, candidates.metric) and name}
-    note = '<p class="note">★ fits, and no other is as good in time, SRAM, flash and accuracy and better in one.</p>'
+    note = f'<p class="note">★ {BEST}: time, SRAM, flash, accuracy.</p>'
     parts = (_head("one model, many targets", candidates.model), _card("Targets", columns, rows, numbers), note)
     body = "\n".join(parts)
     return write_file(path, document(candidates.model, body, _script()).encode())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +18,7 @@ from micronpu.report.difference import Difference, Figure
 from micronpu.report.evaluation import Evaluation, Judged
 from micronpu.report.fixes import Fixes
 from micronpu.report.shown import shows
-from micronpu.report.texts import NOTHING, file_name
+from micronpu.report.texts import NOTHING, file_name, plural
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
 
@@ -148,8 +150,12 @@ def figure_texts(figure: Figure) -> tuple[str, ...]:
 
 CANDIDATE_COLUMNS = (
     *("target", "acts", "fits", "time", "band", "SRAM", "flash", "on target", "calls", "SQNR", "score"),
-    "blocks",
+    *("what it is", "time by", "blocks"),
 )
+_ON_FIRST_LINE = ("target", "time", "band", "SRAM", "flash")
+"""The other ones are on the second line of a row in the terminal."""
+BEST = "fits, and none beats it"
+"""What a star says: in time, SRAM, flash and accuracy at once."""
 
 
 CANDIDATE_NUMBERS = ("time", "band", "SRAM", "flash", "on target", "calls", "SQNR")
@@ -168,7 +174,7 @@ def candidate_texts(candidate: Candidate, metric: str) -> tuple[str, ...]:
     calls = NOTHING if c.failed else str(c.partitions)
     sqnr = NOTHING if c.sqnr is None else decibel_text(c.sqnr)
     score = () if not metric else (NOTHING if c.score is None else f"{c.score:.4f}",)
-    return (c.target, c.activations, fits, time, band, *memory, share, calls, sqnr, *score, c.blocks)
+    return (c.target, c.activations, fits, time, band, *memory, share, calls, sqnr, *score, c.what, c.basis, c.blocks)
 
 
 def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
@@ -179,22 +185,39 @@ def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
 
 @shows(Candidates)
 def candidates_view(candidates: Candidates) -> RenderableType:
-    """A row per target and setting; a star where no other is better in time, memory and accuracy at once."""
-    *columns, _ = candidate_columns(candidates)
-    table = plain_table("", *columns, numbers=(*CANDIDATE_NUMBERS, candidates.metric))
-    for column in table.columns:
-        column.no_wrap = True
+    """Two lines per target and setting; a star where no other is better in time, memory and accuracy at once."""
+    rows = [candidate_rows(c, candidates.metric) for c in candidates.candidates]
+    head = _ON_FIRST_LINE
+    widths = [max(len(line[n]) for line in (head, *(first for first, _ in rows))) for n in range(len(head))]
     front = set(candidates.front)
-    blocks = []
-    for number, candidate in enumerate(candidates.candidates):
+    parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", _line("", head, widths, "bold")]
+    for number, (candidate, (first, second)) in enumerate(zip(candidates.candidates, rows, strict=True)):
         style = "bold" if number in front else "dim" if candidate.failed else ""
-        *cells, why = candidate_texts(candidate, candidates.metric)
-        table.add_row(*(Text(cell, style=style) for cell in ("*" if number in front else "", *cells)))
-        if why:
-            blocks.append(Text(f"{candidate.target}, {candidate.activations}: {why}"))
-    note = "* fits, and no other is as good in time, SRAM, flash and accuracy and better in one."
-    parts: list[RenderableType] = [Text(candidates.model, style="bold"), "", table, "", *blocks]
-    return Group(*parts, Text(note, style="dim"))
+        parts.append(_line("*" if number in front else "", first, widths, style))
+        parts += [Padding(Text(text, style="dim"), (0, 0, 0, 4)) for text in second if text]
+    return Group(*parts, "", Text(f"* {BEST}: time, SRAM, flash, accuracy.", style="dim"))
+
+
+def candidate_rows(candidate: Candidate, metric: str) -> tuple[list[str], tuple[str, str]]:
+    """The cells of the first line, and the texts of the lines below: what it is, and what is not on the target."""
+    columns = [n for n in CANDIDATE_COLUMNS if metric or n != "score"]
+    cells = dict(zip(columns, candidate_texts(candidate, metric), strict=True))
+    first = [cells[n] for n in _ON_FIRST_LINE]
+    share = "" if candidate.failed else f"{cells['on target']} on target, {plural(candidate.partitions, 'call')}"
+    sqnr = "" if candidate.sqnr is None else cells["SQNR"]
+    fits = {None: "", True: "fits", False: "does not fit"}[candidate.fits]
+    score = f"{metric} {cells['score']}" if metric and not candidate.failed else ""
+    second = [t for t in (fits, candidate.activations, share, sqnr, score, candidate.what) if t]
+    return first, ("; ".join(second), candidate.blocks)
+
+
+def _line(mark: str, cells: Sequence[str], widths: Sequence[int], style: str) -> RenderableType:
+    """A line of a table whose first columns are texts and the others numbers."""
+    texts = [c.ljust(w) if n < _TEXTS else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
+    return Text(f"{mark:2}{'  '.join(texts)}".rstrip(), style=style, overflow="fold")
+
+
+_TEXTS = 1
 
 
 @shows(Fixes)

@@ -1,4 +1,9 @@
-"""Vela's figures per operation of the graph, for the common report."""
+"""Vela's figures per operation of the graph, for the common report, and how far they are from what silicon took.
+
+Vela counts cycles of the arithmetic and of each memory at the bandwidth that the chip's file gives.  What it does not
+know is added: a call of the NPU, which is the driver, the interrupt and the maintenance of caches around it.  Both have
+bands, which chips with published times have in their files; see `benchmarks/ethosu_latency.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,13 @@ from collections.abc import Sequence
 
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
+from micronpu.report.texts import plural
 from micronpu.targets.ethosu.accelerators import Accelerator
+from micronpu.targets.ethosu.timing import Timing
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
-BAND = (0.7, 1.4)
-"""Measured over estimated time of programs of `LEAST_MILLISECONDS` and more: the ends of what is published, see
-`benchmarks/ethosu_latency.py`."""
-LEAST_MILLISECONDS = 0.2
-CALL_MILLISECONDS = (0.07, 0.35)
-"""What calls of shorter programs took beyond the estimate, on i.MX 93 under Linux; nothing is published without it."""
+CALLS = "Calls of the NPU"
+"""As a processor of its own in reports."""
 
 
 def costs_of(program: VelaProgram, nodes: Sequence[int], accelerator: Accelerator) -> dict[int, Cost]:
@@ -48,18 +51,19 @@ def _cost(layers: Sequence[LayerEstimate], accelerator: Accelerator, clock_mhz: 
     )
 
 
-def npu_latency(programs: Sequence[VelaProgram], source: str) -> tuple[Latency, ...]:
-    """How long the NPU is busy with programs that run one after the other.
+def npu_latency(programs: Sequence[VelaProgram], source: str, timing: Timing) -> tuple[Latency, ...]:
+    """How long the NPU is busy with programs that run one after the other, and how long calling it takes.
 
     Args:
         source: what Vela was told about the chip.
     """
     if not programs:
         return ()
-    cycles = sum(p.cycles for p in programs)
     clock = programs[0].clock_hz / 1e6
-    source = f"Vela with {source}"
-    if cycles / clock / 1000 < LEAST_MILLISECONDS:
-        low, high = CALL_MILLISECONDS
-        source += f"; so short a call took {low:g} to {high:g} ms more on i.MX 93, Linux included"
-    return (Latency("NPU", cycles, clock, *BAND, source),)
+    busy = Latency("NPU", sum(p.cycles for p in programs), clock, timing.low, timing.high, f"Vela with {source}")
+    least, usual, most = timing.call_us
+    cycles = round(len(programs) * usual * clock)
+    if not cycles:
+        return (busy,)
+    around = f"driver, interrupt and caches around {plural(len(programs), 'call')}; {timing.basis}"
+    return busy, Latency(CALLS, cycles, clock, least / usual, most / usual, around)

@@ -31,6 +31,7 @@ from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import capabilities_of
+from micronpu.targets.ethosu.timing import timing_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
@@ -97,7 +98,8 @@ class EthosUDevice(Device):
         if self.no_latency():
             return ()
         source = f"{self.spec.system_config} and {self.spec.memory_mode}{_entries(self.spec.system_entries)}"
-        return npu_latency([p.program for p in parts if isinstance(p, EthosUPartition)], source)
+        programs = [p.program for p in parts if isinstance(p, EthosUPartition)]
+        return npu_latency(programs, source, timing_of(self.chip, self.spec.accelerator))
 
     def no_latency(self) -> str:
         lacks = self.chip is not None and self.chip.npu is not None and self.chip.npu.clock_mhz is None

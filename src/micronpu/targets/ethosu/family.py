@@ -10,6 +10,7 @@ from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
 from micronpu.chips.core import Core
 from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
+from micronpu.targets.ethosu.timing import timing_of
 from micronpu.targets.family import Family, Target, sentences
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ class EthosUNpu:
             OptionError: its part of the chip file is wrong.
         """
         assert chip.npu is not None
-        own = chip.npu.fields("accelerator", "system_config", "memory_mode")
-        accelerator = find_accelerator(own.text("accelerator")).name
-        return cls(accelerator, own.optional_text("system_config"), own.optional_text("memory_mode"))
+        own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us")
+        accelerator = find_accelerator(own.text("accelerator"))
+        timing_of(chip, accelerator)
+        return cls(accelerator.name, own.optional_text("system_config"), own.optional_text("memory_mode"))
 
 
 _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
@@ -90,7 +92,8 @@ class EthosU(Family):
         memory = target.chip.memory_for(ACTIVATIONS)
         assert target.chip.npu is not None
         accelerator = find_accelerator(npu.accelerator)
-        roles = {"cache_mem_area": memory, "const_mem_area": target.chip.memory_for(WEIGHTS)}
+        others = (m for m in target.chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
+        roles = {"cache_mem_area": memory, "const_mem_area": target.chip.memory_for(WEIGHTS) or next(others, None)}
         clock = target.chip.npu.clock_mhz
         entries = (
             ()

@@ -1,0 +1,51 @@
+"""How far the time of silicon is from Vela's: of a chip's file, or of its family; see `benchmarks/ethosu_latency.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from micronpu.chips import Chip
+from micronpu.targets.ethosu.accelerators import Accelerator
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What silicon took beside Vela's estimate.
+
+    Attributes:
+        low, high: factors of Vela's time between which measured ones lie, calls not included.
+        call_us: microseconds of a call beside the time that the NPU is busy: least, usual, most.
+        basis: where these are from, one clause.
+    """
+
+    low: float
+    high: float
+    call_us: tuple[float, float, float]
+    basis: str
+
+
+_CALL_US = (0.0, 10.0, 100.0)
+_OTHERS = {
+    "u55": Timing(0.6, 1.6, _CALL_US, "nothing, or one time, is published of this chip, so the band is a wide one"),
+    "u65": Timing(0.6, 1.6, _CALL_US, "nothing is published of this chip, so the band is a wide one"),
+    "u85": Timing(0.5, 2.0, _CALL_US, "two times of an Ethos-U85 with weights outside of the chip make the wide band"),
+}
+"""Of chips whose file has no bands, by family of accelerators."""
+
+
+def timing_of(chip: Chip | None, accelerator: Accelerator) -> Timing:
+    """What the chip's file says, or else what holds for its family.
+
+    Raises:
+        OptionError: `band` or `call_us` of the file are wrong.
+    """
+    usual = _OTHERS[accelerator.family]
+    if chip is None or chip.npu is None:
+        return usual
+    band = chip.npu.own.optional_numbers("band", 2)
+    call = chip.npu.own.optional_numbers("call_us", 3)
+    if band is None and call is None:
+        return usual
+    low, high = (usual.low, usual.high) if band is None else band
+    least, middle, most = usual.call_us if call is None else call
+    return Timing(low, high, (least, middle, most), "the band is the chip file's")
