@@ -1,4 +1,4 @@
-"""How far the time of silicon is from Vela's: of a chip's file, or of its family; see `benchmarks/ethosu_latency.py`."""
+"""How far the time of silicon is from Vela's: by a chip's file, or by its family; see benchmarks/ethosu_latency.py."""
 
 from __future__ import annotations
 
