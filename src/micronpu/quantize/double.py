@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._pytree import tree_map
 
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
+from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
 _FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
 """Operators that make a float32 tensor of numbers alone where no type is given."""
@@ -98,7 +98,7 @@ def in_double(module: GraphModule) -> GraphModule:
         elif node.op == "call_function":
             _widen_call(node, made)
         copies[node] = made
-    graph.set_codegen(module.graph._codegen)
+    graph.set_codegen(codegen_of(module.graph))
     result = GraphModule(root, graph)
     result.meta.update(module.meta)
     result.training = module.training
@@ -130,9 +130,14 @@ def is_plain(module: GraphModule) -> bool:
 def _is_plain(node: Node) -> bool:
     if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
         return True
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
         return False
-    return node.target._opname in _PLAIN
+    return _name(node.target) in _PLAIN
+
+
+def _name(overload: OpOverload) -> str:
+    """``add`` of ``aten::add.Tensor``."""
+    return str(schema_of(overload).name).rpartition("::")[2]
 
 
 def _loop_in_double(loop: Loop) -> Loop:
@@ -164,15 +169,15 @@ def _put(root: nn.Module, path: str, value: Any) -> None:
 
 def _widen_call(node: Node, made: Node) -> None:
     target = node.target
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+    if isinstance(target, OpOverload) and target.namespace == "aten":
         made.args, made.kwargs = tree_map(_wide_type, made.args), tree_map(_wide_type, made.kwargs)
         if target is torch.ops.aten.conv2d.default:
             made.target = _conv2d
         value = node.meta.get("val")
         is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-        if is_single and target._opname in _FACTORIES and made.kwargs.get("dtype") is None:
+        if is_single and _name(target) in _FACTORIES and made.kwargs.get("dtype") is None:
             made.kwargs = {**made.kwargs, "dtype": torch.float64}
-    elif isinstance(target, torch._ops.OperatorBase):
+    elif isinstance(target, OperatorBase):
         made.target = _single(target)
 
 

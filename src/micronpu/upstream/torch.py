@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule
 from micronpu.upstream.door import declared, through
 
 if TYPE_CHECKING:
+    from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
     from torch._ops import OpOverloadPacket as OpOverloadPacket
     from torch._subclasses import FakeTensor as FakeTensor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch.utils._pytree import treespec_dumps as treespec_dumps
 else:
     OpOverload = declared("torch._ops:OpOverload", "no operator of a graph is known as one").find()
+    OperatorBase = declared("torch._ops:OperatorBase", "control flow is calibrated as if it were arithmetic").find()
     OpOverloadPacket = declared("torch._ops:OpOverloadPacket", "no operator is found by its name alone").find()
     FakeTensor = declared("torch._subclasses:FakeTensor", "values of a graph and weights are mixed up").find()
     FakeTensorMode = declared("torch._subclasses:FakeTensorMode", "no shapes are found without computing").find()

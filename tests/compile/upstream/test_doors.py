@@ -72,6 +72,7 @@ def schema_named():
 def overloads():
     assert isinstance(aten.add.Tensor, upstream.OpOverload) and isinstance(aten.add, upstream.OpOverloadPacket)
     assert not isinstance(torch.add, upstream.OpOverload)
+    assert isinstance(aten.add.Tensor, upstream.OperatorBase)
 
 
 def fakes():
@@ -248,6 +249,7 @@ TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
 RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
 USES = {
     "torch._ops:OpOverload": overloads,
+    "torch._ops:OperatorBase": overloads,
     "torch._ops:OpOverloadPacket": overloads,
     "torch._subclasses:FakeTensor": fakes,
     "torch._subclasses:FakeTensorMode": fakes,
