@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +29,8 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import micronpu
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig, calibrate_and_quantize
-from micronpu.quantize.config import WeightObserver
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.observers import for_weights
 from micronpu.quantize.qat import quantize_aware_training
 
 TARGET = "imxrt700-neutron"
@@ -122,7 +121,7 @@ def measure(
     epochs: int = 8,
     rate: float = 1e-3,
     equalized: bool = False,
-    weight_observer: WeightObserver = "minmax",
+    weight_observer: str = "minmax",
 ) -> Figures:
     """Quantizes after training and in training, and runs both programs.
 
@@ -158,7 +157,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate at the beginning")
     parser.add_argument("--equalize", action="store_true", help="equalize layers in a row before the training")
-    parser.add_argument("--weight-observer", default="minmax", choices=get_args(WeightObserver), help="in training")
+    parser.add_argument("--weight-observer", default="minmax", choices=for_weights(), help="in training")
     parser.add_argument("--corrected", action="store_true", help="only calibration with corrections, beside the rest")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()

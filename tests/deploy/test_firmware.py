@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
         firmware.compile_source(folder / name, tmp_path, core, "-DMICRONPU_PROFILE")
     for name in ("main.cpp", "micronpu_kernels.cpp", "micronpu_model.cpp", "net.cpp"):
         firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags())
+
+
+def test_the_c_of_the_page_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:
+    """A file, and the body of a function behind the names that the page says are the reader's."""
+    firmware.need("arm-none-eabi-gcc")
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    whole, body = re.findall(r"^```c\n(.*?)^```", page, re.S | re.M)
+    start = "void start(const void *slot_a, const void *slot_b)"
+    given = f"#define SLOT_BYTES 65536\nint classify(void);\n{whole}{start};\n{start} {{\n{body}}}\n"
+    (tmp_path / "page.c").write_text(given)
+    firmware.compile_source(tmp_path / "page.c", tmp_path, "cortex-m55", f"-I{int8_folder}")
 
 
 @pytest.mark.parametrize("board", firmware.BOARDS)

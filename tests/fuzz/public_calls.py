@@ -12,6 +12,8 @@ MODULES = ("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime"
 NOT_CALLED = {
     "CompiledProgram": "`compile` makes it; its methods are below",
     "MicroNpuError": "micronpu raises it",
+    "AccuracyWarning": "Python's `warnings` show it",
+    "ReportWarning": "`compile` makes it",
     "NeutronBackend": "ExecuTorch calls it",
     "EthosUBackend": "ExecuTorch calls it",
     "Digest": "an enumeration",

@@ -48,7 +48,7 @@ PLANS: dict[str, tuple[str, ...]] = {
         *_PUBLISHED,
     ),
     **{
-        f"targets/neutron/rewrites_{name}.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS)
+        f"targets/neutron/rewrites/{name}.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS)
         for name in ("channels", "views", "windows")
     },
     "targets/neutron/rewrites/arithmetic.py": (
@@ -57,12 +57,12 @@ PLANS: dict[str, tuple[str, ...]] = {
         *_REWRITE_ROWS,
     ),
     **{
-        f"targets/ethosu/rewrites_{name}.py": (
+        f"targets/ethosu/rewrites/{name}.py": (
             "tests/unit/targets/ethosu/test_ethosu_limits.py",
             _OFFERS,
             *_REWRITE_ROWS,
         )
-        for name in ("cheaper", "fit", "sound", "spare")
+        for name in ("byte_products", "cheaper", "fit", "resize_products", "sound", "spare")
     },
     "targets/ethosu/rules.py": tuple(
         f"tests/oracle/targets/ethosu/test_vela.py::test_judge_{name}"

@@ -5,7 +5,13 @@ from __future__ import annotations
 from tests.mutation.mutate import PACKAGE, ROOT, mutants
 from tests.mutation.plans import PLANS
 
-KINDS = ("passes/*.py", "targets/*/rewrites*.py", "targets/*/rules.py", "targets/*/rules/*.py")
+KINDS = (
+    "passes/*.py",
+    "targets/*/rewrites.py",
+    "targets/*/rewrites/*.py",
+    "targets/*/rules.py",
+    "targets/*/rules/*.py",
+)
 
 
 def test_every_file_that_can_be_broken_has_a_plan() -> None:

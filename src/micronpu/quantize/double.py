@@ -111,6 +111,8 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> G
     Args:
         rows: inputs, of which the first is tried where the graph does not show that it is taken; no observer sees it.
     """
+    if _has_double(module):
+        return module  # types that do not fit would fit, and the model be judged that does not run
     wide = in_double(module)
     if is_plain(module) or not rows:
         return wide
@@ -120,6 +122,12 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> G
     except Exception:  # what is wrong with the model itself is said where it is run
         return module
     return wide
+
+
+def _has_double(module: GraphModule) -> bool:
+    """Whether weights or buffers are float64 already."""
+    values = (_get(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr")
+    return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 
 def is_plain(module: GraphModule) -> bool:
@@ -207,6 +215,9 @@ def _conv2d(
     Rows of the padded image lie behind each other: each tap multiplies one run of numbers, and what is computed between
     the rows of the result is left out.
     """
+    if x.dim() != 4:
+        alone: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
+        return alone
     (n, c, h, w), (kh, kw) = x.shape, weight.shape[2:]
     (ph, pw), (dh, dw) = (tuple(v) * 2 if len(v) == 1 else v for v in (padding, dilation))
     is_small = (h + 2 * ph) * (w + 2 * pw) <= _SMALL_IMAGE

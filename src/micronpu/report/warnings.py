@@ -55,6 +55,7 @@ class ReportWarning:
 
     @property
     def is_severe(self) -> bool:
+        """Whether nobody should overlook it."""
         return self.level == WARNING
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ CASES = [(name, "imxrt700-neutron", {}) for name in ROWS] + [
 
 @pytest.mark.parametrize(("name", "target", "options"), CASES, ids=[f"{n}-{t}" for n, t, _ in CASES])
 def test_every_way_to_write_a_state(name: str, target: str, options: dict[str, Any]) -> None:
-    program, model = made(name, target, **options)
+    program, model = made(name, target, quantization=micronpu.Quantization(**options))
     rows = sequences()[1]
     first = run(program, rows)
     program.reset()

@@ -340,7 +340,7 @@ def test_options_are_checked(values: dict[str, Any], message: str) -> None:
 
 def test_compile_refuses_what_cannot_be_made_sparse() -> None:
     x = inputs(1)[0]
-    with pytest.raises(MicroNpuError, match="`sparsity` is of type bool"):
+    with pytest.raises(MicroNpuError, match="`transforms` is True"):
         micronpu.compile(network(), x, U85, calibration=inputs(), transforms=True)  # type: ignore[arg-type]
     quantized = micronpu.compile(network(), x, U85, calibration=inputs(2), verify=False).quantized
     with pytest.raises(MicroNpuError, match="quantized already and cannot be made sparse"):
