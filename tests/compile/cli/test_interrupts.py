@@ -67,7 +67,7 @@ def test_a_signal_ends_a_command(tmp_path: Path, words: tuple[str, ...], event: 
 
 
 def test_a_dead_command_takes_its_processes_along(tmp_path: Path) -> None:
-    with Place(tmp_path).started(COMPARE, 3, stdout=subprocess.PIPE) as command:
+    with Place(tmp_path).started(COMPARE, 2, stdout=subprocess.PIPE) as command:
         assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
         assert len(marked(command.mark)) > 1  # itself, and at least one that works
         command.process.kill()
