@@ -175,6 +175,15 @@ class Command:
     temporary: Path
     told: Path
 
+    def has_children(self) -> bool:
+        """Whether a process of its own is there, as soon as one is."""
+        start = time.monotonic()
+        while len(marked(self.mark)) < 2 and self.process.poll() is None:
+            if time.monotonic() > start + _PATIENCE_SECONDS:
+                return False
+            time.sleep(0.01)
+        return self.process.poll() is None
+
     def left(self) -> Left:
         """What it leaves, once it has ended."""
         errors = self.process.communicate()[1] or b""
