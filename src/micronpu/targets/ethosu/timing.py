@@ -28,7 +28,7 @@ _CALL_US = (0.0, 10.0, 100.0)
 _OTHERS = {
     "u55": Timing(0.6, 1.6, _CALL_US, "nothing, or one time, is published of this chip, so the band is a wide one"),
     "u65": Timing(0.6, 1.6, _CALL_US, "nothing is published of this chip, so the band is a wide one"),
-    "u85": Timing(0.5, 2.0, _CALL_US, "two times of an Ethos-U85 with weights outside of the chip make the wide band"),
+    "u85": Timing(0.5, 2.0, _CALL_US, "two times of an Ethos-U85, its memory unknown, make the wide band"),
 }
 """Of chips whose file has no bands, by family of accelerators."""
 
