@@ -184,14 +184,16 @@ def offsets(data: bytes) -> list[int]:
     return [table.Vector(table.Offset(4)) for table in tables]
 
 
-@pytest.mark.parametrize("kind", ["ethosu_int8", "ethosu_int16", "neutron_int8", "state_int8"])
-@pytest.mark.parametrize("vela", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "vela"),
+    [
+        *((kind, False) for kind in ("ethosu_int8", "ethosu_int16", "neutron_int8", "state_int8")),
+        *((kind, True) for kind in ("ethosu_int8", "ethosu_int16")),
+    ],
+)
 def test_contents_begin_at_multiples_of_16(kind: str, vela: bool) -> None:
     """The schema asks for it, and Arm's driver refuses a command stream that does not."""
-    program = programs.program(kind)
-    if vela and not kind.startswith("ethosu"):
-        pytest.skip("no single call of an Ethos-U")
-    data = program.to_litert(vela=vela)
+    data = programs.program(kind).to_litert(vela=vela)
     found = offsets(data)
     assert len(found) >= 3 and not [offset for offset in found if offset % 16]
     # The offsets are those of contents: they are found there.
