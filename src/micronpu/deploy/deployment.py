@@ -24,14 +24,14 @@ from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import border_crc
+from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
 from micronpu.deploy.together import SHARED, Together, check_together
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.border import Border, Meaning, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
-from micronpu.program.plan import Plan, read_plan
-from micronpu.program.plan_check import check_plan
+from micronpu.program.plan import Plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
@@ -183,20 +183,12 @@ def _facts(
     """All that the files say of a program, and the kernels that it calls."""
     check_text("name", source.name)
     check_c_name(source.name)
-    plan, summary = read_plan(source.program, name=source.source)
-    if state_of(source.program, source.source) is Digest.WRONG:
-        raise PayloadError(
-            f"{source.source} is damaged: it is not what its own digest says.",
-            hint="copy the file again, or compile again",
-        )
-    if len(summary.methods) > 1:
-        # Pools, header and vectors are those of one method; sizes that leave the others out would fail on the board.
-        raise UnsupportedError(
-            f"{source.source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the "
-            "folder is written for one.",
-            hint="a program of each method, each deployed with a --name of its own",
-        )
-    check_plan(source.program, source.source, plan.name)
+    plan, summary = opened(
+        source.program,
+        source.source,
+        ", and the folder is written for one",
+        "a program of each method, each deployed with a --name of its own",
+    )
     states = states_of(plan, summary.named_data)
     _check_names(source.source, plan, [state.name for state in states])
     board = board_of(plan, target)

@@ -27,14 +27,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-from micronpu.base.errors import OptionError, PayloadError, UnsupportedError
+from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.kernels import kernels_of
+from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.program.border import borders_of
-from micronpu.program.digest import Digest, state_of, unsealed
-from micronpu.program.plan import Plan, read_plan
-from micronpu.program.plan_check import check_plan
+from micronpu.program.digest import unsealed
+from micronpu.program.plan import Plan
 from micronpu.program.strip import strip
 
 MAGIC, LAYOUT = b"MNPI", 1
@@ -106,17 +106,7 @@ def make_image(
     """
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
-    plan, summary = read_plan(program, name=source)
-    if state_of(program, source) is Digest.WRONG:
-        raise PayloadError(
-            f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
-        )
-    if len(summary.methods) > 1:
-        raise UnsupportedError(
-            f"{source} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}); an image has one.",
-            hint="an image of a program of each method",
-        )
-    check_plan(program, source, plan.name)
+    plan, summary = opened(program, source, "; an image has one", "an image of a program of each method")
     board = board_of(plan, target)
     if not board.on_device:
         raise UnsupportedError(
