@@ -39,6 +39,8 @@ class Capabilities:
         lookups: rows of a matrix are picked and replaced by positions known at run time.
         positions: of the largest among at most 256 elements, as int8 numbers.
         resizes: images to any size, and not by some factors only.
+        resizes_by_axis: images by 1, 2, 4 or 8 along each axis, with aligned corners or without, and not by the same
+            factor along both.
         zero_points: products of two computed matrices whatever their zero points are.
     """
 
@@ -48,6 +50,7 @@ class Capabilities:
     lookups: bool = False
     positions: bool = False
     resizes: bool = False
+    resizes_by_axis: bool = False
     zero_points: bool = False
 
     @property

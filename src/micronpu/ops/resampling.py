@@ -85,7 +85,8 @@ def _resized_by_products(write: Writer) -> Float:
 
     x [.., W] -> linear(w [OW, W]) -> transpose -> linear(w [OH, H]) -> transpose -> y [.., OH, OW]
 
-    Bilinear by 2, 4 or 8 without aligned corners stays: chips have it.
+    Bilinear by 2, 4 or 8 without aligned corners stays: chips have it.  Some have other factors for each axis, and
+    aligned corners.
     """
     given = write.given
     x = given.get("input", given.get("self"))
@@ -95,6 +96,7 @@ def _resized_by_products(write: Writer) -> Float:
     sizes = list(zip(shape[2:], result[2:], _factors(write, spatial), strict=True))
     aligned, smooth = bool(given["align_corners"]), write.overload.startswith("_")
     resizes = write.capabilities.resizes and all(before > 1 or after == 1 for before, after, _ in sizes)
+    resizes |= write.capabilities.resizes_by_axis and _is_by_axis(sizes, aligned)
     if kind == "bilinear" and not smooth and (resizes or _is_native(sizes, aligned)):
         return None
     for axis, (before, after, factor) in reversed(list(enumerate(sizes, 2))):
@@ -105,10 +107,25 @@ def _resized_by_products(write: Writer) -> Float:
     return x
 
 
-def _is_native(sizes: list[tuple[int, int, float | None]], aligned: bool) -> bool:
+_Sizes = list[tuple[int, int, float | None]]
+"""Elements before and after, and the factor where it was given, along each axis."""
+
+
+def _is_native(sizes: _Sizes, aligned: bool) -> bool:
     ratios = {after / before for before, after, _ in sizes}
-    exact = all(factor is None or abs(factor * before - after) < 1e-6 * after for before, after, factor in sizes)
-    return not aligned and exact and len(ratios) == 1 and ratios.issubset(_NATIVE)
+    return not aligned and _is_exact(sizes) and len(ratios) == 1 and ratios.issubset(_NATIVE)
+
+
+def _is_by_axis(sizes: _Sizes, aligned: bool) -> bool:
+    """Whether each axis has a factor that chips have; with aligned corners one of the distances between elements."""
+    if aligned:
+        return all(before > 1 and (after - 1) / (before - 1) in _NATIVE for before, after, _ in sizes)
+    return _is_exact(sizes) and all(after / before in _NATIVE for before, after, _ in sizes)
+
+
+def _is_exact(sizes: _Sizes) -> bool:
+    """Whether factors that were given are those of the sizes."""
+    return all(factor is None or abs(factor * before - after) < 1e-6 * after for before, after, factor in sizes)
 
 
 def along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Float:

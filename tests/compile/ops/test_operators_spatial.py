@@ -20,6 +20,7 @@ from micronpu.ops import Op
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.transposed import TransposeConv2d
+from micronpu.targets.neutron.options import NeutronCompileOptions
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
@@ -241,6 +242,24 @@ def test_rows_run_on_the_npu(rows: list[Row]):
             if noise(real[number].detach(), got) > 0.15:
                 problems.append(f"output {number}: {noise(real[number], got):.3f} of the float model's magnitude")
     assert not problems, [row.name for row in rows]
+
+
+FACTORS = [{"size": (11, 21), "align_corners": True}, {"scale_factor": (2, 4)}, {"scale_factor": (1, 8)}]
+
+
+@pytest.mark.parametrize("options", FACTORS, ids=str)
+def test_a_resize_with_a_factor_for_each_axis_is_one_operator(options: dict[str, Any]):
+    torch.manual_seed(0)
+    model = Side([function("resize", lambda x: F.interpolate(x, mode="bilinear", **options))]).eval()
+    x = torch.randn(IMAGE)
+    program = micronpu.compile(model, (x,), calibration=[(x,)])
+    (part,) = program.partitions
+    assert {n.op.name for n in part.graph.nodes} <= {"resize_bilinear", "transpose", "mul"}
+    far = (program.run(x)[1] - model(x)[1]).abs() / steps(program.quantized)[1]
+    assert float(far.max()) <= 1.01  # half a step for x, and half a one for the result
+    published = NeutronCompileOptions(converter_flavor="SDK_25_12")
+    program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=[(x,)], options=published)
+    assert not any(n.op.name == "resize_bilinear" for p in program.partitions for n in p.graph.nodes)
 
 
 # ---------------------------------------------------------------- what stays on the host says why

@@ -26,7 +26,7 @@ from micronpu.targets.neutron.compile import (
 from micronpu.targets.neutron.costs import no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
 from micronpu.targets.neutron.policy import neutron_policy
-from micronpu.targets.neutron.rules.common import CAPABILITIES
+from micronpu.targets.neutron.rules.common import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
 
 REFERENCE_NOTE = (
@@ -57,7 +57,7 @@ class NeutronDevice(Device):
         check: Callable[[Node], bool] | None = None,
     ) -> None:
         self.options = options
-        self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
+        self.capabilities, self.disabled_rewrites = capabilities_of(options.target), options.disabled_rewrites
         self.check = check
         self.target = target or f"{options.target.chip.name}-neutron"
         self.delegation = delegation

@@ -8,7 +8,7 @@ from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.targets.neutron.rules.common import CAPABILITIES
+from micronpu.targets.neutron.rules.common import capabilities_of
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 
@@ -43,12 +43,12 @@ class NeutronQuantizer(StaticQuantizer):
                 hint='NeutronTargetSpec("imxrt700")',
             )
         check_switch("is_qat", is_qat)
+        self.target = neutron_target_spec or NeutronTargetSpec("imxrt700")
         super().__init__(
-            CAPABILITIES,
+            capabilities_of(self.target),
             per_channel=per_channel,
             is_qat=is_qat,
             disabled_rewrites=disabled_rewrites,
             activations=activations,
             io=io,
         )
-        self.target = neutron_target_spec or NeutronTargetSpec("imxrt700")

@@ -14,12 +14,19 @@ from micronpu.ops.reduction import Mean
 from micronpu.ops.slicing import Slice
 from micronpu.report.verdict import Finding, found
 from micronpu.targets.neutron.rules.registry import limits, supports
-from micronpu.targets.neutron.target_spec import NeutronTargetSpec
-
-CAPABILITIES = Capabilities(index_types=(DType.INT32,), positions=True)
-"""Every function is an operator, or written as operators.  Rows of tables are for the core beside it."""
+from micronpu.targets.neutron.target_spec import PUBLISHED_FLAVORS, NeutronTargetSpec
 
 MAX_RANK = 7
+
+
+def capabilities_of(target: NeutronTargetSpec) -> Capabilities:
+    """What a chip computes with; converters of the published flavors resize both axes alike.
+
+    Every function is an operator, or written as operators.  Rows of tables are for the core beside it.
+    """
+    by_axis = target.converter_flavor not in PUBLISHED_FLAVORS
+    return Capabilities(index_types=(DType.INT32,), positions=True, resizes_by_axis=by_axis)
+
 
 supports(Clamp, Mean, Pad, ReflectPad, Relu, Requantize, Reshape, Sigmoid, Slice, Tanh, Transpose)
 
