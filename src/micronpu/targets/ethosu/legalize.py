@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
@@ -100,6 +101,43 @@ def copy_slices(graph: Graph) -> None:
     if len(nodes) > len(graph.nodes):
         graph.nodes = nodes
         graph.rename()
+
+
+def copy_returned(graph: Graph) -> bool:
+    """What is returned and otherwise only transposed is returned as a copy, in place; whether there was such a value.
+
+    x -> add -> y, returned, -> transpose -> @        x -> add -> y -> transpose -> @
+                                                                └─ max_pool2d{1x1}, returned
+
+    Where Vela takes the transpose into the product of matrices or the operator before it, it forgets that y is returned
+    (5.2): a cache of keys, which a step returns and multiplies by, would be missing among the outputs.
+    """
+    users, producers, changed = graph.users(), graph.producers(), False
+    for index, y in enumerate(graph.outputs):
+        readers = [node for tensor in _reshaped(y, users) for node in users.get(tensor, ())]
+        moved = [node.op for node in readers if not isinstance(node.op, Reshape)]
+        if y.type.dtype not in _POOLED or not moved or not all(isinstance(op, Transpose) for op in moved):
+            continue
+        chain = Chain("copy_returned", producers[y])
+        image = chain.reshape(y, 1, 1, y.type.size // y.shape[-1], y.shape[-1])
+        copy = chain.reshape(chain.add(MaxPool2d((1, 1), (1, 1)), image), *y.shape)
+        graph.nodes += chain.nodes
+        graph.outputs[index], changed = copy, True
+    if changed:
+        graph.rename()
+    return changed
+
+
+_POOLED = (DType.INT8, DType.INT16)
+
+
+def _reshaped(tensor: Tensor, users: Mapping[Tensor, list[Node]]) -> list[Tensor]:
+    """A tensor and its reshapes, and theirs."""
+    found = [tensor]
+    for node in users.get(tensor, ()):
+        if isinstance(node.op, Reshape):
+            found += _reshaped(node.output, users)
+    return found
 
 
 def _cuts_matrices(node: Node) -> bool:

@@ -29,6 +29,7 @@ from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
+from micronpu.targets.ethosu.legalize import copy_returned
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
@@ -101,6 +102,10 @@ class Planned:
     waiting: int = 0
 
 
+class BorderError(VelaError):
+    """Vela's program has other inputs or outputs than the graph."""
+
+
 class MemoryLimitError(UnsupportedError):
     """No way to compile the partition needs as little memory as there is."""
 
@@ -128,8 +133,9 @@ def compiled(
     """Compiles a graph that is written already.
 
     Raises:
-        VelaError: Vela refuses it; or its program has other inputs or outputs than the graph, which has been seen of
-            reshaped outputs in TOSA (Vela 5.2).
+        VelaError: Vela refuses it.
+        BorderError: its program has other inputs or outputs than the graph, which has been seen of reshaped outputs in
+            TOSA, and of outputs that a transpose reads (Vela 5.2).
     """
     if not spec.verify_streams and spec.accelerator.family == "u85" and _has_wide_tables(graph):
         options = {**dict(UNCHAINED), **(options or {})}  # nobody would see that the stream is wrong
@@ -138,7 +144,7 @@ def compiled(
         wanted = [t.type.bytes for t in tensors]
         sizes = [math.prod(border.shape) * border.element_size for border in found]
         if sizes != wanted:
-            raise VelaError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
+            raise BorderError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
     return program
 
 
@@ -295,6 +301,8 @@ def best_plan(
     if not tries.found:
         for format in tries.formats[1:]:
             tries.attempt(Plan(_name(format, False), format, False))
+    if not tries.found and tries.loses and copy_returned(copied := graph.clone()):
+        return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters, check=check)
     return tries.sound()
 
 
@@ -307,6 +315,7 @@ class _Tries:
         used: how many operators were rewritten, by which rewrite.
         found: the plans that can be carried out, of which the best has its bytes.
         refused: those that cannot, with what speaks against them.
+        loses: whether Vela's program was without an input or output once.
     """
 
     def __init__(
@@ -327,6 +336,7 @@ class _Tries:
         self.graphs = {False: graph, True: cheapest} if self.used else {False: graph}
         self.found: list[_Found] = []
         self.refused: list[Plan] = []
+        self.loses = False
 
     @property
     def fitting(self) -> list[_Found]:
@@ -342,6 +352,7 @@ class _Tries:
             emitted, program = self._compiled(plan)
         except UnsupportedError as error:
             self.refused.append(replace(plan, objection=error.what))
+            self.loses |= isinstance(error, BorderError)
             return
         memory = program.sram_bytes
         fits = self._limit is None or memory <= self._limit

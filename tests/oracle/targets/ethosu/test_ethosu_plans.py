@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +16,14 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add
-from micronpu.ops.movement import TO_CHANNELS_LAST, Transpose
-from micronpu.ops.pooling import AvgPool2d
+from micronpu.ops.matmul import BatchMatmul
+from micronpu.ops.movement import TO_CHANNELS_LAST, Reshape, Transpose
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu import plans
+from micronpu.targets.ethosu.compile import check_of
 from micronpu.targets.ethosu.emitters import to_tosa
+from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
@@ -158,3 +162,35 @@ def test_a_program_that_lacks_an_output_is_refused(monkeypatch: pytest.MonkeyPat
     assert all(o.format == "tosa" and "outputs of [] bytes instead of [32]" in o.objection for o in refused)
     with pytest.raises(VelaError, match=r"Vela's program has outputs of \[\] bytes instead of \[32\]"):
         best_plan(graph, replace(spec, via="tosa"), emitters={"tosa": to_tosa})
+
+
+def returned_and_turned(first: str, second: str) -> Graph:
+    """A value that is returned, and whose only reader is a transpose that Vela takes into an operator beside it."""
+    builder = GraphBuilder()
+
+    def given(*shape: int) -> Tensor:
+        return builder.input(TensorType(shape, DType.INT8, GRID))
+
+    if first == "add":
+        y = builder.emit(Add(), given(1, 2, 12, 16), given(1, 2, 12, 16), qparams=GRID)
+    else:
+        product = builder.emit(BatchMatmul(), given(2, 12, 4), given(2, 4, 16), qparams=GRID)
+        y = builder.emit(Reshape((1, 2, 12, 16)), product)
+    turned = builder.emit(Transpose((0, 1, 3, 2)), y)
+    if second == "matmul":
+        keys = builder.emit(Reshape((2, 16, 12)), turned)
+        return builder.finish(y, builder.emit(BatchMatmul(), given(2, 1, 16), keys, qparams=GRID))
+    return builder.finish(y, builder.emit(MaxPool2d((1, 2)), turned))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("first", "second"), [("add", "matmul"), ("matmul", "max_pool2d")])
+def test_what_is_returned_and_turned_stays_an_output(first: str, second: str, target: str):
+    spec = EthosUCompileSpec(target)
+    graph = legalize(returned_and_turned(first, second), spec)
+    best = best_plan(graph, spec, check=check_of(spec))
+    assert [math.prod(border.shape) for border in best.program.outputs] == [t.type.size for t in graph.outputs]
+    random = np.random.default_rng(0)
+    inputs = [random.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
+    for wanted, found in zip(interpret(graph, inputs), interpret(best.graph, inputs), strict=True):
+        assert np.array_equal(wanted, found)
