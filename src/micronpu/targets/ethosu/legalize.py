@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from micronpu.emit.tosa import MAX_RANK
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
@@ -17,6 +18,7 @@ from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
+from micronpu.passes.cleanup import MergeReshapes
 from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUCompileSpec
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
@@ -31,6 +33,10 @@ def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
     if spec.accelerator.family != "u85":
         copy_slices(graph)
     if rewritten(graph, lambda node: choose_sound(node, spec)):
+        if any(t.type.rank > MAX_RANK for node in graph.nodes for t in node.outputs):
+            # Such as of windows that are put together again: a transpose lost axes, and gets them back for a reshape.
+            MergeReshapes().run(graph)
+            graph.remove_dead()
         graph.rename()
     return graph
 
