@@ -1,12 +1,15 @@
 // Loads and runs a program in a real ExecuTorch runtime whose allocators hold exactly what they are given: what
 // `micronpu.deploy.pools` predicts is enough, and a byte less is not.
 //
-//   exact_pools model.pte METHOD TEMPORARY HANDLES SCRATCH [operator ...]
+//   exact_pools model.pte METHOD TEMPORARY HANDLES SCRATCH DATA [operator ...]
 //
 // HANDLES and SCRATCH are lists of numbers, one per delegate in order, with commas between: what a delegate takes from the
-// method allocator when it is loaded, and from the temporary one when it runs.  The operators named, which are not those
+// method allocator when it is loaded, and from the temporary one when it runs.  DATA names a `.ptd` file or two, with a
+// comma between, for what the program looks up by name, or is empty.  The operators named, which are not those
 // of this machine's runtime, do nothing.  Prints "ok", or where it ended.
 #include <executorch/extension/data_loader/file_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
+#include <executorch/extension/named_data_map/merged_data_map.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -16,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 using namespace executorch::runtime;
@@ -94,7 +98,7 @@ int main(int, char** arguments) {
       return end("a backend is refused");
     }
   }
-  for (char** name = arguments + 6; *name != nullptr; ++name) {
+  for (char** name = arguments + 7; *name != nullptr; ++name) {
     if (register_kernel(Kernel(*name, [](KernelRuntimeContext&, Span<EValue*>) {})) != Error::Ok) {
       return end("an operator is refused");
     }
@@ -113,7 +117,27 @@ int main(int, char** arguments) {
   MemoryAllocator methods(uint32_t(method_pool.size()), method_pool.begin());
   MemoryAllocator temporary(uint32_t(temporary_pool.size()), temporary_pool.begin());
   MemoryManager manager(&methods, &planned, &temporary);
-  auto method = program->load_method("forward", &manager);
+  const std::string data = arguments[6];
+  const size_t comma = data.find(',');
+  std::vector<std::unique_ptr<executorch::extension::FileDataLoader>> loaders;
+  std::vector<std::unique_ptr<executorch::extension::FlatTensorDataMap>> maps;
+  std::vector<const NamedDataMap*> places;
+  for (const std::string& file : {data.substr(0, comma), comma == std::string::npos ? "" : data.substr(comma + 1)}) {
+    if (!file.empty()) {
+      loaders.push_back(std::make_unique<executorch::extension::FileDataLoader>(
+          std::move(executorch::extension::FileDataLoader::from(file.c_str()).get())));
+      maps.push_back(std::make_unique<executorch::extension::FlatTensorDataMap>(
+          std::move(executorch::extension::FlatTensorDataMap::load(loaders.back().get()).get())));
+      places.push_back(maps.back().get());
+    }
+  }
+  std::unique_ptr<executorch::extension::merged_data_map::MergedDataMap> merged;
+  if (places.size() > 1) {
+    merged = std::make_unique<executorch::extension::merged_data_map::MergedDataMap>(
+        std::move(executorch::extension::merged_data_map::MergedDataMap::load({places.data(), places.size()}).get()));
+  }
+  const NamedDataMap* map = merged ? merged.get() : places.empty() ? nullptr : places[0];
+  auto method = program->load_method("forward", &manager, nullptr, map);
   if (!method.ok()) {
     return end("the method does not load");
   }

@@ -25,61 +25,17 @@ from micronpu.deploy import kernels, pools
 from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.border import borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
-from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
 from tests.deploy import firmware, programs
-from tests.deploy.host_build import built, host, host_sizes, libraries, sized
+from tests.deploy.host_build import built, host, sized
 
 HERE = Path(__file__).parent
 
 
 def plan_of(kind: str) -> Plan:
     return read_plan(programs.program(kind).buffer)[0]
-
-
-@pytest.fixture(scope="module")
-def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pools.Sizes]:
-    """The program with exact pools, and the sizes of ExecuTorch's structures on this machine."""
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
-    folder = tmp_path_factory.mktemp("counter")
-    flags = ("g++", "-std=c++17", f"-I{HERE}", *firmware.executorch_flags())
-    host(
-        [
-            *flags,
-            "-Wno-deprecated-declarations",
-            str(HERE / "exact_pools.cpp"),
-            "-o",
-            str(folder / "exact"),
-            *libraries(),
-        ]
-    )
-    return folder / "exact", host_sizes(folder)
-
-
-@pytest.mark.parametrize("kind", programs.KINDS)
-def test_pools_of_the_predicted_size_suffice_and_a_byte_less_does_not(
-    kind: str, counter: tuple[Path, pools.Sizes], tmp_path: Path
-) -> None:
-    """In the runtime of the pinned ExecuTorch, with the sizes that its structures have on this machine."""
-    run, own = counter
-    plan = plan_of(kind)
-    (tmp_path / "model.pte").write_bytes(programs.program(kind).buffer)
-    handles = {backend: 2 * size for backend, size in pools.HANDLES.items()}  # of 64-bit pointers
-    found, method = pools.pools_of(plan, own), pools.method_bytes(plan, own, handles)
-    scratch = [*found.scratch, *[0] * (len(plan.delegates) - len(found.scratch))]
-    of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
-
-    def ends(method_pool: int, temporary_pool: int) -> str:
-        lists = (",".join(str(handles[d.backend]) for d in plan.delegates), ",".join(map(str, scratch)))
-        pool_sizes = (str(method_pool), str(temporary_pool))
-        return host([str(run), str(tmp_path / "model.pte"), *pool_sizes, *lists, *of_core]).strip()
-
-    assert ends(method, found.temporary) == "ok"
-    assert ends(method - 1, found.temporary) == "the method does not load"
-    if found.temporary:
-        assert ends(method, found.temporary - 1) != "ok"
 
 
 def test_sizes_are_those_of_the_core(tmp_path: Path) -> None:
@@ -564,14 +520,15 @@ def test_a_program_with_two_methods_is_refused_by_their_names(tmp_path: Path) ->
         ({"operators": ("aten::add.out\n- evil: yes",)}, "an? operator called"),
         ({"states": ["h */ int x; /*"]}, "a state called"),
         ({"states": ["h\\"]}, "a state called"),
+        ({"delegates": (Delegate("B", b"", (("external_weights", b'"../../x"'),)),)}, "a file of data called"),
     ],
 )
 def test_names_of_a_program_stay_names_in_the_sources(names: dict[str, Any], found: str) -> None:
     """Of a stranger's program they would be C, CMake, YAML or Markdown of the firmware."""
     plan, _ = read_plan(programs.program("neutron").buffer)
     _check_names("It", plan, ["blocks.0.state_1"])
-    changed = dataclasses.replace(plan, **{k: v for k, v in names.items() if k == "name"})
+    changed = dataclasses.replace(plan, **{k: v for k, v in names.items() if k in ("name", "delegates")})
     if "operators" in names:
-        changed = types.SimpleNamespace(name="forward", operators=names["operators"])  # type: ignore[assignment]
+        changed = types.SimpleNamespace(name="forward", operators=names["operators"], delegates=())  # type: ignore[assignment]
     with pytest.raises(PayloadError, match=found):
         _check_names("It", changed, names.get("states", []))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from executorch.exir import to_edge
@@ -20,6 +22,7 @@ from micronpu.deploy import pools
 from micronpu.deploy.deployment import Deployment, Source, deploy_together
 from micronpu.neutron import NeutronCompileOptions
 from micronpu.program.plan import read_plan
+from tests.compile.small import linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, host_sizes, sized
 
@@ -196,3 +199,28 @@ def test_the_command_takes_several(tmp_path: Path) -> None:
     assert {"my_host.h", "my_two.h", "my_two.pte", "my_two.bpte"} <= {p.name for p in (tmp_path / "out").iterdir()}
     refused = CliRunner().invoke(app, ["deploy", *files, "-o", str(tmp_path / "no"), "--name", "a,b,c"])
     assert refused.exit_code == 1 and "3 names for 2 programs" in refused.output
+
+
+def test_data_in_a_file_beside_the_program(tmp_path: Path) -> None:
+    """Constants that stand in a file of their own are in the firmware, and the runtime finds them there."""
+    from tests.deploy.test_pools import made
+
+    program = made("constants in a file")
+    vectors = {"x": np.ones((1, 2, 8), np.float32) * 0.5}
+    layer = linear(8, 3)
+    wanted = layer(torch.full((2, 8), 0.5)).detach().numpy()[None]
+    given = Source(program.buffer, "kept", vectors={**vectors, "output_0": wanted}, data_files=program.files)
+    done = deploy_together([given, source("two", "other")], tmp_path / "out")
+    (file,) = program.files
+    assert done.data == {file: len(program.files[file])} and file in done.files
+    app = built(sized(tmp_path / "out"), tmp_path / "app")
+    assert host([str(app)]) == "PASS: 5 vectors, 0 elements differ\n"
+    data = tmp_path / "out" / file
+    data.write_bytes(bytes(len(program.files[file])))
+    said = subprocess.run([str(built(tmp_path / "out", tmp_path / "app"))], capture_output=True, text=True).stdout
+    assert said == "FAIL: kept: a file with data of the program is damaged, or not aligned to 16 bytes\n"
+    alone = deploy_together([dataclasses.replace(given, data_files=None)], tmp_path / "alone")
+    assert any("the file with the program's external constants" in note for note in alone.notes)
+    damaged = {file: program.files[file][:-1] + b"x"}
+    with pytest.raises(MicroNpuError, match="look up other data in files of one name"):
+        deploy_together([given, dataclasses.replace(given, name="b", data_files=damaged)], tmp_path / "no")

@@ -20,11 +20,15 @@ FIXED = (
     "micronpu_profile.c",
 )
 """Files that are the same for every program."""
+DATA = ("micronpu_data.hpp", "micronpu_data.cpp")
+"""The same, where a program looks up data in files."""
 
 
 def shared_sources(together: Together) -> dict[str, str]:
     """The files that all programs of a folder share, by name."""
     texts = {name: _plain(name, together) for name in FIXED}
+    if any(facts.data for facts in together.programs):
+        texts |= {name: _plain(name, together) for name in DATA}
     texts["micronpu_pools.c"] = pools_source(together)
     texts["micronpu_programs.c"] = programs_source(together)
     return texts
@@ -103,9 +107,13 @@ def model_source(facts: Facts, together: Together) -> str:
         for number, array in enumerate(planned, 1)
     ]
     table = ["const micronpu::Memory planned[] = {", *memories, "};", ""] if planned else []
+    includes, data = _data(facts)
     return filled(
         "model.cpp",
         facts,
+        INCLUDES=includes,
+        DATA=data,
+        DATA_MAP="data_map" if facts.data else "nullptr",
         POOLS="".join(f"{_declared(array)};\n" for array in (*planned, method, temporary)),
         INPUTS="\n".join(inputs) + "\n",
         OUTPUTS=f"const std::size_t output_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};\n",
@@ -115,6 +123,26 @@ def model_source(facts: Facts, together: Together) -> str:
         TEMPORARY_BYTES=str(temporary.size),
         RESET=f"  {facts.name}_reset_states(memories);" if facts.states else "  static_cast<void>(memories);",
     )
+
+
+def _data(facts: Facts) -> tuple[str, str]:
+    """What a program with data in files includes, and how it finds them."""
+    if not facts.data:
+        return "", ""
+    rows = [f"    {{{facts.name}_ptd_{i}, {facts.upper}_PTD_{i}_BYTES}}," for i in range(len(facts.data))]
+    lines = [
+        "const micronpu::Blob blobs[] = {",
+        *rows,
+        "};",
+        "micronpu::Slot<micronpu::Data> files;",
+        "",
+        "const executorch::runtime::NamedDataMap* data_map() {",
+        f"  const micronpu::Data* made = files.make(blobs, std::size_t{{{len(facts.data)}}});",
+        "  return made->ok() ? made : nullptr;",
+        "}",
+        "",
+    ]
+    return '#include "micronpu_data.hpp"\n', "\n".join(lines) + "\n"
 
 
 def image_source(facts: Facts, together: Together) -> str:
@@ -176,5 +204,7 @@ def c_sources(programs: Sequence[Facts]) -> list[str]:
     """The sources of a build, in order."""
     own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
-    fixed = [name for name in (*FIXED, "micronpu_pools.c", "micronpu_programs.c") if not name.endswith((".h", ".hpp"))]
+    more = DATA if any(facts.data for facts in programs) else ()
+    fixed = [*FIXED, *more, "micronpu_pools.c", "micronpu_programs.c"]
+    fixed = [name for name in fixed if not name.endswith((".h", ".hpp"))]
     return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]

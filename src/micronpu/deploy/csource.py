@@ -65,6 +65,7 @@ class Facts:
         versions: tool to version.
         states: what lives on in the planned memories from call to call.
         border: a number for what inputs and outputs are, by which images are compared.
+        data: files in which the program looks up data, by name.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Facts:
     vectors: Vectors | None
     states: tuple[StoredState, ...] = ()
     border: int = 0
+    data: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def upper(self) -> str:
@@ -103,7 +105,13 @@ def filled(template: str, facts: Facts, **more: str) -> str:
 
 def assembly(facts: Facts) -> str:
     """`model.S`."""
-    return filled("model.S", facts, SECTION=facts.section, PTE_BYTES=str(len(facts.program)))
+    lines: list[str] = []
+    for number, (file, data) in enumerate(facts.data):
+        name = f"{facts.name}_ptd_{number}"
+        lines += [f".global {name}", f".type {name}, %object", f".size {name}, {len(data)}"]
+        lines += [f"{name}:", f'.incbin "{file}", 0, {len(data)}', ".balign 32"]
+    text = "".join(f"{line}\n" if line.endswith(":") else f"\t{line}\n" for line in lines)
+    return filled("model.S", facts, SECTION=facts.section, PTE_BYTES=str(len(facts.program)), DATA=text)
 
 
 def data_header(facts: Facts) -> str:
@@ -126,6 +134,17 @@ def data_header(facts: Facts) -> str:
         *_numbers(np.frombuffer(facts.program, np.uint8), "uint8"),
         "};",
         "",
+    ]
+    for number, (_, data) in enumerate(facts.data):
+        size = f"{facts.upper}_PTD_{number}_BYTES"
+        lines += [
+            f"__attribute__((section({facts.upper}_SECTION), aligned({ALIGNMENT}), used))",
+            f"const unsigned char {facts.name}_ptd_{number}[{size}] = {{",
+            *_numbers(np.frombuffer(data, np.uint8), "uint8"),
+            "};",
+            "",
+        ]
+    lines += [
         "#endif",
     ]
     return "\n".join(lines) + "\n"
@@ -156,6 +175,8 @@ def header(facts: Facts) -> str:
         ("INPUTS", str(len(facts.inputs))),
         ("OUTPUTS", str(len(facts.outputs))),
     ]
+    for number, (file, data) in enumerate(facts.data):
+        define += [f"`{file}`, in which the program looks up data.", (f"PTD_{number}_BYTES", str(len(data)))]
     for border in (*facts.inputs, *facts.outputs):
         define += _border_constants(border)
     if facts.states:
@@ -173,7 +194,9 @@ def header(facts: Facts) -> str:
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     for entry in define:
         lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {upper}_{entry[0]} {entry[1]}"]
-    lines += ["", f"extern const unsigned char {facts.name}_pte[];", "", *_calls(facts)]
+    lines += ["", f"extern const unsigned char {facts.name}_pte[];"]
+    lines += [f"extern const unsigned char {facts.name}_ptd_{number}[];" for number in range(len(facts.data))]
+    lines += ["", *_calls(facts)]
     for border in facts.inputs:
         lines += _conversion(facts, border, quantizes=True)
     for border in facts.outputs:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
-from micronpu.base.parsing import parse_json
-from micronpu.deploy import csource, integration, kernels
+from micronpu.deploy import csource, data, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
 from micronpu.deploy.board import Board, board_of
 from micronpu.deploy.bundled import bundle
@@ -79,6 +78,7 @@ class Deployment:
         pools: what the firmware gives to all of them.
         vectors: golden vectors of all of them.
         notes: what the user should know, a sentence each.
+        data: bytes of each file in which the programs look up data.
     """
 
     folder: Path
@@ -88,6 +88,7 @@ class Deployment:
     board: Board
     vectors: int
     notes: tuple[str, ...]
+    data: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def program_bytes(self) -> int:
@@ -98,6 +99,7 @@ class Deployment:
     def regions(self) -> tuple[Region, ...]:
         """What stands in each memory of the chip."""
         items = [Item(f"the program, {name}.pte", size) for name, size in self.programs.items()]
+        items += [Item(f"data, {file}", size) for file, size in self.data.items()]
         return self.board.regions(items, self.pools)
 
 
@@ -153,23 +155,24 @@ def deploy_together(
     path = check_name(folder)
     check_target(path, force=force)
     notes: list[str] = []
-    programs, called, beside, missing = [], {}, {}, []
+    programs, called, missing = [], {}, []
     for source in sources:
         facts, own = _facts(source, target, section, notes)
         programs.append(facts)
         called.update({kernel.operator: kernel for kernel in own})
-        wanted = _external(facts.plan)
-        beside.update({file: data for file, data in (source.data_files or {}).items() if file in wanted})
-        missing += [file for file in wanted if file not in beside]
+        missing += data.taken(facts.plan, source.data_files or {})[1]
     check_together(programs)
     together = Together(tuple(programs), tuple(called.values()), concurrent)
-    files = _files(together, beside, missing)
+    files = _files(together, missing)
     write_folder(path, files, force=force)
     if not all(facts.board.on_device for facts in programs):
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
+    if missing:
+        notes.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
     sizes = {facts.name: len(facts.program) for facts in programs}
-    done = Deployment(path, tuple(files), sizes, together.pools, together.board, vectors, ())
+    data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
+    done = Deployment(path, tuple(files), sizes, together.pools, together.board, vectors, (), data_sizes)
     notes += together.pools.open
     for region in done.regions:
         if region.over:
@@ -218,6 +221,7 @@ def _facts(
         vectors=made,
         states=states,
         border=border_crc(plan, summary.named_data),
+        data=tuple(data.taken(plan, source.data_files or {})[0].items()),
     )
     return facts, called
 
@@ -248,6 +252,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
         ("method", r"[A-Za-z_]\w*", (plan.name,)),
         ("operator", r"[\w:.]+", plan.operators),
         ("state", r"[\w.\-+ :@]+", states),
+        ("file of data", r"[\w\-+][\w.\-+]*", data.files_of_delegates(plan)),
     ):
         for name in names:
             if not re.fullmatch(rule, name, re.ASCII):
@@ -286,20 +291,6 @@ def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:
     return tuple(found), notes
 
 
-def _external(plan: Plan) -> list[str]:
-    """Names of the files in which the program looks up data by name."""
-    found = []
-    for delegate in plan.delegates:
-        for key, value in delegate.specs:
-            if key.startswith("external_"):
-                try:
-                    file = parse_json(value)
-                except ValueError:
-                    continue
-                found += [f"{file}.ptd"] if isinstance(file, str) and file else []
-    return list(dict.fromkeys(found))
-
-
 def _vectors(source: Source, inputs: tuple[Border, ...], outputs: tuple[Border, ...]) -> tuple[Vectors | None, str]:
     """The golden vectors, or why there are none."""
     run = source.run or _host(source.program)
@@ -329,10 +320,10 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
     return run
 
 
-def _files(together: Together, data_files: Mapping[str, bytes], missing: list[str]) -> dict[str, bytes]:
+def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
     """The contents of the folder, by name."""
     texts = shared_sources(together)
-    binary = dict(data_files)
+    binary = {file: content for facts in together.programs for file, content in facts.data}
     for facts in together.programs:
         name = facts.name
         texts |= {

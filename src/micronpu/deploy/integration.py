@@ -14,6 +14,7 @@ from micronpu.deploy.together import SHARED, Together
 
 _LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
 _RUNTIME = ("executorch", "executorch_core")
+_FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
 _BUILD = {
     "quantized": "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON",
     "cortex_m": "-DEXECUTORCH_BUILD_CORTEX_M=ON",
@@ -38,6 +39,8 @@ def cmake(together: Together) -> str:
         options += firmware.build_options
         whole += firmware.whole_libraries
         delegate += firmware.cmake.format(name=SHARED, upper=SHARED.upper())
+    if any(facts.data for facts in programs):
+        options.append(_FILES_OPTION)
     named = [name for name in c_sources(programs) if name not in ("main.cpp", "micronpu_kernels.cpp")]
     return shared(
         "CMakeLists.txt",
@@ -49,7 +52,7 @@ def cmake(together: Together) -> str:
         CORE_TITLE=together.board.core or "that of your board",
         FLAGS=together.board.flags,
         WHOLE=" ".join(whole),
-        LIBRARIES=" ".join(libraries(kernels)),
+        LIBRARIES=" ".join([*([_FILES] if any(facts.data for facts in programs) else []), *libraries(kernels)]),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
         DELEGATE=delegate,
     )

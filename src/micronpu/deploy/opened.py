@@ -30,5 +30,5 @@ def opened(program: bytes, source: str, why: str, hint: str) -> tuple[Plan, PteS
         # Pools, header and vectors are those of one method; sizes that leave the others out would fail on the board.
         names = ", ".join(sorted(summary.methods))
         raise UnsupportedError(f"{source} has {len(summary.methods)} methods ({names}){why}.", hint=hint)
-    check_plan(program, source, plan.name)
+    check_plan(program, source, plan.name, external=True)
     return plan, summary

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from micronpu.deploy.data import needs_data
 from micronpu.program.plan import Plan, Value
 from micronpu.targets.registry import FAMILIES, firmware_of
 
@@ -30,6 +31,7 @@ class Sizes:
         span: `Span` and `ArrayRef`.
         tensor_meta: `TensorMeta`, by which a kernel is looked up.
         named: `NamedData`, one for each external constant.
+        merged: `MergedDataMap`, where data stand in the program and in files beside it.
         buffer_alignment: alignment of `FreeableBuffer`, which `BackendDelegate` and `NamedData` hold.
         wide: alignment of 64-bit numbers.
     """
@@ -45,6 +47,7 @@ class Sizes:
     span: int
     tensor_meta: int
     named: int
+    merged: int
     buffer_alignment: int = 8
     wide: int = 8
 
@@ -61,6 +64,7 @@ CORTEX_M = Sizes(
     span=8,
     tensor_meta=12,
     named=40,
+    merged=12,
 )
 """ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
 _MOST_AXES = 16
@@ -142,6 +146,8 @@ def method_bytes(plan: Plan, sizes: Sizes = CORTEX_M, handles: Mapping[str, int]
         for size, alignment in _value_bytes(value, sizes):
             take(size, alignment)
     take(sizes.delegate * len(plan.delegates), sizes.buffer_alignment)  # aligned also where there is none
+    if needs_data(plan) and plan.named_data:
+        take(sizes.merged, word)
     for delegate in plan.delegates:
         take(sizes.spec * len(delegate.specs), word)
         take(handles.get(delegate.backend, 0), word)

@@ -157,6 +157,8 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         "micronpu_image.c": "the same",
         "micronpu_model.hpp": "a program in ExecuTorch's runtime, without a heap",
         "micronpu_model.cpp": "the same",
+        "micronpu_data.hpp": "data that programs look up in files",
+        "micronpu_data.cpp": "the same",
         "micronpu_pools.c": "the memories and pools",
         "micronpu_programs.c": "the programs by name",
         "micronpu_profile.c": "with `-DMICRONPU_PROFILE`: prints the cycles of every kernel and NPU call",
@@ -190,8 +192,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         lines += [
             "",
             f"The program looks up data by name that stands outside of it: {', '.join(data_files)}, "
-            "which the compiler wrote "
-            "beside the program. The firmware gives it to the runtime as a named data map.",
+            "which the compiler wrote beside the program. They are not here: put them beside it, and deploy again.",
         ]
     return "\n".join(lines)
 

@@ -128,7 +128,9 @@ class Together:
     @property
     def files(self) -> list[Item]:
         """The programs as the report of memories lists them."""
-        return [Item(f"the program, {facts.name}.pte", len(facts.program)) for facts in self.programs]
+        return [Item(f"the program, {facts.name}.pte", len(facts.program)) for facts in self.programs] + [
+            Item(f"data, {file}", len(content)) for facts in self.programs for file, content in facts.data
+        ]
 
 
 def keeps_values(facts: Facts) -> bool:
@@ -174,7 +176,7 @@ def check_together(programs: Sequence[Facts]) -> None:
     """Refuses programs that cannot stand in one firmware.
 
     Raises:
-        OptionError: two have one name, or are for different boards.
+        OptionError: two have one name, are for different boards, or look up other data in files of one name.
     """
     names = [facts.name.lower() for facts in programs]
     for facts in programs:
@@ -182,6 +184,15 @@ def check_together(programs: Sequence[Facts]) -> None:
             raise OptionError(
                 f"Two programs have the name {facts.name} in C.", hint="files of different names, or --name a,b"
             )
+    contents: dict[str, tuple[str, bytes]] = {}
+    for facts in programs:
+        for file, content in facts.data:
+            owner, first = contents.setdefault(file, (facts.name, content))
+            if first != content:
+                raise OptionError(
+                    f"{owner} and {facts.name} look up other data in files of one name, {file}.",
+                    hint="external_weights with another name for one of them",
+                )
     for what in ("name", "core", "accelerator", "memory_mode"):
         # A program that says nothing, such as one without an NPU, goes beside any other.
         known = [(facts.name, said) for facts in programs if (said := getattr(facts.board, what))]

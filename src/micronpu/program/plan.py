@@ -7,7 +7,7 @@ computed from.  Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5.  No tor
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from micronpu.base import flatbuffer
@@ -106,6 +106,7 @@ class Plan:
     Attributes:
         memories: bytes of each planned memory, in order.
         chains: the calls of each chain, nearly always one.
+        named_data: whether the file has a table of data that are looked up by name, be it an empty one.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Plan:
     delegates: tuple[Delegate, ...]
     chains: tuple[tuple[Call, ...], ...]
     memories: tuple[int, ...]
+    named_data: bool = False
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -150,7 +152,8 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
         for plan in plans:
             mine = [next(payloads)[1] for _ in plan.vector(ExecutionPlan.DELEGATES).tables()]
             if plan.string(ExecutionPlan.NAME) == method:
-                return _plan(plan, mine, _Variables(data, program, summary)), summary
+                found = _plan(plan, mine, _Variables(data, program, summary))
+                return replace(found, named_data=bool(program.offset(Program.NAMED_DATA))), summary
     except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
             f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"

@@ -95,11 +95,12 @@ class _Value:
     content: Any = None  # _Tensor, a number, or the indices in a list
 
 
-def check_plan(data: bytes, name: str, method: str) -> None:
+def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -> None:
     """Checks one method of a program; `read_pte` has found the file whole.
 
     Args:
         name: what to call the file in messages.
+        external: constants may stand in files beside it, which a firmware brings and this machine does not.
 
     Raises:
         PayloadError: the runtime would trust something that is not so.
@@ -109,7 +110,7 @@ def check_plan(data: bytes, name: str, method: str) -> None:
         program = root(memoryview(data)[:program_size], IDENTIFIER)
         plans = program.vector(Program.EXECUTION_PLAN).tables()
         (plan,) = [plan for plan in plans if plan.string(ExecutionPlan.NAME) == method]
-        _Plan(data, program, plan, base).check()
+        _Plan(data, program, plan, base, external).check()
     except ValueError as error:
         what = str(error) if isinstance(error, CorruptFlatbufferError) else "it has methods of the same name"
         raise PayloadError(f"{name} is a damaged ExecuTorch program: {what}.", hint=_HINT) from error
@@ -122,7 +123,8 @@ def check_plan(data: bytes, name: str, method: str) -> None:
 class _Plan:
     """One execution plan, read step by step; every step may find it bad."""
 
-    def __init__(self, data: bytes, program: Table, plan: Table, base: int) -> None:
+    def __init__(self, data: bytes, program: Table, plan: Table, base: int, external: bool) -> None:
+        self._external = external
         self._data, self._program, self._plan, self._base = data, program, plan, base
         self._segments = segments_of(program)
         self._buffers = plan.vector(ExecutionPlan.NON_CONST_BUFFER_SIZES).integers("<q")
@@ -198,14 +200,15 @@ class _Plan:
         _need(math.prod(n for n in shape if n) * _BYTES[dtype] <= _MOST_MEMORY, f"{where} is a tensor of {list(shape)}")
         extra, place = table.table(Tensor.EXTRA_TENSOR_INFO), table.table(Tensor.ALLOCATION_INFO)
         index = table.integer(Tensor.DATA_BUFFER_IDX, "<I")
-        if extra is not None:
-            is_external = extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
-            _need(not is_external, f"{where} is a tensor whose data is in another file")
-        if index:
+        is_external = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
+        allowed = self._external and place is None
+        _need(allowed or not is_external, f"{where} is a tensor whose data is in another file")
+        if index and not is_external:
             self._check_data(index, size, _BYTES[dtype], extra, place is not None, where)
         if place is not None:
             self._check_place(place, size, _BYTES[dtype], where)
-        return _Tensor(dtype, shape, bool(index) and place is None, bool(index) or place is not None)
+        is_constant = (bool(index) or is_external) and place is None
+        return _Tensor(dtype, shape, is_constant, is_constant or place is not None)
 
     def _check_data(
         self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
