@@ -34,7 +34,7 @@ ROOMS = (
     ("deploy",),
     ("transforms",),
     ("compiler",),
-    ("accuracy",),
+    ("accuracy", "advice"),
     ("recipes",),
     ("neutron", "ethosu"),
     ("__init__",),

@@ -4,6 +4,7 @@ from micronpu.accuracy.blame import blame as blame
 from micronpu.accuracy.evaluate import evaluate as evaluate
 from micronpu.accuracy.fix import fix as fix
 from micronpu.accuracy.numeric_gap import NumericGap as NumericGap
+from micronpu.advice.advise import advise as advise
 from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.compiler.compile import check_model, compile_model
 from micronpu.compiler.program import CompiledProgram as CompiledProgram

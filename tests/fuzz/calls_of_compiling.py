@@ -113,6 +113,17 @@ CALLS: tuple[Call, ...] = (
         any=("listener",),
     ),
     Call(
+        "advise",
+        micronpu.advise,
+        lambda: {"model": net(), "example_inputs": X, "target": "imxrt700-neutron", "calibration": [X]},
+        {
+            **{k: _COMPILE_WRONG[k] for k in ("model", "target", "calibration", "options", "quantization")},
+            "example_inputs": [*INPUTS[3:11], *INPUTS[12:]],
+        },
+        further=_MAPPED,
+        any=("listener",),
+    ),
+    Call(
         "sparsify",
         micronpu.sparsify,
         # A target that gains nothing: nothing is trained.

@@ -40,6 +40,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "check": ("m.py:net", "-t", "imxrt700-neutron"),
     "eval": ("m.py:net", "net.pte", "--data", "x.npy"),
     "blame": ("m.py:net", "--data", "x.npy", "-t", "imxrt700-neutron"),
+    "advise": ("m.py:net", "-t", "imxrt700-neutron"),
     "compare": ("m.py:net", "-t", "imxrt700-neutron", "--jobs", "1"),
     "diff": ("a.json", "b.json"),
     "run": ("net.pte", "-i", "x.npy"),
@@ -124,6 +125,7 @@ _FINE = {
     ("targets", "files", "--"),
     ("compile", "quantization", "/dev/null"),
     ("blame", "quantization", "/dev/null"),
+    ("advise", "quantization", "/dev/null"),
 }
 """What is unusual and does no harm; empty settings are none."""
 

@@ -16,6 +16,7 @@ STEPS = {
     "run": "Running",
     "blame": "Comparing layer by layer",
     "fix": "Trying cures",
+    "advise": "Compiling with changes",
     "float": "Running the float model",
     "program": "Running the program",
     "compare": "Compiling for the targets",

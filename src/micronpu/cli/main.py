@@ -14,6 +14,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file
 from micronpu.base.installed import VERSION
 from micronpu.cli import console
+from micronpu.cli.advise import advise
 from micronpu.cli.blame import blame
 from micronpu.cli.board import app as board_app
 from micronpu.cli.budgets import UNLIMITED, Limits
@@ -418,6 +419,7 @@ def inspect(
 
 app.command(name="eval", cls=Command)(evaluate)
 app.command(cls=Command)(takes_npu_options("blame")(blame))
+app.command(cls=Command)(takes_npu_options("advise")(advise))
 app.command(cls=Command)(compare)
 app.command(cls=Command)(diff)
 app.command(cls=Command)(deploy)

@@ -1,0 +1,1 @@
+"""What a slow network could be written as instead, each idea priced by compiling it."""

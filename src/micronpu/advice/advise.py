@@ -1,0 +1,194 @@
+"""`micronpu.advise`: where the time goes, and what could be written instead, each idea compiled for its price."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from micronpu.advice.changes import CHANGES, Change
+from micronpu.base.errors import MicroNpuError, ModelError
+from micronpu.base.quiet import quiet
+from micronpu.compiler.clock import Listener
+from micronpu.compiler.compile import compile_model
+from micronpu.compiler.verification import Verification
+from micronpu.frontend.checks import check_listener
+from micronpu.frontend.exported import EXPORTED, exported, finished
+from micronpu.frontend.program import origin_of
+from micronpu.quantize.config import Activations
+from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.report.advice import NEAR, SAME, TRAIN, Advice, Idea, Price, hotspots
+from micronpu.report.delegation import DelegationReport
+from micronpu.targets.defaults import DEFAULT_TARGET
+from micronpu.targets.options import Options
+
+_ROWS = 8
+"""Of calibration data that are used: cycles hardly depend on them."""
+
+
+def advise(
+    model: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] | torch.Tensor,
+    target: str = DEFAULT_TARGET,
+    *,
+    calibration: Any,
+    quantization: HowToQuantize = None,
+    options: Options | None = None,
+    listener: Listener | None = None,
+) -> Advice:
+    """Shows what takes the time of a network, and compiles it with changes that may make it faster.
+
+    Ideas are tried where the network has a place for them: another activation, a stride for a pool, smaller kernels,
+    another resize, norms with fixed statistics, channels in multiples of 16, integers at the border.  Each is compiled
+    as the network itself is, and the estimates are compared.  The weights of a changed network are not trained: what it
+    would be worth after training is for you to find out.
+
+    Args:
+        model: a float module in evaluation mode, or an exported program of one, without states.
+        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.
+        target: see ``micronpu targets``.
+        calibration: typical inputs, as for `micronpu.compile`; eight are enough, and no more are used.
+        quantization, options: as for `micronpu.compile`.
+        listener: hears about progress.
+
+    Raises:
+        ModelError: the model is quantized already or keeps states, or an input does not fit it.
+        OptionError: an option does not fit the target.
+    """
+    check_listener(listener)
+    start = time.perf_counter()
+    found = exported(model, example_inputs)
+    if not found.is_float:
+        raise ModelError("The model is quantized already; ideas are tried on the float model.", hint="the float model")
+    if found.states:
+        raise ModelError(
+            f"The model keeps a state, `{found.states.values[0].name}`, from one call to the next, and advise tries "
+            "changes of models without any.",
+            hint="a model that takes its states as inputs and returns them",
+        )
+    rows = calibration_batches(calibration, found.examples)[:_ROWS]
+    found.module.meta[EXPORTED] = True
+    trials = _Trials(found.module, found.examples, target, rows, Quantization.of(quantization), options)
+    return trials.run(start, listener or (lambda name, part: None))
+
+
+class _Trials:
+    def __init__(
+        self,
+        module: GraphModule,
+        examples: tuple[torch.Tensor, ...],
+        target: str,
+        rows: Sequence[tuple[torch.Tensor, ...]],
+        quantization: Quantization,
+        options: Options | None,
+    ) -> None:
+        self._module, self._examples, self._target = module, examples, target
+        self._rows, self._quantization, self._options = rows, quantization, options
+
+    def run(self, start: float, tell: Listener) -> Advice:
+        tell("advise", 0.0)
+        report = self._compiled(self._module, self._quantization)
+        price = Price.of(report)
+        ideas: list[tuple[Idea, Change | None]] = []
+        for number, change in enumerate(CHANGES if price.cycles is not None else ()):
+            tell("advise", (number + 1) / (len(CHANGES) + 3))
+            module = self._copy()
+            places = change.edit(module)
+            if places:
+                ideas.append((self._tried(change.name, change.how, change.results, places, module, price), change))
+        if price.cycles is not None and self._has_float_border():
+            ideas.append((self._integers(price), None))
+        ideas.sort(key=lambda idea: idea[0].ratio if idea[0].ratio is not None else float("inf"))
+        tell("advise", 1 - 1 / (len(CHANGES) + 3))
+        together = self._together([c for idea, c in ideas if idea.is_worth and c is not None], price)
+        tell("advise", 1.0)
+        return Advice(
+            target=self._target,
+            price=price,
+            hotspots=hotspots(report),
+            ideas=tuple(idea for idea, _ in ideas),
+            together=together,
+            seconds=time.perf_counter() - start,
+        )
+
+    def _copy(self) -> GraphModule:
+        with quiet():
+            return copy.deepcopy(self._module)
+
+    def _compiled(self, module: GraphModule, quantization: Quantization) -> DelegationReport:
+        return compile_model(
+            module,
+            self._examples,
+            self._target,
+            calibration=self._rows,
+            quantization=quantization,
+            options=self._options,
+            verify=Verification(run=False, allow_missing_kernels=True),
+        ).report
+
+    def _tried(
+        self, name: str, how: str, results: str, places: Sequence[Node], module: GraphModule, before: Price
+    ) -> Idea:
+        sources = tuple(dict.fromkeys(place for node in places if (place := _place(node))))
+        idea = Idea(name, how, results, len(places), sources, None, None)
+        try:
+            module.graph.lint()
+            module.recompile()
+            price = Price.of(self._compiled(module, self._quantization))
+        except MicroNpuError as error:
+            return replace(idea, failure=str(error))
+        return replace(idea, price=price, ratio=price.beside(before))
+
+    def _has_float_border(self) -> bool:
+        return self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
+
+    def _integers(self, before: Price) -> Idea:
+        """Integers at the border, which costs the application what it saves here, but for the grids it has anyway."""
+        io: Activations = "int16" if self._quantization.activations == "int16" else "int8"
+        idea = Idea(
+            "integers at the border",
+            f'Quantization(io="{io}"): the application gives and takes integers, which sensors often give anyway.',
+            SAME,
+            0,
+            (),
+            None,
+            None,
+        )
+        try:
+            price = Price.of(self._compiled(self._copy(), replace(self._quantization, io=io)))
+        except MicroNpuError as error:
+            return replace(idea, failure=str(error))
+        return replace(idea, price=price, ratio=price.beside(before))
+
+    def _together(self, changes: Sequence[Change], before: Price) -> Idea | None:
+        if len(changes) < 2:
+            return None
+        module = self._copy()
+        places: list[Node] = []
+        names = []
+        for change in changes:
+            changed = change.edit(module)
+            if changed:
+                module.recompile()
+                module = finished(module, self._examples)  # with the shapes of now, for the next change
+                places += changed
+                names.append(change.name)
+        if len(names) < 2:
+            return None
+        results = max((change.results for change in changes), key=(SAME, NEAR, TRAIN).index)
+        idea = self._tried("all of these together", "", results, places, module, before)
+        return replace(idea, how=f"{', '.join(names)}.")
+
+
+def _place(node: Node) -> str:
+    """The line of the model, or the module where torch wrote the line."""
+    origin = origin_of(node)
+    return origin.source or origin.module

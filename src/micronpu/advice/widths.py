@@ -1,0 +1,219 @@
+"""Channels down or up to a multiple of 16, through a whole network: weights are cropped, or filled up with zeros.
+
+Nodes that must have the same channels are in one group: what an element-wise operator, a pool or a depthwise
+convolution reads and gives, and what is added. A group keeps its channels where something else reads or makes them: an
+input, an output of the network, an operator that is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.program import overload_name, value_of
+
+MULTIPLE = 16
+"""Of channels that an array of multipliers takes at once."""
+
+_SAME = frozenset(
+    f"{name}.{overload}"
+    for name, overloads in {
+        **dict.fromkeys(
+            ("relu", "relu_", "relu6", "hardtanh", "silu", "gelu", "hardswish", "hardsigmoid"), ("default",)
+        ),
+        **dict.fromkeys(("sigmoid", "tanh", "elu", "leaky_relu", "mish", "dropout", "max_pool2d"), ("default",)),
+        **dict.fromkeys(("avg_pool2d", "adaptive_avg_pool2d", "alias", "clone", "batch_norm"), ("default",)),
+        **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d"), ("vec",)),
+        **dict.fromkeys(("add", "add_", "sub", "mul", "mul_", "div", "maximum", "minimum"), ("Tensor", "default")),
+    }.items()
+    for overload in overloads
+)
+"""Operators whose result has its operands' channels, each of which it makes of the same channel."""
+
+_CAT = "cat.default"
+_FLATTEN = ("flatten.using_ints", "view.default", "reshape.default")
+Index = list[int]
+"""For each new channel the old one that it is, or -1 for one of zeros."""
+
+
+def narrowed(module: GraphModule) -> Sequence[Node]:
+    """Fewer channels: the largest multiple of 16 that is not more, in layers of more than 16."""
+    return _resized(module, lambda count: count // MULTIPLE * MULTIPLE if count > MULTIPLE else count)
+
+
+def widened(module: GraphModule) -> Sequence[Node]:
+    """More channels: the smallest multiple of 16 that is not less."""
+    return _resized(module, lambda count: -(-count // MULTIPLE) * MULTIPLE)
+
+
+def _resized(module: GraphModule, size: Callable[[int], int]) -> Sequence[Node]:
+    groups = _Groups(module)
+    indices: dict[Node, Index] = {}
+    changed = []
+    for node in list(module.graph.nodes):
+        count = _channels(node)
+        if node.op == "get_attr" or count is None:
+            continue
+        operands = [indices[n] for n in node.all_input_nodes if n in indices]
+        if not groups.is_free(node):
+            indices[node] = list(range(count))
+        elif _is_mixing(node):
+            wanted = size(count)
+            indices[node] = [i if i < count else -1 for i in range(wanted)]
+            changed += [node] if wanted != count else []
+        elif overload_name(node) == _CAT:
+            sizes = [_channels(n) or 0 for n in node.all_input_nodes]
+            starts = [sum(sizes[:i]) for i in range(len(sizes))]
+            indices[node] = [i if i < 0 else i + s for s, index in zip(starts, operands, strict=True) for i in index]
+        elif _is_flatten(node):
+            each = count // (_channels(node.all_input_nodes[0]) or 1)
+            indices[node] = [i if i < 0 else i * each + k for i in operands[0] for k in range(each)]
+        else:
+            indices[node] = next(index for index in operands if len(index) > 1 or count == 1)
+        _adapt(module, node, indices)
+    return changed
+
+
+def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
+    """Gives a node weights for the channels that it reads and makes now."""
+    own = indices[node]
+    name = overload_name(node)
+    args = list(node.args)
+    if _is_mixing(node):
+        read = indices[args[0]]  # type: ignore[index]
+        args[1] = _taken(module, node, args[1], {0: own, 1: read})
+        args[2:3] = [_taken(module, node, bias, {0: own}) for bias in args[2:3]]
+    elif _is_depthwise(node):
+        args[1] = _taken(module, node, args[1], {0: own})
+        args[2:3] = [_taken(module, node, bias, {0: own}) for bias in args[2:3]]
+        args[6] = len(own)
+    elif name == "batch_norm.default":
+        args[1:5] = [_taken(module, node, parameter, {0: own}) for parameter in args[1:5]]
+    elif name in _SAME:
+        rank = len(value_of(node).shape)
+        args = [_taken(module, node, a, {1 - rank: own}) for a in args]
+    elif _is_flatten(node) and name != "flatten.using_ints":
+        args[1] = [_shape(node)[0], len(own)]
+    node.args = tuple(args)
+
+
+def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index]) -> Any:
+    """A constant with other channels along some axes; anything else, or a constant of one channel, as it is."""
+    if not isinstance(source, Node) or source.op != "get_attr":
+        return source
+    value = constant_of(module, source)
+    result = value.detach()
+    for axis, index in axes.items():
+        if axis < -result.dim() or result.dim() == 0 or result.shape[axis] == 1:
+            continue
+        zeros = torch.zeros_like(result.narrow(axis, 0, 1))
+        filled = torch.cat([result, zeros], axis)  # the last one is what -1 takes
+        result = filled.index_select(axis, torch.tensor([i % filled.shape[axis] for i in index]))
+    if result is value or result.shape == value.shape:
+        return source
+    return add_constant(module, reader, result.contiguous(), "advised")
+
+
+class _Groups:
+    """Which nodes share their channels, and whose channels may change."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self._parent: dict[Node, Node] = {}
+        nodes = [n for n in module.graph.nodes if n.op != "get_attr"]
+        fixed: set[Node] = set()
+        derived: list[Node] = []
+        for node in nodes:
+            operands = [n for n in node.all_input_nodes if n.op != "get_attr"]
+            if overload_name(node) == _CAT or _is_flatten(node):
+                derived.append(node)
+            elif _is_depthwise(node) or _is_alike(node):
+                for operand in operands:
+                    if _channels(operand) == _channels(node):
+                        self._join(node, operand)
+                    else:
+                        fixed |= {node, operand}
+            elif not _is_mixing(node):
+                fixed |= {node, *operands}
+        self._fixed = {self._find(node) for node in fixed}
+        makers = Counter(self._find(n) for n in nodes if n in derived or _is_mixing(n))
+        while True:  # only a convolution or a linear layer finds the parts again of what is put together
+            more: set[Node] = set()
+            for node in derived:
+                if not self.is_free(node) or makers[self._find(node)] > 1:
+                    more |= {self._find(n) for n in (node, *node.all_input_nodes)}
+            if more <= self._fixed:
+                break
+            self._fixed |= more
+
+    def is_free(self, node: Node) -> bool:
+        """Whether the channels of a node may change."""
+        return self._find(node) not in self._fixed
+
+    def _find(self, node: Node) -> Node:
+        while node in self._parent:
+            node = self._parent[node]
+        return node
+
+    def _join(self, one: Node, other: Node) -> None:
+        a, b = self._find(one), self._find(other)
+        if a is not b:
+            self._parent[a] = b
+
+
+def constant_of(module: GraphModule, node: Node) -> torch.Tensor:
+    """The weight that a ``get_attr`` node reads."""
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    return tuple(getattr(value_of(node), "shape", ()))
+
+
+def _channels(node: Node) -> int | None:
+    """The size of axis 1 of what has one, or several axes behind the first; None for anything else."""
+    shape = _shape(node)
+    return shape[1] if len(shape) in (2, 4) else None
+
+
+def _is_mixing(node: Node) -> bool:
+    """Whether every channel of the result is of all channels of the operand."""
+    name = overload_name(node)
+    if name not in ("conv2d.default", "linear.default") or _channels(node) is None:
+        return False
+    return _reads_constants(node) and node.args[6:] in ((), (1,))
+
+
+def _is_depthwise(node: Node) -> bool:
+    if overload_name(node) != "conv2d.default" or len(node.args) < 7 or not _reads_constants(node):
+        return False
+    return node.args[6] == _channels(node) == _channels(node.args[0])  # type: ignore[arg-type]
+
+
+def _reads_constants(node: Node) -> bool:
+    return all(n.op == "get_attr" for n in node.all_input_nodes[1:])
+
+
+def _is_alike(node: Node) -> bool:
+    """Whether each channel of the result is of the same channel of the operands."""
+    name = overload_name(node)
+    if name == "mean.dim":
+        return set(node.args[1]) <= {2, 3, -1, -2} and len(_shape(node.args[0])) == 4  # type: ignore[arg-type]
+    return name in _SAME and _channels(node) is not None
+
+
+def _is_flatten(node: Node) -> bool:
+    """Whether the node puts all but the first axis into one."""
+    if overload_name(node) not in _FLATTEN or not isinstance(node.args[0], Node):
+        return False
+    before, after = _shape(node.args[0]), _shape(node)
+    return len(before) == 4 and after == (before[0], math.prod(before[1:]))

@@ -1,0 +1,71 @@
+"""`micronpu advise`: where the time goes, and what could be written instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from micronpu.base.files import check_writable
+from micronpu.cli import console
+from micronpu.cli.completion import complete_target
+from micronpu.cli.evaluate import write_json
+from micronpu.cli.options import chosen_options
+from micronpu.cli.quantization import UNCHANGED, Quantization
+from micronpu.targets.defaults import DEFAULT_TARGET
+
+
+@console.guarded
+@console.takes(how=Quantization)
+def advise(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
+    ],
+    calibration: Annotated[
+        str | None,
+        console.option(
+            "DATA", "As for `micronpu compile`; eight inputs are enough.", default="`calibration` of the file"
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option("--target", "-t", help="See `micronpu targets`.", autocompletion=complete_target),
+    ] = DEFAULT_TARGET,
+    how: Quantization = UNCHANGED,
+    report_json: Annotated[
+        Path | None,
+        console.option("PATH", "Write hotspots and changes as JSON; - for standard output."),
+    ] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Show where the time goes, and what a change of the network saves: each is compiled, and not trained."""
+    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.targets.registry import find_target
+
+    options = chosen_options(context, find_target(target))
+    report_json = console.json_path(json, report_json)
+    if report_json not in (None, console.STANDARD_OUTPUT):
+        check_writable(report_json)
+    quantization = how.value()
+    with console.progress() as listener:
+        listener("load", 0.0)
+        loaded = load_model(model)
+        rows = list(load_calibration(calibration, loaded))
+        import micronpu
+
+        listener("load", 1.0)
+        found = micronpu.advise(
+            loaded.module,
+            loaded.examples,
+            target,
+            calibration=rows,
+            quantization=quantization,
+            options=options,
+            listener=listener,
+        )
+    console.words(report_json).print(found)
+    write_json(report_json, found.to_json())
