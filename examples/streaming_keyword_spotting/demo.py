@@ -41,7 +41,8 @@ def main():
     recordings = [list(torch.randn(1, 1, 60, COEFFICIENTS).split(1, 2)) for _ in range(4)]
     with torch.no_grad():
         hops = [stream(frame) for frame in recordings[0]]
-        same = torch.allclose(hops[-1], model(torch.cat(recordings[0][-FRAMES:], 2)), atol=1e-6)  # sums in another order
+        own = model(torch.cat(recordings[0][-FRAMES:], 2))
+        same = torch.allclose(hops[-1], own, atol=1e-6)  # the sums have another order
     stream.reset()
 
     program = micronpu.compile(stream, (whole[:, :, :1],), target, calibration=recordings)
