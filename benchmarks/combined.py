@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import micronpu
-from micronpu.compiler.compile import host_part
+from micronpu.compiler.host import host_part
 from micronpu.frontend.program import is_getitem
 from micronpu.ir import Graph, interpret
 from micronpu.partition.device import Device

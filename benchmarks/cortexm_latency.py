@@ -19,7 +19,7 @@ from benchmarks import results
 from benchmarks.anchors import Anchor, core_anchors
 
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.compile import host_part
+from micronpu.compiler.host import host_part
 from micronpu.compiler.quantized import quantized_module
 from micronpu.quantize.quantization import Quantization
 from micronpu.targets.cortexm.costs import RATES, core_cycles, fixed_cycles, work

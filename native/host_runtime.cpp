@@ -68,6 +68,7 @@ struct Free {
   }
 };
 using Memory = std::unique_ptr<uint8_t[], Free>;
+using Shared = std::shared_ptr<uint8_t[]>;
 
 // Zeros: a program that reads what nobody wrote computes the same on every run.
 Memory allocate(size_t size) {
@@ -89,13 +90,15 @@ Error report(Error code) {
 struct Host {
   Host(const void* data, size_t size) : loader(data, size) {}
 
-  Error load(const char* name);
+  Error load(const char* name, const Host* beside);
+  Error share(const Host* beside);
   Error run(const micronpu_host_tensor* inputs, size_t count);
   Error output(size_t index, micronpu_host_tensor& found);
 
   BufferDataLoader loader;
   std::optional<Program> program;
   std::vector<Memory> planned;
+  std::vector<Shared> shared; // memories from the second on, which all methods of a program have
   std::vector<Span<uint8_t>> spans;
   std::vector<Memory> outputs;
   MallocMemoryAllocator method_allocator;
@@ -105,7 +108,39 @@ struct Host {
   std::optional<Method> method;
 };
 
-Error Host::load(const char* name) {
+// Memories that the methods of a program share, each as large as the largest wants it; those of another method where
+// that is loaded already.
+Error Host::share(const Host* beside) {
+  if (beside != nullptr) {
+    shared = beside->shared;
+    return Error::Ok;
+  }
+  std::vector<size_t> sizes;
+  for (size_t m = 0; m < program->num_methods(); ++m) {
+    const Result<const char*> name = program->get_method_name(m);
+    if (!name.ok()) {
+      return name.error();
+    }
+    const Result<MethodMeta> meta = program->method_meta(name.get());
+    if (!meta.ok()) {
+      return meta.error();
+    }
+    for (size_t i = 1; i < meta->num_memory_planned_buffers(); ++i) {
+      const Result<int64_t> size = meta->memory_planned_buffer_size(i);
+      if (!size.ok() || size.get() < 0) {
+        return size.ok() ? Error::InvalidProgram : size.error();
+      }
+      sizes.resize(std::max(sizes.size(), i));
+      sizes[i - 1] = std::max(sizes[i - 1], static_cast<size_t>(size.get()));
+    }
+  }
+  for (const size_t size : sizes) {
+    shared.emplace_back(allocate(size));
+  }
+  return Error::Ok;
+}
+
+Error Host::load(const char* name, const Host* beside) {
   Result<Program> loaded = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!loaded.ok()) {
     return loaded.error();
@@ -115,6 +150,10 @@ Error Host::load(const char* name) {
   if (!meta.ok()) {
     return meta.error();
   }
+  const Error sharing = share(beside);
+  if (sharing != Error::Ok) {
+    return sharing;
+  }
   for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i) {
     const Result<int64_t> size = meta->memory_planned_buffer_size(i);
     if (!size.ok()) {
@@ -123,8 +162,14 @@ Error Host::load(const char* name) {
     if (size.get() < 0) {
       return Error::InvalidProgram;
     }
-    planned.push_back(allocate(static_cast<size_t>(size.get())));
-    spans.emplace_back(planned.back().get(), static_cast<size_t>(size.get()));
+    uint8_t* begin = nullptr;
+    if (i == 0) {
+      planned.push_back(allocate(static_cast<size_t>(size.get())));
+      begin = planned.back().get();
+    } else {
+      begin = shared[i - 1].get();
+    }
+    spans.emplace_back(begin, static_cast<size_t>(size.get()));
   }
   planned_allocator.emplace(Span<Span<uint8_t>>(spans.data(), spans.size()));
   manager.emplace(&method_allocator, &*planned_allocator, &temporary_allocator);
@@ -247,13 +292,15 @@ MICRONPU_EXPORT int32_t micronpu_host_has_operator(const char* name) {
   return 0;
 }
 
-// A method of a program whose bytes outlive it, or null. Delegates get the mode of micronpu_set_mode().
-MICRONPU_EXPORT void* micronpu_host_load(const void* data, uint64_t size, const char* method) {
+// A method of a program whose bytes outlive it, or null. Delegates get the mode of micronpu_set_mode().  beside: another
+// method of the same bytes, or null; the two share the planned memories from the second on.  Loading a method writes the
+// first values of states: all that share some are loaded before one of them runs.
+MICRONPU_EXPORT void* micronpu_host_load(const void* data, uint64_t size, const char* method, const void* beside) {
   std::unique_ptr<Host> host;
   const int32_t failed = guarded([&] {
     executorch::runtime::runtime_init();
     host = std::make_unique<Host>(data, size);
-    return host->load(method);
+    return host->load(method, static_cast<const Host*>(beside));
   });
   return failed ? nullptr : host.release();
 }

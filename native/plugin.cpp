@@ -9,7 +9,7 @@
 
 // Changes whenever a signature of this surface changes; the loader checks it.
 MICRONPU_EXPORT int32_t micronpu_abi_version() {
-  return 5;
+  return 6;
 }
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().

@@ -7,6 +7,7 @@ from micronpu.accuracy.numeric_gap import NumericGap as NumericGap
 from micronpu.advice.advise import advise as advise
 from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.compiler.compile import check_model, compile_model
+from micronpu.compiler.methods import CompiledMethods as CompiledMethods
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
 from micronpu.compiler.verification import Verification as Verification
 from micronpu.quantize.quantization import Quantization as Quantization

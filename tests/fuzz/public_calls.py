@@ -11,6 +11,7 @@ MODULES = ("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime"
 
 NOT_CALLED = {
     "CompiledProgram": "`compile` makes it; its methods are below",
+    "CompiledMethods": "`compile` makes it of several methods",
     "MicroNpuError": "micronpu raises it",
     "AccuracyWarning": "Python's `warnings` show it",
     "ReportWarning": "`compile` makes it",

@@ -40,6 +40,7 @@ def write_etrecord(
     program: bytes,
     partitions: Sequence[CompiledPartition],
     kernels: Mapping[int, tuple[int, ...]] | None = None,
+    method: str = "",
 ) -> Path:
     """Writes the record.
 
@@ -48,6 +49,7 @@ def write_etrecord(
         inputs: what values are compared on.
         program: the bytes of the ``.pte``.
         kernels: debug handles of what the core computes, by the number of the instruction.
+        method: which one of the program's, where it has several.
 
     Raises:
         FileError: it cannot be written there.
@@ -59,7 +61,7 @@ def write_etrecord(
             "The program was compiled without debug handles, so that an ETRecord could name no line of the model.",
             hint="compile the model again",
         )
-    plan, _ = read_plan(program)
+    plan, _ = read_plan(program, method=method)
     with quiet():
         reference = _reference(module, inputs)
         handles, delegates, outputs = _maps(plan, partitions)

@@ -73,7 +73,7 @@ def _lacking(node: Node, module: GraphModule) -> str:
         program, inputs = alone
         try:
             with out_variants(program):
-                return ", ".join(missing_kernels(lower(program, inputs)))
+                return ", ".join(missing_kernels(lower({"forward": (program, inputs)}), "forward"))
         except UnsupportedError:
             return str(overload_name(node))
         except Exception:  # it cannot be lowered apart from its program: nothing is known

@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 _HINT = "other operators for it, or allow_missing_kernels=True where you register a kernel, here and on the board"
 
 
-def check_kernels(program: ExecutorchProgramManager, module: GraphModule, allow: bool) -> tuple[str, ...]:
+def check_kernels(
+    program: ExecutorchProgramManager, module: GraphModule, allow: bool, method: str = "forward"
+) -> tuple[str, ...]:
     """What the report says about operators without a kernel, where the user allows them.
 
     Args:
-        module: the host part, as it was before it was lowered.
+        module: the host part of a method, as it was before it was lowered.
 
     Raises:
         UnsupportedError: there are some, and the user does not.
     """
-    missing = missing_kernels(program)
+    missing = missing_kernels(program, method)
     if missing and not allow:
         name = missing[0]
         rest = f" Nor has it {', '.join(missing[1:])}." if missing[1:] else ""
-        callers = [n for n in program.exported_program().graph.nodes if _out_variant(n) == name]
+        callers = [n for n in program.exported_program(method).graph.nodes if _out_variant(n) == name]
         raise UnsupportedError(
             f"ExecuTorch has no portable kernel for {name}, which {_place(callers, module)} calls on the host, so that "
             f"the program cannot run.{rest}",

@@ -26,7 +26,11 @@ _HIDDEN = (
 
 
 def memory_of(
-    program: bytes, target: str, consists_of: Sequence[Mapping[str, int]], parts: Sequence[CompiledPartition]
+    program: bytes,
+    target: str,
+    consists_of: Sequence[Mapping[str, int]],
+    parts: Sequence[CompiledPartition],
+    method: str = "",
 ) -> MemoryReport:
     """The memory of a program.
 
@@ -34,9 +38,10 @@ def memory_of(
         target: what it was compiled for.
         consists_of: bytes of the program's file by what they are, of `PROGRAM`; what is not named is `REST`.
         parts: what the NPU computes.
+        method: which one of the program's, where it has several.
     """
     stripped = strip(program)
-    plan, _ = read_plan(stripped)
+    plan, _ = read_plan(stripped, method=method)
     pools = pools_of(plan)
     board = board_of(plan, target)
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}

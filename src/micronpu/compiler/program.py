@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 
 LITERT_SUFFIX = ".tflite"
+ONLY = "forward"
+"""The method of a program that has one."""
 ETDUMP = "profile.etdump"
 """Where a profile is written unless it is said."""
-_OF_THIS_PROCESS = ("partitions", "quantized")
+_OF_THIS_PROCESS = ("partitions", "quantized", "_every")
 """Attributes that cannot be pickled."""
 
 
@@ -56,6 +58,7 @@ class CompiledProgram:
             they are floats.
         rows: the first inputs of the calibration data, as the program takes them: golden vectors of `deploy`.
         states: buffers that live on from one call to the next, with their first values.
+        method: its name in the file, where that has several; "" for the only one.
     """
 
     buffer: bytes
@@ -67,9 +70,11 @@ class CompiledProgram:
     borders: IntegerBorders | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     states: tuple[State, ...] = ()
+    method: str = ""
     _examples: tuple[torch.Tensor, ...] = field(default=(), repr=False)
+    _every: tuple[CompiledPartition, ...] = field(default=(), repr=False)
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
-    _host: dict[RunOptions, HostProgram] = field(default_factory=dict, repr=False)
+    _host: dict[tuple[RunOptions, str], HostProgram] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in (*_OF_THIS_PROCESS, "_host")}
@@ -131,7 +136,13 @@ class CompiledProgram:
 
         assert isinstance(self.quantized, torch.fx.GraphModule)
         return write_etrecord(
-            path, self.quantized, inputs or self._examples or self.rows[0], self.buffer, self.partitions, self._kernels
+            path,
+            self.quantized,
+            inputs or self._examples or self.rows[0],
+            self.buffer,
+            self.partitions,
+            self._kernels,
+            self.method,
         )
 
     def to_litert(self, *, vela: bool = False) -> bytes:
@@ -199,7 +210,8 @@ class CompiledProgram:
         """What the runs of command streams can be compared with, by payload."""
         from micronpu.host.proof import GraphReference
 
-        return {p.payload: GraphReference(p.graph, p.written) for p in self.partitions if p.written}
+        parts = vars(self).get("_every") or self.partitions
+        return {p.payload: GraphReference(p.graph, p.written) for p in parts if p.written}
 
     def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
         """Runs the program on arrays, call by call from the first values of its states, in a copy of its own."""
@@ -211,23 +223,29 @@ class CompiledProgram:
             if not self.states:
                 return [t.numpy() for t in self._results(*(torch.from_numpy(a.copy()) for a in row))]
             if not host:
-                host.append(ArrayProgram(self.buffer))
+                host.append(ArrayProgram(self.buffer, method=self._name))
             return list(host[0].run_arrays(*row))
 
         return run
+
+    @property
+    def _name(self) -> str:
+        return self.method or ONLY
 
     def _loaded(self, *, fast: bool = False, check: bool = False) -> HostProgram:
         """The program in the runtime of this machine, loaded once for each way to run it."""
         from micronpu.runtime import ArrayProgram, RunOptions
 
         options = RunOptions(fast=fast, check=check)
-        if options not in self._host:
-            known = self._references() if check and "partitions" in vars(self) else None
-            self._host[options] = ArrayProgram(self.buffer, options, references=known)
-        return self._host[options]
+        for (other, name), host in self._host.items():
+            if other == options and (name == self._name or self._name in host.methods):
+                return host
+        known = self._references() if check and "partitions" in vars(self) else None
+        made = self._host[options, self._name] = ArrayProgram(self.buffer, options, method=self._name, references=known)
+        return made
 
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
-        return self._loaded(fast=fast, check=check).run(*inputs)
+        return self._loaded(fast=fast, check=check).run(*inputs, method=self._name)
 
     def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard:
         """An emulated board that runs the program in Arm's own firmware; see docs/virtual-board.md.
@@ -286,7 +304,7 @@ class CompiledProgram:
         elif profile is not False:
             from micronpu.runtime import HostProgram, RunOptions
 
-            with HostProgram(self.buffer, RunOptions(fast=fast)) as host:
+            with HostProgram(self.buffer, RunOptions(fast=fast), method=self._name) as host:
                 results = host.record(*inputs, path=ETDUMP if profile is True else profile)
         else:
             results = self._results(*inputs, fast=fast, check=check)
@@ -311,7 +329,8 @@ class CompiledProgram:
         """As `reset`, for programs with and without states."""
         if self.states:
             for host in self._host.values():
-                host.reset()
+                if host.states:
+                    host.reset()
             if "quantized" in vars(self):
                 reset(self.quantized, self.states)
 

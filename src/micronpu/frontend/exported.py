@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,13 @@ class Exported:
         return states_of(self.module)
 
 
-def exported(model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor) -> Exported:
+def exported(
+    model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor, also: Collection[str] = ()
+) -> Exported:
     """The model as a graph, checked; its states are further inputs and outputs.
+
+    Args:
+        also: paths of buffers that are states because other methods of the program write them.
 
     Raises:
         ModelError: it cannot be exported, or cannot be compiled whatever the target.
@@ -62,7 +67,7 @@ def exported(model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] |
     if not ready:
         check_static(module)
     check_results(module)
-    module = lift(module)
+    module = lift(module, also)
     every = (*examples, *states_of(module).initial)
     if ready:
         module = finished(module, every)

@@ -12,7 +12,6 @@ from micronpu.frontend.importer import clamp_behind
 from micronpu.frontend.program import is_quantize, overload_name, value_of
 
 _QUANTIZE = "quantize_per_tensor.default"
-_OPPOSITE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
 
 def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bool:
@@ -38,9 +37,10 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         if overload_name(quantize) != _QUANTIZE or quantize.kwargs:
             continue
         target: Any = quantize.target
+        opposite = torch.ops.quantized_decomposed.dequantize_per_tensor.default
         with module.graph.inserting_before(clamp):
             integers = module.graph.call_function(target, (node, *quantize.args[1:]))
-            floats = module.graph.call_function(_OPPOSITE, (integers, *quantize.args[1:]))
+            floats = module.graph.call_function(opposite, (integers, *quantize.args[1:]))
         integers.meta = {k: v for k, v in quantize.meta.items() if k != "val"}
         floats.meta = dict(integers.meta)
         if "val" in quantize.meta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,17 @@ def states_of(module: GraphModule) -> States:
     return found
 
 
-def lift(module: GraphModule) -> GraphModule:
+def written(module: GraphModule) -> dict[str, None]:
+    """Paths of the buffers that a module writes, in its order."""
+    return {str(n.args[0].target): None for n in module.graph.nodes if is_write(n)}
+
+
+def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     """A module whose states are its last inputs and its last outputs; the same object where it has none.
+
+    Args:
+        also: paths of buffers that other methods of the program write: where this one only reads them, they are states
+            all the same.
 
         h = get_attr "h"                        h = placeholder
         y = add(x, h)                           y = add(x, h)
@@ -97,7 +106,9 @@ def lift(module: GraphModule) -> GraphModule:
     The states themselves are in its meta, see `states_of`.
     """
     writes = [n for n in module.graph.nodes if is_write(n)]
-    if not writes:
+    own = written(module)
+    read = {str(n.target) for n in module.graph.nodes if n.op == "get_attr" and n.target in also} - set(own)
+    if not writes and not read:
         return module
     meta, codegen = dict(module.meta), codegen_of(module.graph)
     module = GraphModule(module, copy.deepcopy(module.graph))
@@ -107,25 +118,30 @@ def lift(module: GraphModule) -> GraphModule:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     taken = set(by_name)
     found: dict[str, tuple[State, Node]] = {}
+
+    def hold_in_an_input(path: str, value: Node | None) -> None:
+        readers = [n for n in graph.nodes if n.op == "get_attr" and n.target == path]
+        plain = path.removeprefix(PREFIX + "state_")
+        name = _free("state_" + plain.replace(".", "_"), taken)
+        last = inputs[-1] if inputs else None
+        with graph.inserting_after(last) if last is not None else graph.inserting_before(next(iter(graph.nodes))):
+            holder = graph.placeholder(name)
+        holder.meta = {k: v for k, v in readers[0].meta.items() if k in ("val", "tensor_meta")}
+        inputs.append(holder)
+        found[path] = State(plain, holder.name, _value(module, path).detach().clone()), value or holder
+        for reader in readers:
+            reader.replace_all_uses_with(holder)
+            graph.erase_node(reader)
+
     for write in (by_name[name] for name in names):
         source, value = write.args[:2]
         assert isinstance(source, Node) and isinstance(value, Node)
-        path = str(source.target)
-        readers = [n for n in graph.nodes if n.op == "get_attr" and n.target == path]
-        if path not in found:
-            plain = path.removeprefix(PREFIX + "state_")
-            name = _free("state_" + plain.replace(".", "_"), taken)
-            last = inputs[-1] if inputs else None
-            with graph.inserting_after(last) if last is not None else graph.inserting_before(next(iter(graph.nodes))):
-                holder = graph.placeholder(name)
-            holder.meta = {k: v for k, v in readers[0].meta.items() if k in ("val", "tensor_meta")}
-            inputs.append(holder)
-            found[path] = State(plain, holder.name, _value(module, path).detach().clone()), value
+        if str(source.target) not in found:
             write.replace_all_uses_with(value)
             graph.erase_node(write)
-            for reader in readers:
-                reader.replace_all_uses_with(holder)
-                graph.erase_node(reader)
+            hold_in_an_input(str(source.target), value)
+    for path in sorted(read):
+        hold_in_an_input(path, None)
     # A value may be the buffer of another state, which is an input by now.
     paths = {path: by.node for path, (by, _) in found.items()}
     nodes = {n.name: n for n in graph.nodes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from executorch.exir import (
@@ -48,27 +48,33 @@ def with_delegates(module: nn.Module) -> nn.Module:
 
 
 def lower(
-    module: nn.Module,
-    examples: tuple[torch.Tensor, ...],
+    methods: Mapping[str, tuple[nn.Module, tuple[torch.Tensor, ...]]],
     finish: Callable[[EdgeProgramManager], None] | None = None,
 ) -> ExecutorchProgramManager:
-    """Export and ExecuTorch's lowering of the host part.
+    """Export and ExecuTorch's lowering of host parts.
 
     Args:
+        methods: by name, with example inputs. Where there are several, buffers of one name are one state of them all.
         finish: changes the program between the two.
     """
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
-    edge = to_edge(torch.export.export(with_delegates(module), examples), compile_config=edge_config())
+    programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
+    edge = to_edge(programs, compile_config=edge_config())
     if finish is not None:
         finish(edge)
     add_named_data(edge, digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
-    return edge.to_executorch(config=backend_config())
+    return edge.to_executorch(config=backend_config(shared=len(methods) > 1))
 
 
-def backend_config() -> ExecutorchBackendConfig:
-    """How programs are finished: payloads inside, where the board can read them in place, and tensors placed."""
-    planning = MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([plan]))
+def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
+    """How programs are finished: payloads inside, where the board can read them in place, and tensors placed.
+
+    Args:
+        shared: states stand in a memory that all methods have.
+    """
+    algorithm = MemoryPlanningAlgorithmSuite([plan])
+    planning = MemoryPlanningPass(memory_planning_algo=algorithm, share_mutable_buffers=shared)
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=planning,
@@ -80,11 +86,12 @@ def backend_config() -> ExecutorchBackendConfig:
 _PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
 
 
-def missing_kernels(program: ExecutorchProgramManager) -> list[str]:
-    """Operators of the host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
+def missing_kernels(program: ExecutorchProgramManager, method: str) -> list[str]:
+    """Operators of a method's host part that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
     called = {
         f"{o.name}.{o.overload}" if o.overload else o.name
         for plan in program.executorch_program.execution_plan
         for o in plan.operators
+        if plan.name == method
     }
     return sorted(n for n in called - portable_kernels() if not n.startswith(_PRIMITIVES))

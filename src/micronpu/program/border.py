@@ -103,7 +103,7 @@ def borders_of(
     """
     inputs = tuple(_border(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
     outputs = tuple(_border(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
-    recorded = known or _recorded(named_data)
+    recorded = known or _recorded(named_data, plan.name)
     if recorded is not None:
         inputs = tuple(_meant(b, m) for b, m in zip(inputs, recorded[0], strict=True))
         outputs = tuple(_meant(b, m) for b, m in zip(outputs, recorded[1], strict=True))
@@ -164,8 +164,10 @@ def pack_borders(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | N
     return json.dumps({"inputs": rows(inputs), "outputs": rows(outputs)}, separators=(",", ":")).encode()
 
 
-def _recorded(named_data: dict[str, bytes]) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
-    data = named_data.get(BORDERS_KEY)
+def _recorded(
+    named_data: dict[str, bytes], method: str
+) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
+    data = named_data.get(f"{BORDERS_KEY}/{method}", named_data.get(BORDERS_KEY))
     if data is None:
         return None
     try:

@@ -112,6 +112,11 @@ class MethodSummary:
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def shared_places(self) -> tuple[tuple[int, int], ...]:
+        """Those of `state_places` that are not in the method's own memory."""
+        return tuple(place for place in self.state_places if place[0] > 1)
+
 
 @dataclass(frozen=True)
 class PteSummary:
@@ -129,6 +134,17 @@ class PteSummary:
     named_data: dict[str, bytes]
     program_size: int
     segment_size: int
+
+    def sharing(self, method: str) -> tuple[MethodSummary, ...]:
+        """A method, and in the file's order those that share a state with it, or with one that does.
+
+        Memory 1 is each method's own; ExecuTorch puts what methods share into others.
+        """
+        found, places = {method}, set(self.methods[method].shared_places)
+        while more := {m.name for m in self.methods.values() if places & set(m.shared_places)} - found:
+            found |= more
+            places |= {place for name in more for place in self.methods[name].shared_places}
+        return tuple(m for m in self.methods.values() if m.name in found)
 
 
 def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:

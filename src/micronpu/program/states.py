@@ -59,6 +59,11 @@ def pack_states(states: Sequence[Known]) -> bytes:
     return json.dumps([[s.name, s.scale, s.zero_point] for s in states], separators=(",", ":")).encode()
 
 
+def key_of(key: str, method: str) -> str:
+    """The key of named data that a program has for each of its methods, where it has several."""
+    return f"{key}/{method}" if method else key
+
+
 def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ...]:
     """The states of a plan, in its order.
 
@@ -74,7 +79,8 @@ def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ..
             found.setdefault((value.planned, value.offset), value)  # a view stands where its base does
     variables = list(found.values())
     try:
-        told = [_told(*row) for row in parse_json(named_data.get(STATES_KEY, b"[]"))]
+        own = named_data.get(key_of(STATES_KEY, plan.name), named_data.get(STATES_KEY, b"[]"))
+        told = [_told(*row) for row in parse_json(own)]
     except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError("What the program says of its states is damaged.", hint="compile the model again") from error
     if len(told) != len(variables):

@@ -75,9 +75,14 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             handle.remove()
 
 
-def _run(number: int, step: Callable[[], Any]) -> None:
+def run_call(number: int, step: Callable[[], Any]) -> Any:
+    """What a call of calibration gives.
+
+    Raises:
+        ModelError: the model cannot compute it.
+    """
     try:
-        step()
+        return step()
     except MicroNpuError:
         raise
     except Exception as error:  # torch's kernels raise many kinds
@@ -103,6 +108,23 @@ def calibrated(
         progress: called with the number of calls done.
         states: of the module, where it has lifted ones.
     """
+    prepared = observed(module, quantizer)
+    with quiet(), torch.no_grad(), one_thread():
+        number = 0
+        with finite_values(prepared, lambda: number):
+            runs = runnable(prepared, _first(states, sequences))
+            for sequence in sequences:
+                calls = run_sequence(runs, states, sequence)
+                for _ in sequence:
+                    run_call(number, lambda: next(calls))  # noqa: B023
+                    number += 1
+                    if progress is not None:
+                        progress(number)
+    return prepared
+
+
+def observed(module: GraphModule, quantizer: Any) -> GraphModule:
+    """The float module with observers that have seen nothing yet; the module is used up."""
     from micronpu.quantize.compose import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
@@ -111,16 +133,6 @@ def calibrated(
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
         prepare_loops(prepared, quantizer, _prepared)
-        number = 0
-        with finite_values(prepared, lambda: number):
-            runs = runnable(prepared, _first(states, sequences))
-            for sequence in sequences:
-                calls = run_sequence(runs, states, sequence)
-                for _ in sequence:
-                    _run(number, lambda: next(calls))  # noqa: B023
-                    number += 1
-                    if progress is not None:
-                        progress(number)
     return prepared
 
 

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
-from micronpu.compiler.compile import host_part
+from micronpu.compiler.host import host_part
 from micronpu.frontend.export import check_static
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states

@@ -25,11 +25,12 @@ class ArrayProgram(HostProgram):
     registers and for the delegates of others.
     """
 
-    def run_arrays(self, *inputs: Array) -> tuple[Any, ...]:
-        """Run the method once.
+    def run_arrays(self, *inputs: Array, method: str | None = None) -> tuple[Any, ...]:
+        """Run a method once.
 
         Args:
             inputs: arrays of the shapes and types in `inputs`.
+            method: one of `methods`; the one that was asked for unless given.
 
         Returns:
             One for each output: a new array; bfloat16 becomes float32; numbers and None stay what they are.
@@ -38,19 +39,21 @@ class ArrayProgram(HostProgram):
             ModelError: inputs of another number, type or shape.
             PayloadError: the program fails.
         """
-        self._check_count(inputs)
+        name = self.method_name if method is None else method
+        summary = self._loaded_method(name)
+        self._check_count(inputs, summary)
         arguments = [
             array if wanted is None else self._laid_out(position, array, wanted)
-            for position, (array, wanted) in enumerate(zip(inputs, self._summary.inputs, strict=True))
+            for position, (array, wanted) in enumerate(zip(inputs, summary.inputs, strict=True))
         ]
         if self._native is None:
-            return self._run_with_torch(arguments)
-        return tuple(self._run_native(arguments))
+            return self._run_with_torch(arguments, name)
+        return tuple(self._run_native(arguments, name))
 
     def __enter__(self) -> ArrayProgram:
         return self
 
-    def _run_with_torch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_with_torch(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
         import torch
 
         def array_of(value: Any) -> Any:
@@ -59,7 +62,7 @@ class ArrayProgram(HostProgram):
             return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
         tensors = [torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in inputs]
-        return tuple(map(array_of, super().run(*tensors)))
+        return tuple(map(array_of, super().run(*tensors, method=method)))
 
     def _laid_out(self, position: int, array: Any, wanted: TensorValue) -> Array:
         """The array in the program's order of axes, which the runtime does not rearrange; checked."""

@@ -196,10 +196,10 @@ class IsolatedProgram:
             head = {"do": "load", "name": name, "options": asdict(options), "method": method}
             self.fences = frozenset(self.ask(head, [data])[0].get("fences", ()))
 
-    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def run(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
         """One run; see `HostProgram.run`, which has checked the inputs."""
         described, sent = pack_all(inputs)
-        head, blobs = self.ask({"do": "run", "inputs": described}, sent)
+        head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent)
         try:
             return unpack_all(head["outputs"], blobs)
         except (ValueError, KeyError, TypeError) as error:

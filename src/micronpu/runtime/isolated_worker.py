@@ -123,7 +123,7 @@ def _answer(program: HostProgram, head: dict[str, Any], blobs: list[bytes]) -> t
     if head["do"] == "reset":
         program.reset()
         return {}, []
-    outputs, data = pack_all(program.run(*unpack_all(head["inputs"], blobs)))
+    outputs, data = pack_all(program.run(*unpack_all(head["inputs"], blobs), method=head["method"]))
     return {"outputs": outputs}, data
 
 

@@ -40,18 +40,20 @@ class NativeMethod:
         plugin: set to the mode that delegates are to compute in.
         data: the program, whose plan is checked.
         summary: of the method.
+        beside: another method of the same bytes, with which it shares states.
 
     Raises:
         NativeError: the runtime does not load it.
     """
 
-    def __init__(self, plugin: Plugin, data: bytes, summary: MethodSummary) -> None:
+    def __init__(self, plugin: Plugin, data: bytes, summary: MethodSummary, beside: NativeMethod | None = None) -> None:
         self._plugin = plugin
         self._data = data  # the runtime reads it as long as the method lives
         self._summary = summary
         self._lock = threading.Lock()
         plugin.clear_error()
-        self._handle = plugin.host.load(data, len(data), summary.name.encode())
+        other = beside._handle if beside is not None else None
+        self._handle: int | None = plugin.host.load(data, len(data), summary.name.encode(), other)
         if not self._handle:
             raise NativeError
 
@@ -110,3 +112,39 @@ class NativeMethod:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
+
+
+class NativeMethods:
+    """The loaded methods of a program that share states, by name: all are loaded before one runs.
+
+    Args:
+        plugin, data: as for `NativeMethod`.
+        summaries: of the methods.
+
+    Raises:
+        NativeError: the runtime does not load one.
+    """
+
+    def __init__(self, plugin: Plugin, data: bytes, summaries: Sequence[MethodSummary]) -> None:
+        self._methods: dict[str, NativeMethod] = {}
+        try:
+            for summary in summaries:
+                beside = next(iter(self._methods.values()), None)
+                self._methods[summary.name] = NativeMethod(plugin, data, summary, beside)
+        except NativeError:
+            self.close()
+            raise
+
+    def run(self, method: str, inputs: Sequence[Array]) -> list[Array]:
+        """Runs a method once; see `NativeMethod.run`."""
+        return self._methods[method].run(inputs)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether they have been freed."""
+        return all(method.is_closed for method in self._methods.values())
+
+    def close(self) -> None:
+        """Frees the methods; safe to call twice."""
+        for method in self._methods.values():
+            method.close()

@@ -32,7 +32,7 @@ from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import family_with
 from micronpu.upstream.executorch import bindings
 
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 
 
 class _Tensor(ctypes.Structure):
@@ -272,7 +272,7 @@ def _host_functions(library: Any) -> HostFunctions:
     """The functions of native/host_runtime.cpp, with their types."""
     library.micronpu_host_has_operator.argtypes = (ctypes.c_char_p,)
     library.micronpu_host_has_operator.restype = ctypes.c_int32
-    library.micronpu_host_load.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p)
+    library.micronpu_host_load.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_void_p)
     library.micronpu_host_load.restype = ctypes.c_void_p
     library.micronpu_host_run.argtypes = (ctypes.c_void_p, ctypes.POINTER(HostTensor), ctypes.c_int32)
     library.micronpu_host_run.restype = ctypes.c_int32

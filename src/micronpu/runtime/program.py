@@ -21,7 +21,7 @@ from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte
 from micronpu.runtime.isolated import IsolatedProgram
-from micronpu.runtime.native import NativeError, NativeMethod, has_all, has_arrays
+from micronpu.runtime.native import NativeError, NativeMethods, has_all, has_arrays
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.run_options import RunOptions
 from micronpu.targets.registry import FAMILIES, family_with
@@ -72,7 +72,7 @@ class HostProgram:
     Args:
         source: path of a `.pte`, or its bytes.
         options: how to run.
-        method: which of the program's methods to load.
+        method: which of the program's methods to load. Those that share a state with it are loaded, too.
         name: what to call the program in messages; its path unless given.
         references: for each payload what to compare its runs with, in the place of the graph that the program carries.
 
@@ -92,7 +92,7 @@ class HostProgram:
     """
 
     _checks_digest = True
-    _native: NativeMethod | None = None
+    _native: NativeMethods | None = None
 
     def __init__(
         self,
@@ -120,16 +120,8 @@ class HostProgram:
                 hint=f"one of {', '.join(map(repr, sorted(summary.methods)))}",
             )
         self._summary: MethodSummary = summary.methods[method]
-        for other in summary.methods.values():
-            # Memory 1 is each method's own; ExecuTorch puts what methods share into others.
-            shared = {p for p in other.state_places if p[0] > 1} & set(self._summary.state_places)
-            if other.name != method and shared:
-                raise OptionError(
-                    f"{self._name} has a state that its methods {method!r} and {other.name!r} share, and a method that "
-                    "is loaded here has memory of its own.",
-                    hint="a program for each method, or memory planning without share_mutable_buffers",
-                )
-        del summary, other  # and with them copies of all payloads, which the runtime makes for itself
+        self._methods = {m.name: m for m in summary.sharing(method)}
+        del summary  # and with it copies of all payloads, which the runtime makes for itself
         self.digest = state_of(self._data, self._name)
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
@@ -138,7 +130,7 @@ class HostProgram:
         self._has_record, self._is_spent = False, False
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             build_plugin()  # that process may neither start a compiler nor write
-            for delegate in set(self._summary.delegates):
+            for delegate in {d for m in self._methods.values() for d in m.delegates}:
                 if (family := family_with(delegate)) is not None:
                     family.build_host()
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
@@ -172,6 +164,11 @@ class HostProgram:
         return self._native is not None
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods that are loaded: the one that was asked for, and those that share a state with it."""
+        return tuple(self._methods)
+
+    @property
     def inputs(self) -> tuple[TensorSignature | None, ...]:
         """Signature of each input; None for an input that is not a tensor."""
         return tuple(map(_signature, self._summary.inputs))
@@ -184,18 +181,20 @@ class HostProgram:
     @property
     def states(self) -> tuple[TensorSignature, ...]:
         """Signature of each buffer that lives on from one call to the next; see `reset`."""
-        return tuple(TensorSignature(s.dtype, s.shape) for s in self._summary.states)
+        places = {p: s for m in self._methods.values() for p, s in zip(m.state_places, m.states, strict=True)}
+        return tuple(TensorSignature(s.dtype, s.shape) for s in places.values())
 
     @property
     def delegates(self) -> tuple[str, ...]:
         """Names of the delegates that the method calls, one for each delegated partition."""
         return self._summary.delegates
 
-    def run(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run the method once.
+    def run(self, *inputs: torch.Tensor, method: str | None = None) -> tuple[torch.Tensor, ...]:
+        """Run a method once.
 
         Args:
             inputs: CPU tensors of the shapes and types in `inputs`; their memory layout does not matter.
+            method: one of `methods`; the one that was asked for unless given.
 
         Returns:
             New tensors, one per output.
@@ -204,14 +203,15 @@ class HostProgram:
             ModelError: inputs of another number, type or shape.
             PayloadError: the program fails.
         """
-        arguments = self._arguments(inputs)
+        name = self.method_name if method is None else method
+        arguments = self._arguments(inputs, self._loaded_method(name))
         with self._lock:
             if self._isolated is not None:
-                return self._isolated.run(arguments)
+                return self._isolated.run(arguments, name)
             if self._native is not None:
                 import torch
 
-                return tuple(map(torch.from_numpy, self._run_native([a.numpy() for a in arguments])))
+                return tuple(map(torch.from_numpy, self._run_native([a.numpy() for a in arguments], name)))
             self._check_open(self._method is not None)
             with EXECUTORCH:
                 if self._is_spent:  # ExecuTorch's recorder writes once, and ends the process when it goes on
@@ -221,19 +221,27 @@ class HostProgram:
                 self._plugin.clear_error()
                 try:
                     self._has_record = True
-                    return tuple(self._method(arguments))
+                    return tuple(self._method[name](arguments))
                 except RuntimeError as error:
-                    raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+                    raise self._failure(f"{self._name} failed in method {name!r}", error) from error
 
-    def _run_native(self, arrays: Sequence[Any]) -> list[Any]:
+    def _loaded_method(self, name: str) -> MethodSummary:
+        if name not in self._methods:
+            raise OptionError(
+                f"{self._name} is loaded without the method {name!r}.",
+                hint=f"one of {', '.join(map(repr, self._methods))}, or load it with method={name!r}",
+            )
+        return self._methods[name]
+
+    def _run_native(self, arrays: Sequence[Any], method: str) -> list[Any]:
         """New arrays, of arrays in the program's types, shapes and order of axes."""
         assert self._native is not None
         try:
             with EXECUTORCH:
                 self._check_open(not self._native.is_closed)
-                return self._native.run(arrays)
+                return self._native.run(method, arrays)
         except NativeError as error:
-            raise self._failure(f"{self._name} failed in method {self.method_name!r}", error) from error
+            raise self._failure(f"{self._name} failed in method {method!r}", error) from error
 
     def _check_open(self, is_open: bool) -> None:
         if not is_open:
@@ -267,7 +275,7 @@ class HostProgram:
                 self._load_locked()
 
     def _check_states(self) -> None:
-        if not self._summary.states:
+        if not self.states:
             raise ModelError(
                 f"{self._name} keeps nothing from one call to the next, so there is nothing to reset.",
                 hint="a model that changes a buffer, or micronpu.streaming",
@@ -381,9 +389,10 @@ class HostProgram:
         """Check the plan and load the method into this process."""
         native = self._may_be_native()
         self._plugin: Plugin = load_plugin(torch=not native)  # first: it brings the schemas of the kernels
-        if native and not has_all(self._plugin, self._summary.operators):
+        if native and not all(has_all(self._plugin, m.operators) for m in self._methods.values()):
             native, self._plugin = False, load_plugin()  # which knows more kernels, or says which ones are missing
-        check_plan(self._data, self._name, self.method_name)
+        for method in self._methods:
+            check_plan(self._data, self._name, method)
         with EXECUTORCH:
             if native:
                 self._load_native()
@@ -391,30 +400,28 @@ class HostProgram:
                 self._load_locked()
 
     def _may_be_native(self) -> bool:
-        summary = self._summary
-        return (
-            not self.options.profile
-            and _DELEGATES.issuperset(summary.delegates)
-            and has_arrays(summary)
-            and not needs_torch(summary.operators)
+        return not self.options.profile and all(
+            _DELEGATES.issuperset(m.delegates) and has_arrays(m) and not needs_torch(m.operators)
+            for m in self._methods.values()
         )
 
     def _load_native(self) -> None:
         try:
-            with self._plugin.mode(self._mode, self.checks, self._summary.payloads):
-                self._native = NativeMethod(self._plugin, self._data, self._summary)
+            with self._plugin.mode(self._mode, self.checks, self._payloads):
+                self._native = NativeMethods(self._plugin, self._data, list(self._methods.values()))
         except NativeError as error:
             raise self._failure(f"{self._name} cannot be loaded", error) from error
 
     def _load_locked(self) -> None:
         known = registered_backends()
-        for delegate in self._summary.delegates:
+        for delegate in dict.fromkeys(d for m in self._methods.values() for d in m.delegates):
             if delegate not in known:
                 raise PayloadError(
                     f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
                     hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
                 )
-        missing = sorted(set(self._summary.operators) - set(registered_operators()))
+        wanted = {operator for m in self._methods.values() for operator in m.operators}
+        missing = sorted(wanted - set(registered_operators()))
         if missing:
             raise PayloadError(
                 f"{self._name} calls operators that the host runtime does not have: {', '.join(missing)}.",
@@ -427,8 +434,9 @@ class HostProgram:
                 profile=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
             )
-            with self._plugin.mode(self._mode, self.checks, self._summary.payloads):
-                self._method = self._program.load_method(self.method_name)
+            # All before one of them runs: loading a method writes the first values of states.
+            with self._plugin.mode(self._mode, self.checks, self._payloads):
+                self._method = {name: self._program.load_method(name) for name in self._methods}
         except RuntimeError as error:
             self.close()
             raise self._failure(f"{self._name} cannot be loaded", error) from error
@@ -438,6 +446,10 @@ class HostProgram:
         """How delegates compute."""
         mode = Mode.FAST if self.options.fast else Mode.REFERENCE
         return mode | (Mode.GRAPH if self.options.graph else Mode.REFERENCE)
+
+    @property
+    def _payloads(self) -> tuple[memoryview, ...]:
+        return tuple(payload for m in self._methods.values() for payload in m.payloads)
 
     def _most_recorded(self) -> int:
         """Upper bound of what one run writes into a debug buffer when values are recorded."""
@@ -479,18 +491,18 @@ class HostProgram:
             f"{what}: {sentence}", hint=hint.rstrip(".") or "copy the file again, or compile the model again"
         )
 
-    def _arguments(self, inputs: Sequence[Any]) -> list[Any]:
+    def _arguments(self, inputs: Sequence[Any], method: MethodSummary) -> list[Any]:
         """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
-        self._check_count(inputs)
+        self._check_count(inputs, method)
         return [
             given if wanted is None else self._argument(position, given, wanted)
-            for position, (given, wanted) in enumerate(zip(inputs, self._summary.inputs, strict=True))
+            for position, (given, wanted) in enumerate(zip(inputs, method.inputs, strict=True))
         ]
 
-    def _check_count(self, inputs: Sequence[Any]) -> None:
-        expected = self._summary.inputs
+    def _check_count(self, inputs: Sequence[Any], method: MethodSummary) -> None:
+        expected = method.inputs
         if len(inputs) != len(expected):
-            signature = ", ".join(map(str, self.inputs)) or "none"
+            signature = ", ".join(map(str, map(_signature, expected))) or "none"
             raise ModelError(
                 f"{self._name} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
                 hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",

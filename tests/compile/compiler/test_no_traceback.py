@@ -155,6 +155,6 @@ def test_a_step_that_fails_says_which(monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("something\nwithin")
 
-    monkeypatch.setattr("micronpu.compiler.compile.outline", fail)
+    monkeypatch.setattr("micronpu.compiler.host.outline", fail)
     with pytest.raises(MicroNpuError, match="The step `compile` of the compilation failed: KeyError: 'something"):
         compiled(conv)

@@ -19,7 +19,7 @@ from torchao.quantization.pt2e import FixedQParamsObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 import micronpu
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError
 from micronpu.frontend.states import State, held, hold, lift, states_of
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import (
@@ -353,5 +353,9 @@ def test_a_state_that_methods_share() -> None:
         memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
     )
     both = to_edge_transform_and_lower({"forward": exported, "other": exported}).to_executorch(config)
-    with pytest.raises(OptionError, match=r"has a state that its methods 'forward' and 'other' share"):
-        HostProgram(bytes(both.buffer))
+    with HostProgram(bytes(both.buffer)) as program:
+        assert program.methods == ("forward", "other") and [s.shape for s in program.states] == [(1, 8)]
+        found = [program.run(torch.ones(1, 8), method=name)[0][0, 0].item() for name in ("other", "forward", "other")]
+        assert found == [2.0, 3.0, 4.0]
+        program.reset()
+        assert program.run(torch.ones(1, 8))[0][0, 0] == 2.0

@@ -337,15 +337,15 @@ def test_the_steps_are_counted():
         def __init__(self, steps: float) -> None:
             self.steps = steps
 
-        def run(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        def run(self, *inputs: torch.Tensor, method: str) -> list[torch.Tensor]:
             return [result + self.steps * step]
 
-    program._host[RunOptions()] = Off(0)  # type: ignore[assignment]
+    program._host[RunOptions(), "forward"] = Off(0)  # type: ignore[assignment]
     check(program, ["relu"], (x,))
-    program._host[RunOptions()] = Off(1)  # type: ignore[assignment]
+    program._host[RunOptions(), "forward"] = Off(1)  # type: ignore[assignment]
     with pytest.raises(AssertionError, match="elements are not the reference's"):
         check(program, ["relu"], (x,))
-    program._host[RunOptions()] = Off(2)  # type: ignore[assignment]
+    program._host[RunOptions(), "forward"] = Off(2)  # type: ignore[assignment]
     with pytest.raises(AssertionError, match=r"relu: 2\.00 steps from the quantized model"):
         check(program, ["relu"], (x,))
 

@@ -10,7 +10,8 @@ from tests.compile.random_networks import RandomNetwork
 from torch import nn
 
 from micronpu.base.errors import MicroNpuError
-from micronpu.compiler.compile import _finish, _lowered, host_part
+from micronpu.compiler.host import host_part
+from micronpu.compiler.lowering import MethodPart, finish, lowered
 from micronpu.compiler.quantized import quantized_module
 from micronpu.partition.direct import program_of
 from micronpu.partition.lower import lower
@@ -33,6 +34,12 @@ def host_of(model: nn.Module, examples: tuple[torch.Tensor, ...], target: str, i
     clock: Any = Clock()
     made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
     return host_part(made.module, device, borders=made.borders), made.examples, made.borders
+
+
+def by_executorch(part: MethodPart) -> bytes:
+    """The program as ExecuTorch's compiler makes it."""
+    made = lower({"forward": (part.host.module, part.examples)}, lambda edge: finish(edge, [part]))
+    return bytes(made.buffer)
 
 
 class Branches(nn.Module):
@@ -63,8 +70,9 @@ def test_the_bytes_are_those_of_executorchs_compiler(target: str, io: Any, layou
     x = torch.randn(1, 3, 8, 8).to(memory_format=layout)
     host, examples, borders = host_of(Branches(), (x, torch.randn(1, 5)), target, io)
     assert program_of(host.module, examples) is not None
-    direct = _lowered(host, examples, borders, (), False).buffer
-    assert direct == lower(host.module, examples, _finish(host, borders, ())).buffer
+    part = MethodPart(host, examples, borders, ())
+    direct = lowered([part], False).buffer
+    assert direct == by_executorch(part)
 
 
 def test_random_networks_come_out_the_same() -> None:
@@ -78,7 +86,7 @@ def test_random_networks_come_out_the_same() -> None:
         direct = program_of(host.module, examples)
         if direct is not None:
             compared += 1
-            assert direct == lower(host.module, examples, _finish(host, borders, ())).buffer, seed
+            assert direct == by_executorch(MethodPart(host, examples, borders, ())), seed
     assert compared >= 3
 
 

@@ -13,6 +13,7 @@ from micronpu.report.accuracy import decibel_text
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Region
+from micronpu.report.methods import MethodsReport
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
@@ -88,6 +89,31 @@ def framed(report: DelegationReport) -> str:
     height = min(900, 420 + 34 * len(report.verdicts))
     text = escape(page(report, graph=False))
     return f'<iframe srcdoc="{text}" style="width:100%;height:{height}px;border:0"></iframe>'
+
+
+@shows(MethodsReport, "page")
+def write_methods(report: MethodsReport, path: str | os.PathLike[str]) -> Path:
+    """Writes one page in which the page of each method stands in a frame of its own.
+
+    Raises:
+        FileError: it cannot be written there.
+    """
+    head = f'<header><p class="target">{escape(report.target)}</p><h1>{escape(report.summary())}</h1></header>'
+    said = "".join(f"<p>{escape(line)}</p>" for line in report.whole)
+    frames = "".join(_method(name, own, graph=True) for name, own in report.methods.items())
+    return write_file(path, document(report.summary(), f"{head}\n{said}\n{frames}", "").encode())
+
+
+@shows(MethodsReport, "notebook")
+def framed_methods(report: MethodsReport) -> str:
+    """The pages of the methods in frames, without the graphs."""
+    return "".join(_method(name, own, graph=False) for name, own in report.methods.items())
+
+
+def _method(name: str, report: DelegationReport, *, graph: bool) -> str:
+    text = escape(page(report, graph=graph))
+    frame = f'<iframe srcdoc="{text}" style="width:100%;height:900px;border:0"></iframe>'
+    return f"<section><h2>{escape(name)}</h2>{frame}</section>"
 
 
 def _scripts(report: DelegationReport, blame: Blame | None) -> str:

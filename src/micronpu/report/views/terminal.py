@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.methods import MethodsReport
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import Reason, Verdict
@@ -64,6 +65,15 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
         parts.append("")
         parts += [Text.assemble(("Note: ", "bold"), note) for note in report.remarks]
     return Group(*parts, *map(warning_view, report.warnings))
+
+
+@shows(MethodsReport)
+def methods_view(report: MethodsReport) -> RenderableType:
+    """What the methods take together, and the view of each."""
+    parts: list[RenderableType] = [Text(f"{report.summary()}.", style="bold"), *map(Text, report.whole)]
+    for name, own in report.methods.items():
+        parts += ["", Text(f"Method {name}", style="bold cyan"), report_view(own)]
+    return Group(*parts)
 
 
 def warning_view(warning: ReportWarning) -> RenderableType:

@@ -1,0 +1,176 @@
+"""From a method's parts and the file's bytes to the program that a user gets, tried and judged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch.fx import GraphModule
+
+from micronpu.base.memory import release
+from micronpu.base.quiet import quiet
+from micronpu.compiler.at_sight import of_graph
+from micronpu.compiler.clock import Clock
+from micronpu.compiler.facts import border_tensors, digests, tool_versions
+from micronpu.compiler.host import HostPart, host_part, within
+from micronpu.compiler.lowering import Lowered, MethodPart, lowered
+from micronpu.compiler.memory import memory_of
+from micronpu.compiler.program import CompiledProgram
+from micronpu.compiler.quantized import Quantized
+from micronpu.compiler.verification import Verification
+from micronpu.compiler.verify import Expected, verified
+from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.states import State, held, hold, states_of
+from micronpu.partition.device import Device, constant_bytes
+from micronpu.partition.kernels import kernel_handles
+from micronpu.program.digest import stamp
+from micronpu.program.plan import read_plan
+from micronpu.report.budgets import check_budgets
+from micronpu.report.delegation import StateRow
+from micronpu.report.warnings import AccuracyWarning, check_strict
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A method whose NPU parts are compiled, before the file is written.
+
+    Attributes:
+        name: of the method, where the program has several; "" for the only one.
+        expected: what it is to give; None where it is not to be run.
+        whole: the quantized module with its states as buffers, for the user.
+        may_choose: whether the user might have left the precision to the compiler, and has not.
+    """
+
+    quantized: Quantized
+    host: HostPart
+    expected: Expected | None
+    whole: GraphModule
+    may_choose: bool
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        quantized: Quantized,
+        device: Device,
+        clock: Clock,
+        checks: Verification,
+        *,
+        may_choose: bool,
+        name: str = "",
+    ) -> Staged:
+        """Runs the quantized module where the program is to be compared, and compiles the NPU's parts."""
+        expected: Expected | None = None
+        if checks.run:
+            with clock.early("verify"):
+                expected = Expected.of(quantized.module, quantized.trial, quantized.borders)
+        host = host_part(quantized.module, device, clock, quantized.borders, name)
+        whole = held(quantized.module)
+        hold(host.module, states_of(quantized.module))
+        return cls(quantized, host, expected, whole, may_choose, name)
+
+
+def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> list[CompiledProgram]:
+    """The program of each method: all of one file.
+
+    Raises:
+        MicroNpuError: it cannot be lowered, gives other results than the quantized model, or misses a budget.
+    """
+    with clock.step("lower"), quiet():
+        parts = [
+            MethodPart(s.host, s.quantized.examples, s.quantized.borders, s.quantized.states, s.name) for s in staged
+        ]
+        made = lowered(parts, checks.allow_missing_kernels)
+        buffer = stamp(made.buffer)
+        made = made._replace(buffer=b"")
+        hosts = [within(s.host, buffer) for s in staged]
+    consists = [part.program_bytes() for host in hosts for part in host.partitions]
+    consists += [constant_bytes(graph) for host in hosts for graph in host.core_graphs]
+    programs = [
+        _program(own, host, buffer, made, consists, target, clock) for own, host in zip(staged, hosts, strict=True)
+    ]
+    release()
+    every = tuple(part for program in programs for part in program.partitions)
+    for program in programs if len(programs) > 1 else ():
+        program._host, program._every = programs[0]._host, every  # methods that share a state are loaded together
+    for own, host, program in zip(staged, hosts, programs, strict=True):
+        _judge(own, host, program, checks, clock)
+    for program in programs:
+        program.reset_states()
+    return programs
+
+
+def _program(
+    own: Staged,
+    host: HostPart,
+    buffer: bytes,
+    made: Lowered,
+    consists: Sequence[Mapping[str, int]],
+    target: str,
+    clock: Clock,
+) -> CompiledProgram:
+    quantized, borders = own.quantized, own.quantized.borders
+    inputs, outputs = border_tensors(own.whole, borders)
+    report = replace(
+        host.report,
+        notes=(*host.report.notes, *made.notes, *_border_notes(borders), *quantized.notes),
+        program_bytes=len(buffer),
+        inputs=inputs,
+        outputs=outputs,
+        hashes=digests(buffer, host.partitions),
+        memory=memory_of(buffer, target, consists, host.partitions, own.name),
+        states=tuple(map(_reported, quantized.states)),
+        sparsity=quantized.sparsity,
+    )
+    program = CompiledProgram(
+        buffer,
+        report,
+        host.partitions,
+        own.whole,
+        clock.seconds,
+        dict(made.data_files),
+        borders,
+        quantized.rows,
+        quantized.states,
+        own.name,
+        quantized.examples,
+    )
+    if host.core_graphs:
+        operators = [call.operator for call in read_plan(buffer, method=own.name)[0].calls]
+        program._kernels = kernel_handles(host.module, operators)
+    return program
+
+
+def _judge(own: Staged, host: HostPart, program: CompiledProgram, checks: Verification, clock: Clock) -> None:
+    """Tries the program, and adds to its report what that shows; warns, and refuses what misses a budget."""
+    report, quantized = program.report, own.quantized
+    if own.expected is not None:
+        with clock.step("verify"):
+            found = verified(program, own.expected, host.reads, may_choose=own.may_choose)
+        report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
+    seen = (*quantized.warnings, *of_graph(own.whole, quantized.trial.exact, may_choose=own.may_choose))
+    report = replace(report, warnings=(*report.warnings, *seen))
+    program.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
+    if checks.budgets is not None:
+        results = checks.budgets.results(program.report)
+        check_budgets(results)
+        program.report = replace(program.report, budgets=results)
+    if checks.strict:
+        check_strict(program.report.warnings)
+    for warning in program.report.warnings:
+        if warning.is_severe:
+            text = f"Method `{own.name}`: {warning}" if own.name else str(warning)
+            warnings.warn(text, AccuracyWarning, stacklevel=4)
+
+
+def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
+    """What the integers at the program's border mean."""
+    if borders is None:
+        return ()
+    known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]
+    return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
+
+
+def _reported(state: State) -> StateRow:
+    return StateRow(state.name, state.dtype, tuple(state.initial.shape), state.bytes, state.scale, state.zero_point)

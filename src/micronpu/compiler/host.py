@@ -1,0 +1,220 @@
+"""The host part of a program: what is left round the NPU's parts, which are compiled by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import nn
+from torch.fx import GraphModule
+
+from micronpu.base.quiet import quiet
+from micronpu.compiler.clock import Clock
+from micronpu.compiler.etrecord import number_nodes
+from micronpu.compiler.facts import missing_figures
+from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.program import ProgramView
+from micronpu.frontend.separate import separate_clamps
+from micronpu.ir.graph import Graph
+from micronpu.partition.device import CompiledPartition, Device, NamedData
+from micronpu.partition.loops import scan
+from micronpu.partition.moves import move_integers, undo_decisions
+from micronpu.partition.notes import coarse_notes, pattern_notes
+from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
+from micronpu.partition.partition import Partitioning
+from micronpu.program.border import BORDERS_KEY, pack_borders
+from micronpu.program.states import key_of
+from micronpu.quantize.loops import loops_of
+from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.texts import plural
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+
+
+@dataclass(frozen=True)
+class HostPart:
+    """A quantized program in which the NPU's parts are calls of finished payloads, not lowered yet.
+
+    Attributes:
+        module: calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for what a
+            core computes in int8.
+        report: what runs where and why.
+        partitions: what the NPU computes, in the order of the calls.
+        reads: for each of them, the nodes of the quantized module whose integers it takes.
+        core_graphs: what the core computes in int8, in the order of the calls.
+        finish: what the kernels of the core want done after ExecuTorch's lowering; None without them.
+    """
+
+    module: GraphModule
+    report: DelegationReport
+    partitions: tuple[CompiledPartition, ...]
+    reads: tuple[tuple[str, ...], ...] = ()
+    core_graphs: tuple[Graph, ...] = ()
+    finish: Callable[[EdgeProgramManager], None] | None = None
+
+
+def within(host: HostPart, program: bytes) -> HostPart:
+    """The host part with payloads that are parts of the finished program."""
+    for call in host.module.modules():
+        if isinstance(call, DelegateCall):
+            call.part = call.part.within(program)
+    return replace(host, partitions=tuple(part.within(program) for part in host.partitions))
+
+
+def host_part(
+    quantized: GraphModule,
+    device: Device,
+    clock: Clock | None = None,
+    borders: IntegerBorders | None = None,
+    method: str = "",
+) -> HostPart:
+    """Partitions a quantized module and compiles the partitions.
+
+    Args:
+        borders: what the program's integers mean, which travels with its first partition.
+        method: name of the module in a program with several methods.
+    """
+    clock = clock or Clock(None)
+    separate_clamps(quantized, device.excludes)
+    number_nodes(quantized)
+    view = ProgramView(quantized)
+    with clock.step("partition"):
+        decisions = device.decisions(view)
+        partitioning = decisions.partitioning()
+    with clock.step("compile") as progress, quiet():
+        partitioning = device.settle(decisions, partitioning, progress)
+        compiled = [device.compile(partition) for partition in partitioning.partitions]
+        if borders is not None and compiled:
+            own = NamedData(pack_borders(borders.inputs, borders.outputs))
+            named = {**compiled[0].named_data, key_of(BORDERS_KEY, method): own}
+            compiled = [replace(compiled[0], named_data=named), *compiled[1:]]
+        specs = device.specs()
+        calls: list[tuple[str, nn.Module]] = [
+            (f"delegate_{i}", DelegateCall(device.backend, part, specs, *border(partition, view)))
+            for i, (part, partition) in enumerate(zip(compiled, partitioning.partitions, strict=True))
+        ]
+        core = device.beside if partitioning.core else None
+        graphs = tuple(partition.graph for partition in partitioning.core)
+        if core is not None:
+            calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
+        module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
+        move_integers(module)
+        undo_decisions(module)
+        compute_contiguously(module)
+        loops = _scans(module, device)
+        if core is not None:
+            core.adapt(module)
+    report = _report(device, partitioning, compiled, graphs, loops)
+    reads = tuple(tuple(n.name for n in partition.inputs) for partition in partitioning.partitions)
+    if loops.steps:
+        report = _with_loops(report, len(compiled), len(graphs), loops)
+        compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
+        reads += tuple(("",) for step in loops.steps for _ in step.partitions)
+        graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
+    finish = device.beside.finish if graphs and device.beside is not None else None
+    return HostPart(module, report, tuple(compiled), reads, graphs, finish)
+
+
+def _report(
+    device: Device,
+    partitioning: Partitioning,
+    compiled: Sequence[CompiledPartition],
+    graphs: Sequence[Graph],
+    loops: _Loops,
+) -> DelegationReport:
+    """The verdicts with what is known once partitions are compiled: operations, costs, time, notes.
+
+    Args:
+        graphs: what the core computes in int8.
+    """
+    beside = device.beside
+    latency = device.latency([*compiled, *loops.every])
+    if beside is not None:
+        latency = (*latency, *beside.latency([*graphs, *loops.every_core]))
+    core_costs = [beside.costs(graph) for graph in graphs] if beside is not None else []
+    return replace(
+        partitioning.report,
+        notes=(
+            *partitioning.report.notes,
+            *device.notes(compiled),
+            *coarse_notes([part.graph for part in compiled]),
+            *pattern_notes(device, partitioning.partitions, compiled),
+        ),
+        missing=missing_figures(device, compiled, graphs, partitioning.report),
+        latency=latency,
+        core_operations=tuple(
+            Operation.of(i, node, costs.get(index))
+            for i, (graph, costs) in enumerate(zip(graphs, core_costs, strict=True))
+            for index, node in enumerate(graph.nodes)
+        ),
+        operations=tuple(
+            Operation.of(i, node, part.costs.get(index), index in part.sparse)
+            for i, part in enumerate(compiled)
+            for index, node in enumerate(part.graph.nodes)
+        ),
+    )
+
+
+class _Loops(NamedTuple):
+    """The compiled steps of a program's loops, and how often each is called."""
+
+    steps: tuple[HostPart, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> list[CompiledPartition]:
+        """The partitions of the steps, as often as they are called."""
+        return [part for step, count in zip(self.steps, self.counts, strict=True) for part in step.partitions * count]
+
+    @property
+    def every_core(self) -> list[Graph]:
+        """What the core computes in int8 in the steps, as often as they are called."""
+        return [
+            graph for step, count in zip(self.steps, self.counts, strict=True) for graph in step.core_graphs * count
+        ]
+
+
+def _scans(module: GraphModule, device: Device) -> _Loops:
+    """Compiles the step of each loop of a host part and writes the loop as ExecuTorch's, in place."""
+    steps, counts = [], []
+    for node, loop in list(loops_of(module)):
+        value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        made = host_part(loop.body, device)
+        scan(module, node, made.module, loop.body)
+        steps.append(made)
+        counts.append(int(value.shape[0]))
+    return _Loops(tuple(steps), tuple(counts))
+
+
+def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _Loops) -> DelegationReport:
+    """The report with what the steps of loops compute.
+
+    Args:
+        first: number of the first partition of a step.
+        first_core: number of its first part on the core.
+    """
+    verdicts, operations = list(report.verdicts), list(report.operations)
+    notes, on_core = list(report.notes), list(report.core_operations)
+    for step, count in zip(loops.steps, loops.counts, strict=True):
+        for v in step.report.verdicts:
+            number = None if v.partition is None else v.partition + first
+            verdicts.append(replace(v, partition=number, macs=v.macs * count))
+        operations += [replace(o, partition=o.partition + first) for o in step.report.operations]
+        on_core += [replace(o, partition=o.partition + first_core) for o in step.report.core_operations]
+        parts = [(step.report.partitions, "partition"), (len(step.core_graphs), "part on the core")]
+        notes.append(
+            f"A recurrent layer of {count:,} steps is one step of {step.report.macs:,} MACs, whose "
+            f"{' and '.join(plural(n, what) for n, what in parts if n)} the runtime calls {count:,} times."
+        )
+        notes += [note for note in step.report.notes if note not in notes]
+        first += len(step.partitions)
+        first_core += len(step.core_graphs)
+    return replace(
+        report,
+        verdicts=tuple(verdicts),
+        operations=tuple(operations),
+        core_operations=tuple(on_core),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,133 @@
+"""A finished program with several methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from micronpu.base.arguments import check_text
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.compiler.program import ONLY, CompiledProgram
+from micronpu.frontend.states import State
+from micronpu.report.methods import MethodsReport
+from micronpu.report.shown import short
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@short
+class CompiledMethods:
+    """A finished program with several methods, which share their states.
+
+        program.run(tokens, positions, method="prefill")
+        program.run(token, position, method="decode")
+
+    Attributes:
+        methods: each as a program of its own: its report, its quantized model, its borders.  They stand in one file,
+            and a call of one sees what a call of another has left in a state.
+    """
+
+    def __init__(self, methods: Mapping[str, CompiledProgram]) -> None:
+        self.methods = dict(methods)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        first, *rest = self.methods.values()
+        for method in rest:  # a state is that of all of them again
+            method._host = first._host
+
+    @property
+    def _first(self) -> CompiledProgram:
+        return next(iter(self.methods.values()))
+
+    @property
+    def buffer(self) -> bytes:
+        """The bytes of the ``.pte``."""
+        return self._first.buffer
+
+    @property
+    def data_files(self) -> dict[str, bytes]:
+        """What else a board needs, by file name."""
+        return self._first.data_files
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time per step of the compilation, of all methods together."""
+        return self._first.seconds
+
+    @property
+    def report(self) -> MethodsReport:
+        """What runs where and why: method by method, and the whole."""
+        return MethodsReport({name: method.report for name, method in self.methods.items()})
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """Buffers that live on from one call to the next, each once, with their first values."""
+        return tuple({state.name: state for method in self.methods.values() for state in method.states}.values())
+
+    def _of(self, method: str | None) -> CompiledProgram:
+        if method is None:
+            method = ONLY
+        check_text("method", method, "the name of a method")
+        if method not in self.methods:
+            names = ", ".join(map(repr, self.methods))
+            raise OptionError(f"The program has no method {method!r}.", hint=f"method= one of {names}")
+        return self.methods[method]
+
+    def run(
+        self,
+        *inputs: Any,
+        method: str | None = None,
+        fast: bool = False,
+        check: bool = False,
+        profile: bool | str | os.PathLike[str] = False,
+    ) -> Any:
+        """Runs a method; see `CompiledProgram.run`.
+
+        Args:
+            method: "forward" unless given.
+
+        Returns:
+            The output, or a tuple where there are several.
+
+        Raises:
+            OptionError: there is no such method.
+        """
+        return self._of(method).run(*inputs, fast=fast, check=check, profile=profile)
+
+    def reset(self) -> None:
+        """Sets the states of all methods back to their first values: the next call is the first of a sequence.
+
+        Raises:
+            ModelError: no method has a state.
+        """
+        if not self.states:
+            raise ModelError(
+                "No method keeps anything from one call to the next, so there is nothing to reset.",
+                hint="a model that changes a buffer",
+            )
+        for method in self.methods.values():
+            method.reset_states()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the ``.pte`` with all methods, and the data files beside it; see `CompiledProgram.save`."""
+        return self._first.save(path)
+
+    def save_etrecord(self, path: str | os.PathLike[str], *inputs: Any, method: str | None = None) -> Path:
+        """Writes the ETRecord of a method; see `CompiledProgram.save_etrecord`."""
+        return self._of(method).save_etrecord(path, *inputs)
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(*(method.__rich__() for method in self.methods.values()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the pages of the methods."""
+        return self.report._repr_html_()
+
+    def __str__(self) -> str:
+        return f"{self.report.summary()}; .pte of {len(self.buffer):,} bytes"

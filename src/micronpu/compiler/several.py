@@ -1,0 +1,305 @@
+"""Several methods of one program: checked, exported, quantized together, and compiled into one file."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from micronpu.base.arguments import described
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError
+from micronpu.compiler.assemble import Staged, programs_of
+from micronpu.compiler.at_sight import of_data
+from micronpu.compiler.clock import Clock, Listener
+from micronpu.compiler.methods import CompiledMethods
+from micronpu.compiler.quantized import Quantized
+from micronpu.compiler.verification import Verification
+from micronpu.deploy.vectors import MOST as MOST_ROWS
+from micronpu.frontend.export import as_inputs, export
+from micronpu.frontend.exported import Exported, exported, graph_module
+from micronpu.frontend.integers import integer_borders, integer_states
+from micronpu.frontend.states import State, written
+from micronpu.quantize.calibrate import forget
+from micronpu.quantize.data import Row, calibration_batches, in_turn
+from micronpu.quantize.loops import ALLOWED
+from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.together import Call, Member, check_grids, quantize_together
+from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_results, rows_run
+from micronpu.targets.options import Options
+from micronpu.targets.registry import device_for
+
+Method: TypeAlias = tuple[nn.Module | ExportedProgram | Callable[..., Any], Any]
+"""A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
+Methods: TypeAlias = Mapping[str, Method]
+_EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
+
+
+def compile_methods(
+    methods: Methods,
+    target: str,
+    *,
+    calibration: Any,
+    quantization: HowToQuantize,
+    options: Options | None,
+    checks: Verification,
+    listener: Listener | None,
+) -> CompiledMethods:
+    """See `micronpu.compile`; the methods share states by the names of their buffers.
+
+    Args:
+        calibration: by method, what `micronpu.compile` takes for a model; or a list of sequences of calls of whichever
+            method, ``[[("prefill", inputs), ("decode", inputs), ...], ...]``.
+
+    Raises:
+        MicroNpuError: methods disagree on a state, or anything that `micronpu.compile` raises.
+    """
+    clock = Clock(listener)
+    device = device_for(target, options)
+    if not checks.run:
+        device = device.unverified()
+    how = Quantization.of(quantization)
+    if how.is_auto:
+        raise OptionError(
+            'activations="auto" chooses for one method, and would choose otherwise for the next.',
+            hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
+        )
+    quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in _checked(methods)}
+    _check_corrections(next(iter(quantizers.values())))
+    with clock.step("export"):
+        given = _exported(methods)
+    if all(not method.is_float for method in given.values()):
+        quantized = _ready(given)
+    else:
+        quantized = _quantized(given, quantizers, calibration, checks, clock)
+    staged = [
+        Staged.of(one, device, clock, checks, may_choose=False, name=name)
+        for name, one in sorted(quantized.items())  # the order of methods in the file
+    ]
+    programs = programs_of(staged, target, checks, clock)
+    return CompiledMethods({program.method: program for program in programs})
+
+
+# ---------------------------------------------------------------- what the user gives
+
+
+def _checked(methods: Methods) -> Methods:
+    if not methods:
+        raise ModelError("The dictionary of methods is empty.", hint=_EXAMPLE)
+    for name, value in methods.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ModelError(f"A method is called {name!r}, which is no name in C.", hint=_EXAMPLE)
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise ModelError(
+                f"The method `{name}` is {described(value)}; it is a model with its example inputs.", hint=_EXAMPLE
+            )
+    return methods
+
+
+def _exported(methods: Methods) -> dict[str, Exported]:
+    """All methods as graphs. What one of them writes is a state of each that reads it."""
+    programs: dict[str, Any] = {}
+    for name, (model, examples) in methods.items():
+        with _Named(name):
+            whole = _of_method(model)
+            ready = isinstance(whole, GraphModule)
+            programs[name] = whole if ready else export(whole, as_inputs(examples))
+    paths = {path for program in programs.values() for path in written(graph_module(program))}
+    given = {}
+    for name, (_, examples) in methods.items():
+        with _Named(name):
+            given[name] = exported(programs[name], examples, paths)
+    _check_states(given)
+    return given
+
+
+class _Named:
+    """Says in which method an error is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MicroNpuError):
+            raise type(error)(f"Method `{self._name}`: {error.what}", hint=error.hint) from error
+
+
+def _of_method(model: Any) -> Any:
+    """The module whose forward a bound method is; anything else as it is.
+
+    It is the user's module with another forward: its parameters, and the names of its buffers.
+    """
+    if not inspect.ismethod(model) or not isinstance(model.__self__, nn.Module):
+        return model
+    owner = copy.copy(model.__self__)
+    owner.__dict__ = dict(model.__self__.__dict__)
+    own = type(owner)
+    owner.__class__ = types.new_class(own.__name__, (own,), {}, lambda space: space.update(forward=model.__func__))
+    return owner
+
+
+def _check_states(given: Mapping[str, Exported]) -> None:
+    """Raises `ModelError` where a state is not the same tensor in all methods that have it."""
+    seen: dict[str, tuple[str, State]] = {}
+    nodes: dict[str, str] = {}
+    for method, own in given.items():
+        for state in own.states.values:
+            if nodes.setdefault(state.node, state.name) != state.name:
+                raise ModelError(
+                    f"The states `{nodes[state.node]}` and `{state.name}` would have one name in the program.",
+                    hint="names of buffers that differ in more than dots and underscores",
+                )
+            other, known = seen.setdefault(state.name, (method, state))
+            shapes = [(s.dtype, list(s.initial.shape)) for s in (known, state)]
+            if shapes[0] != shapes[1]:
+                raise ModelError(
+                    f"The methods `{other}` and `{method}` disagree on the state `{state.name}`: "
+                    f"{shapes[0][0]}{shapes[0][1]} in the one and {shapes[1][0]}{shapes[1][1]} in the other.",
+                    hint="the same buffer in both, or buffers of different names",
+                )
+            if not torch.equal(known.initial, state.initial):
+                raise ModelError(
+                    f"The methods `{other}` and `{method}` begin with different values of the state `{state.name}`.",
+                    hint="methods of one module, or the same first values in both",
+                )
+
+
+def _check_corrections(quantizer: StaticQuantizer) -> None:
+    if quantizer.settings.corrections.need_data:
+        raise OptionError(
+            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
+            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
+        )
+
+
+# ---------------------------------------------------------------- quantized together
+
+
+def _ready(given: Mapping[str, Exported]) -> dict[str, Quantized]:
+    """Methods that were quantized before."""
+    made = {name: integer_states(own.module) for name, own in given.items()}
+    check_grids(made)
+    return {
+        name: Quantized(module, given[name].examples, (given[name].examples,), Trial((given[name].examples,)))
+        for name, module in made.items()
+    }
+
+
+def _quantized(
+    given: Mapping[str, Exported],
+    quantizers: Mapping[str, StaticQuantizer],
+    calibration: Any,
+    checks: Verification,
+    clock: Clock,
+) -> dict[str, Quantized]:
+    ready = [name for name, own in given.items() if not own.is_float]
+    if ready:
+        raise ModelError(
+            f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
+        )
+    sequences, trials = _data(given, calibration, checks)
+    rows = {name: [row for sequence in sequences for own, row in sequence if own == name] for name in given}
+    members = []
+    for name, own in given.items():
+        own.module.meta[ALLOWED] = True
+        members.append(Member(name, own.module, own.states, quantizers[name]))
+    inputs = {
+        name: [n.name for n in own.module.graph.nodes if n.op == "placeholder"][: len(own.examples)]
+        for name, own in given.items()
+    }
+    calls = sum(map(len, sequences))
+    with clock.step("quantize") as progress:
+        modules = quantize_together(members, sequences, lambda done: progress(done / calls))
+        for name, own in given.items():
+            forget(own.module, modules[name])
+    made = {}
+    for name, module in modules.items():
+        own = given[name]
+        first, warnings = tuple(rows[name][:MOST_ROWS]), of_data(tuple(rows[name]), inputs[name], len(rows[name]))
+        one = Quantized(module, own.examples, first, trials[name], warnings=warnings)
+        if quantizers[name].settings.io is not None:
+            borders = integer_borders(module)
+            one = replace(
+                one,
+                borders=borders,
+                examples=borders.quantize(own.examples),
+                rows=tuple(map(borders.quantize, first)),
+            )
+        made[name] = one
+    return made
+
+
+def _data(
+    given: Mapping[str, Exported], calibration: Any, checks: Verification
+) -> tuple[list[list[Call]], dict[str, Trial]]:
+    """Calibration as sequences of calls, and what each method is tried on."""
+    if calibration is None or isinstance(calibration, Mapping):
+        known = dict(calibration or {})
+        if more := known.keys() - given.keys():
+            raise ModelError(
+                f"There is calibration data for `{sorted(more)[0]}`, which is no method.",
+                hint=f"one of {_names(given)}",
+            )
+        if lacking := given.keys() - known.keys():
+            raise ModelError(
+                f"The method `{sorted(lacking)[0]}` has no calibration data to choose the ranges of its tensors.",
+                hint="calibration={...} with an entry for each method, or a list of sequences of calls of all of them",
+            )
+        sequences: list[list[Call]] = []
+        trials = {}
+        for name, own in given.items():
+            with _Named(name):
+                data = CalibrationData.of(own, known[name], checks.held_out, float_too=checks.run)
+            sequences += [[(name, row) for row in sequence] for sequence in data.sequences]
+            trials[name] = data.trial
+        return sequences, trials
+    return _calls(given, calibration, checks)
+
+
+def _calls(
+    given: Mapping[str, Exported], calibration: Any, checks: Verification
+) -> tuple[list[list[Call]], dict[str, Trial]]:
+    """The same of sequences in which methods take turns."""
+    hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
+    if isinstance(calibration, str) or not isinstance(calibration, Sequence):
+        raise ModelError(f"Calibration data of several methods is {described(calibration)}.", hint=hint)
+    sequences: list[list[Call]] = []
+    for number, sequence in enumerate(in_turn(calibration, "calibration")):
+        if not isinstance(sequence, list) or not sequence:
+            raise ModelError(f"The calibration sequence {number} is no list of calls.", hint=hint)
+        sequences.append([])
+        for call in sequence:
+            if not isinstance(call, tuple) or len(call) != 2 or call[0] not in given:
+                raise ModelError(
+                    f"The calibration sequence {number} holds {described(call)}, which is no call of a method "
+                    f"({_names(given)}).",
+                    hint=hint,
+                )
+            name, row = call
+            with _Named(name):
+                sequences[-1] += [(name, one) for one in calibration_batches([row], given[name].examples)]
+    trials = {}
+    for name, own in given.items():
+        rows = [row for sequence in sequences for called, row in sequence if called == name]
+        if not rows:
+            raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
+        tried: list[Row] = rows[: rows_run(own.module, INPUTS)]
+        exact = float_results(own, tried) if checks.run else ()
+        trials[name] = Trial(tuple(tried), tuple(range(len(tried))), len(rows), False, exact)
+    return sequences, trials
+
+
+def _names(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in given)

@@ -1,0 +1,252 @@
+"""Several methods of one program quantized together: one grid for a state in all of them, and for what they share.
+
+Methods are graphs of one model, or of models with the same modules.  A tensor that the same line of the same module
+computes in two of them has one observer, which sees what both compute: so that what one method writes into a state the
+other reads, and that the same tokens give the same numbers whichever method computes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.base.errors import ModelError
+from micronpu.base.quiet import quiet
+from micronpu.frontend.program import origin_of
+from micronpu.frontend.states import States, states_of
+from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
+from micronpu.quantize.data import Row
+from micronpu.quantize.double import runnable
+from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.running import one_thread
+
+Key: TypeAlias = tuple[Any, ...]
+Call: TypeAlias = tuple[str, Row]
+"""Name of a method, and its inputs."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One method before it is quantized.
+
+    Attributes:
+        module: the float graph with its states as its last inputs and outputs; it is used up.
+        quantizer: made for it alone.
+    """
+
+    name: str
+    module: GraphModule
+    states: States
+    quantizer: Any
+
+
+@dataclass(eq=False)
+class _Place:
+    """An observer in a prepared method.
+
+    Attributes:
+        key: what it has in common with places of other methods.
+        state: the name of the state whose values it sees, where these are.
+    """
+
+    method: str
+    prepared: GraphModule
+    target: str
+    observer: Any
+    key: Key
+    producer: Node
+    state: str = ""
+
+
+def quantize_together(
+    members: Sequence[Member], sequences: Sequence[Sequence[Call]], progress: Callable[[int], None] | None = None
+) -> dict[str, GraphModule]:
+    """The quantized modules, by method.
+
+    Args:
+        sequences: calls, one after the other, of whichever method; states begin anew with each sequence.
+        progress: called with the number of calls done.
+
+    Raises:
+        ModelError: the methods cannot agree on the grid of a state, or a call cannot be computed.
+    """
+    prepared = {member.name: observed(member.module, member.quantizer) for member in members}
+    _join(members, prepared)
+    _calibrate(members, prepared, sequences, progress)
+    made = {}
+    for name, module in prepared.items():
+        made[name] = converted(module, [], None)
+    for name, module in prepared.items():  # not before: they share observers
+        forget(module, made[name])
+    check_grids(made)
+    return made
+
+
+def _calibrate(
+    members: Sequence[Member],
+    prepared: Mapping[str, GraphModule],
+    sequences: Sequence[Sequence[Call]],
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Runs all calls; what a method leaves in a state is what the next call finds there."""
+    by_name = {member.name: member for member in members}
+    first = {state.name: state.initial for member in members for state in member.states.values}
+    number, runs = 0, dict[str, Any]()
+    with quiet(), torch.no_grad(), one_thread():
+        for sequence in sequences:
+            values = {name: initial.clone() for name, initial in first.items()}
+            # Calls of one method at a time: methods share observers, and a look at one is by the method's own order.
+            for name, calls in itertools.groupby(sequence, key=lambda call: call[0]):
+                own = by_name[name].states.values
+                with finite_values(prepared[name], lambda: number):  # noqa: B023
+                    for _, row in calls:
+                        given = (*row, *(values[state.name] for state in own))
+                        if name not in runs:
+                            runs[name] = runnable(prepared[name], [(*row, *by_name[name].states.initial)])
+                        results: Any = run_call(number, lambda: runs[name](*given))  # noqa: B023
+                        for state, value in zip(own, results[len(results) - len(own) :], strict=True):
+                            values[state.name] = value.detach().clone()
+                        number += 1
+                        if progress is not None:
+                            progress(number)
+
+
+# ---------------------------------------------------------------- which observers are one
+
+
+def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> None:
+    """Puts one observer in the place of all that watch the same state, or the same line of the same module."""
+    places = [place for member in members for place in _places(member, prepared[member.name])]
+    groups = {place.observer: [place.observer] for place in places}
+    states: dict[Any, tuple[str, _Place]] = {}
+    for place in places:
+        if place.state:
+            states.setdefault(place.observer, (place.state, place))
+
+    def unite(one: _Place, other: _Place, state: str) -> None:
+        first, second = groups[one.observer], groups[other.observer]
+        if first is second:
+            return
+        why = _disagreement(first[0], second[0])
+        if why:
+            if state:
+                raise _no_grid(state, one, other, why)
+            return
+        first += second
+        for observer in second:
+            groups[observer] = first
+
+    seen: dict[Key, _Place] = {}
+    # States first: where the two ways to be one contradict each other, a state has to have one grid.
+    for place in sorted(places, key=lambda p: not p.state):
+        for key in filter(None, (("state", place.state) if place.state else (), place.key)):
+            if key in seen:
+                unite(seen[key], place, place.state if key[0] == "state" else "")
+            else:
+                seen[key] = place
+    kept = {observer: _kept(group) for group in {id(g): g for g in groups.values()}.values() for observer in group}
+    for place in places:
+        if kept[place.observer] is not place.observer:
+            place.prepared.add_module(place.target, kept[place.observer])
+
+
+def _kept(group: Sequence[Any]) -> Any:
+    """The strictest of some observers: a grid that is dictated, or one with zero point 0."""
+    return min(group, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
+
+
+def _disagreement(one: Any, other: Any) -> str:
+    """Why two observers cannot be one; "" where they can."""
+    if one.dtype is not other.dtype:
+        return f"{_name(one.dtype)} in the one and {_name(other.dtype)} in the other"
+    if (one.quant_min, one.quant_max) != (other.quant_min, other.quant_max):
+        return f"from {one.quant_min} to {one.quant_max} in the one and to {other.quant_max} in the other"
+    if is_fixed(one) and is_fixed(other):
+        if (float(one.scale), int(one.zero_point)) != (float(other.scale), int(other.zero_point)):
+            return f"on a grid of {float(one.scale):.4g} in the one and {float(other.scale):.4g} in the other"
+        return ""
+    if not is_fixed(one) and not is_fixed(other) and type(one) is not type(other):
+        return "learnt by different observers"
+    return ""
+
+
+def _no_grid(state: str, one: _Place, other: _Place, why: str) -> ModelError:
+    return ModelError(
+        f"The methods `{one.method}` and `{other.method}` cannot have one grid for the state `{state}`: it is {why}.",
+        hint="the same setting of the quantizer for what reads and writes the state in both",
+    )
+
+
+def _places(member: Member, prepared: GraphModule) -> list[_Place]:
+    """The observers of activations in a prepared method."""
+    holders = {state.node: state.name for state in member.states.values}
+    output: Any = prepared.graph.output_node().args[0]
+    new = output[len(output) - len(member.states.values) :] if member.states else ()
+    written: dict[Node, str] = {}
+    for state, value in zip(member.states.values, new, strict=True):
+        if isinstance(value, Node) and value.op == "call_module":
+            written[value] = state.name
+    found: list[_Place] = []
+    count: Counter[Key] = Counter()
+    for node in prepared.graph.nodes:
+        if node.op != "call_module" or not is_observer(observer := prepared.get_submodule(str(node.target))):
+            continue
+        producer = node.args[0]
+        while producer.op == "call_module" and producer.args:
+            producer = producer.args[0]
+        if producer.op == "get_attr" or getattr(observer, "ch_axis", None) is not None:
+            continue  # weights, which are the same everywhere
+        held = holders.get(producer.name, "") if producer.op == "placeholder" else ""
+        key = _key(producer)
+        if key:
+            count[key] += 1
+            key = (*key, count[key])
+        found.append(_Place(member.name, prepared, str(node.target), observer, key, producer, written.get(node, held)))
+    return found
+
+
+def _key(node: Node) -> Key:
+    """What a value has in common with that of another method: module, line and operator; () where nothing is known."""
+    if node.op == "placeholder":
+        reader = next((user for user in _readers(node) if user.op == "call_function"), None)
+        key = _key(reader) if reader is not None else ()
+        return ("input", *key) if key else ()
+    origin = origin_of(node)
+    return ("line", origin.module, origin.source, str(node.target)) if origin.source else ()
+
+
+def _readers(node: Node) -> list[Node]:
+    found = []
+    for user in node.users:
+        found += _readers(user) if user.op == "call_module" else [user]
+    return found
+
+
+def check_grids(made: Mapping[str, GraphModule]) -> None:
+    """Raises `ModelError` where a state is not the same integers in all methods."""
+    seen: dict[str, tuple[str, Any]] = {}
+    for name, module in made.items():
+        for state in states_of(module).values:
+            grid = (state.dtype, state.scale, state.zero_point)
+            first, known = seen.setdefault(state.name, (name, grid))
+            if known != grid:
+                raise ModelError(
+                    f"The methods `{first}` and `{name}` cannot have one grid for the state `{state.name}`: it "
+                    f"is {_told(known)} in the one and {_told(grid)} in the other.",
+                    hint="the same setting of the quantizer for what reads and writes the state in both",
+                )
+
+
+def _told(grid: tuple[str, float | None, int | None]) -> str:
+    dtype, scale, zero_point = grid
+    return dtype if scale is None else f"{dtype} with steps of {scale:.4g} from {zero_point}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,113 @@
+"""The reports of a program's methods, and what the methods take together."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from micronpu.report.delegation import DelegationReport, StateRow
+from micronpu.report.shown import rendered, short, shown
+from micronpu.report.texts import plural
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT = "micronpu report of methods"
+VERSION = 1
+
+
+@short
+@dataclass(frozen=True)
+class MethodsReport:
+    """What runs where and why, of a program with several methods.
+
+    Attributes:
+        methods: the report of each, by its name.
+    """
+
+    methods: Mapping[str, DelegationReport]
+
+    @property
+    def _first(self) -> DelegationReport:
+        return next(iter(self.methods.values()))
+
+    @property
+    def target(self) -> str:
+        """What the program is for."""
+        return self._first.target
+
+    @property
+    def program_bytes(self) -> int:
+        """Size of the file, which holds all methods."""
+        return self._first.program_bytes
+
+    @property
+    def states(self) -> tuple[StateRow, ...]:
+        """What lives on from one call to the next, of whichever method, each once."""
+        return tuple({state.name: state for report in self.methods.values() for state in report.states}.values())
+
+    @property
+    def operators(self) -> int:
+        """Number of operators of all methods."""
+        return sum(report.operators for report in self.methods.values())
+
+    @property
+    def delegated(self) -> int:
+        """Number of them on the NPU."""
+        return sum(report.delegated for report in self.methods.values())
+
+    def summary(self) -> str:
+        """One sentence with the counts."""
+        names = ", ".join(f"{name} {r.delegated} of {r.operators}" for name, r in self.methods.items())
+        return f"{plural(len(self.methods), 'method')}: {names} operators on the NPU of {self.target}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` writes: the report of each method, as `DelegationReport.to_dict` has it."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "target": self.target,
+            "program_bytes": self.program_bytes,
+            "methods": {name: report.to_dict() for name, report in self.methods.items()},
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one self-contained page with the page of each method in it.
+
+        Raises:
+            FileError: it cannot be written there.
+        """
+        shown(self, "page", path)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """What the methods take together, a sentence each."""
+        memories = [report.memory.planned for report in self.methods.values() if report.memory is not None]
+        own = max((planned[0] for planned in memories if planned), default=0)
+        shared = max((sum(planned[1:]) for planned in memories), default=0)
+        said = [f"The file holds all methods in {self.program_bytes:,} bytes."]
+        if memories:
+            said.append(
+                f"Planned memory: {own:,} bytes for whichever method runs, and {shared:,} bytes of "
+                f"{plural(len(self.states), 'state')} that all of them have."
+            )
+        return tuple(said)
+
+    def __str__(self) -> str:
+        parts = [f"{self.summary()}.", *self.whole]
+        for name, report in self.methods.items():
+            parts += ["", f"Method {name}: {report}"]
+        return "\n".join(parts)
+
+    def __rich__(self) -> RenderableType:
+        return rendered(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page of each method."""
+        return str(shown(self, "notebook"))

@@ -1,0 +1,245 @@
+"""Several methods in one program: states that they share, grids they agree on, and what cannot be."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.base.errors import ModelError, OptionError
+from micronpu.program.plan import read_plan
+from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
+
+LENGTH, DIM = 16, 8
+
+
+class Cached(nn.Module):
+    """Attends over what earlier calls have left in a cache; `n` rows at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.o = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.register_buffer("keys", torch.zeros(1, LENGTH, DIM))
+        self.register_buffer("eye", torch.eye(LENGTH))
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """x [1, n, DIM], places [n, LENGTH] one-hot -> [1, n, DIM]"""
+        n = x.shape[1]
+        new = self.k(x)
+        spread = places.transpose(0, 1) @ new if n > 1 else places.transpose(0, 1) * new
+        self.keys.copy_(self.keys * (1 - places.sum(0)[:, None]) + spread)
+        y = torch.softmax(self.q(x) @ self.keys.transpose(1, 2), -1) @ self.keys
+        return self.o(y + x)
+
+    def clear(self, x: torch.Tensor) -> torch.Tensor:
+        """x [1, DIM] -> what is kept, as a mean [1, DIM], and forgets it."""
+        y = self.keys.mean(1) + x
+        self.keys.copy_(self.keys * 0)
+        return y
+
+    def peek(self, x: torch.Tensor) -> torch.Tensor:
+        """Only reads the cache."""
+        return torch.relu(self.keys.mean(1) + x)
+
+
+def model() -> Cached:
+    torch.manual_seed(3)
+    return Cached().eval()
+
+
+def call(start: int, n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.randn(1, LENGTH, DIM, generator=torch.Generator().manual_seed(seed))
+    return rows[:, start : start + n], torch.eye(LENGTH)[start : start + n]
+
+
+def calibration() -> dict[str, Any]:
+    return {
+        "prefill": [[call(i, 4, seed) for i in range(0, LENGTH, 4)] for seed in range(3)],
+        "decode": [[call(i, 1, seed) for i in range(LENGTH)] for seed in range(3)],
+    }
+
+
+def compiled(target: str = "ethos-u85-256", **options: Any) -> Any:
+    own = model()
+    options.setdefault("calibration", calibration())
+    return micronpu.compile({"prefill": (own, call(0, 4)), "decode": (own, call(0, 1))}, target, **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "activations"), [("ethos-u85-256", "int16"), ("imxrt700", "int8"), ("cortex-m33", "int8")]
+)
+def test_prefill_and_decode_share_a_cache(target: str, activations: Any) -> None:
+    program = compiled(target, quantization=activations)
+    states = {name: method.states for name, method in program.methods.items()}
+    (own,), (other,) = states["prefill"], states["decode"]
+    assert (own.name, own.scale, own.zero_point, own.dtype) == (other.name, other.scale, other.zero_point, other.dtype)
+    assert [s.name for s in program.states] == ["keys"]
+
+    def decoded(first: int) -> list[torch.Tensor]:
+        program.reset()
+        if first:
+            program.run(*call(0, first, 7), method="prefill")
+        else:
+            for i in range(4):
+                program.run(*call(i, 1, 7), method="decode")
+        return [program.run(*call(i, 1, 7), method="decode") for i in range(4, 8)]
+
+    step = program.methods["decode"].report.outputs[0].scale
+    behind, alone = decoded(4), decoded(0)
+    for a, b in zip(behind, alone, strict=True):
+        assert (a - b).abs().max() <= 1.01 * step  # the same grids everywhere: what prefill keeps is what decode keeps
+    program.reset()
+    forgotten = [program.run(*call(i, 1, 7), method="decode") for i in range(4, 8)]
+    assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 8 * step
+
+
+def test_against_the_float_model_along_a_sequence() -> None:
+    program, exact = compiled(quantization="int16"), model()
+    program.reset()
+    with torch.no_grad():
+        for start, n in ((0, 4), (4, 1), (5, 1), (6, 4), (10, 1)):
+            wanted = exact(*call(start, n, 9))
+            got = program.run(*call(start, n, 9), method="prefill" if n == 4 else "decode")
+            assert (got - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_methods_of_a_module_and_one_that_only_reads() -> None:
+    own = model()
+    x = torch.randn(1, DIM)
+    program = micronpu.compile(
+        {"forward": (own, call(0, 1)), "clear": (own.clear, (x,)), "peek": (own.peek, (x,))},
+        target="ethos-u85-256",
+        calibration=[
+            [("forward", call(0, 1, s)), ("forward", call(1, 1, s)), ("peek", (x,)), ("clear", (x,)), ("peek", (x,))]
+            for s in range(3)
+        ],
+    )
+    assert type(own) is Cached
+    program.reset()
+    program.run(*call(0, 1))
+    program.run(*call(1, 1))
+    full = program.run(x, method="peek")
+    assert torch.equal(full, program.run(x, method="peek"))  # reading changes nothing
+    program.run(x, method="clear")
+    step = program.methods["peek"].report.outputs[0].scale
+    empty = program.run(x, method="peek")
+    assert (empty - torch.relu(x)).abs().max() <= 2 * step < (full - empty).abs().max()
+
+
+def test_every_way_to_run_the_file(tmp_path: Path) -> None:
+    program = compiled()
+    path = program.save(tmp_path / "both.pte")
+    rows = [("prefill", call(0, 4, 5)), ("decode", call(4, 1, 5)), ("decode", call(5, 1, 5))]
+    program.reset()
+    wanted = [program.run(*inputs, method=name) for name, inputs in rows]
+    for make in (
+        lambda: HostProgram(path, method="decode"),
+        lambda: HostProgram(path, RunOptions(isolated=True), method="prefill"),
+        lambda: HostProgram(path, RunOptions(profile=True), method="prefill"),
+    ):
+        with make() as host:
+            assert host.methods == ("decode", "prefill") and len(host.states) == 1
+            for _ in range(2):
+                for (name, inputs), y in zip(rows, wanted, strict=True):
+                    assert torch.equal(host.run(*inputs, method=name)[0], y)
+                host.reset()
+    with ArrayProgram(path, method="decode") as arrays:
+        for (name, inputs), y in zip(rows, wanted, strict=True):
+            (found,) = arrays.run_arrays(*(t.numpy() for t in inputs), method=name)
+            assert (found == y.numpy()).all()
+        with pytest.raises(OptionError, match="is loaded without the method 'other'"):
+            arrays.run_arrays(*(t.numpy() for t in rows[0][1]), method="other")
+    for again in (pickle.loads(pickle.dumps(program)), copy.deepcopy(program)):
+        again.reset()
+        for (name, inputs), y in zip(rows, wanted, strict=True):
+            assert torch.equal(again.run(*inputs, method=name), y)
+
+
+def test_planned_memories_and_the_report(tmp_path: Path) -> None:
+    program = compiled()
+    plans = {name: read_plan(program.buffer, method=name)[0] for name in program.methods}
+    places = {
+        name: [(v.planned, v.offset) for v in plan.values if v.initial is not None] for name, plan in plans.items()
+    }
+    assert set(map(tuple, places.values())) == {((2, 0),)}  # one memory for both, beside each one's own
+    assert {len(plan.memories) for plan in plans.values()} == {2}
+    text = str(program.report)
+    assert "2 methods: decode" in text and "1 state that all of them have" in text
+    for name, method in program.methods.items():
+        assert f"Method {name}: {method.report.summary()}" in text
+        assert program.report.to_dict()["methods"][name] == method.report.to_dict()
+    program.report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<iframe") == 2 and "<h2>prefill</h2>" in page
+    assert program.save_etrecord(tmp_path / "record.bin", method="decode").stat().st_size > 0
+    assert "2 methods" in repr(program)
+    program.reset()
+    plain = program.run(*call(0, 4), method="prefill")
+    program.reset()
+    assert torch.equal(program.run(*call(0, 4), method="prefill", check=True), plain)
+
+
+class Other(Cached):
+    def __init__(self, length: int = LENGTH, first: float = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.full((1, length, DIM), first))
+
+
+def _with(**changed: Any) -> Any:
+    def make() -> Any:
+        return compiled(**changed)
+
+    return make
+
+
+def _two(other: nn.Module, length: int = LENGTH) -> Any:
+    rows = (torch.randn(1, 1, DIM), torch.eye(length)[:1])
+    return micronpu.compile({"a": (model(), call(0, 1)), "b": (other.eval(), rows)}, "ethos-u85-256", calibration={})
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "another shape": (lambda: _two(Other(8), 8), r"`a` and `b` disagree on the state `keys`: float32\[1, 16, 8\] in"),
+    "another first value": (lambda: _two(Other(first=1.0)), "begin with different values of the state `keys`"),
+    "calibration of one": (
+        _with(calibration={"decode": calibration()["decode"]}),
+        "The method `prefill` has no calibration data",
+    ),
+    "calibration of another": (
+        _with(calibration={**calibration(), "forward": []}),
+        "for `forward`, which is no method",
+    ),
+    "no call of one": (_with(calibration=[[("decode", call(0, 1))]]), "`prefill` has no calibration data: no sequence"),
+    "no call": (_with(calibration=[[call(0, 1)]]), "which is no call of a method"),
+    "a wrong row": (_with(calibration=[[("decode", call(0, 4))]]), "Method `decode`: Calibration item 0, input 0 has"),
+    "no example": (lambda: micronpu.compile({"a": model()}), "`a` is .*; it is a model with its example inputs"),
+    "no methods": (lambda: micronpu.compile({}), "The dictionary of methods is empty"),
+    "no name": (lambda: micronpu.compile({"a b": (model(), call(0, 1))}), "'a b', which is no name in C"),
+    "training": (_with(train=lambda prepared: None), "`train` changes the weights of one method"),
+    "auto": (_with(quantization="auto"), "chooses for one method"),
+    "corrections": (_with(quantization={"bias_correction": True}), "change the weights of one method"),
+    "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}), "Method `a`: "),
+    "examples behind": (
+        lambda: micronpu.compile({"a": (model(), call(0, 1))}, call(0, 1)),  # type: ignore[call-overload]
+        "`example_inputs` stand beside each method",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    make, words = REFUSED[case]
+    with pytest.raises((ModelError, OptionError), match=words) as found:
+        make()
+    assert found.value.hint
+
+
+def test_no_such_method() -> None:
+    program = compiled(verify=False)
+    with pytest.raises(OptionError, match=r"no method 'forward'.*'decode', 'prefill'"):
+        program.run(*call(0, 1))
