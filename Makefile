@@ -75,8 +75,9 @@ tables: $(STAMP) ## write the support tables in docs/ and the schema of reports 
 	$(PY) -m tests.report_schema
 	$(PY) -m tests.rooms
 
-docs: $(STAMP) ## build the documentation site in build/site, strictly
+docs: $(STAMP) ## check the prose and build the documentation site in build/site, strictly
 	@$(PIP) install -qq -e '.[docs]'
+	$(PY) scripts/prose.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 bench: $(STAMP) ## run the benchmarks
