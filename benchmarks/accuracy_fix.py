@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.accuracy.statistics import mcnemar
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, calibrate_and_quantize
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer, calibrate_and_quantize
 from micronpu.quantize.settings_file import configure
 
 RESULTS = Path(__file__).parent / "results" / "accuracy_fix.json"
@@ -185,7 +185,7 @@ def outputs(module: Any, x: Tensor) -> Tensor:
 
 def quantized(case: Case, quantization: Mapping[str, Any]) -> Any:
     """The quantized model that a `.pte` is made of, calibrated with all rows."""
-    quantizer = configure(EthosUQuantizer(EthosUCompileSpec(TARGET)), dict(quantization))
+    quantizer = configure(EthosUQuantizer(EthosUOptions(TARGET)), dict(quantization))
     exported = torch.export.export(case.module, (case.rows[0],))
     return calibrate_and_quantize(exported, case.rows, quantizer)
 

@@ -28,7 +28,7 @@ from micronpu.compiler.host import host_part
 from micronpu.frontend.program import is_getitem
 from micronpu.ir import Graph, interpret
 from micronpu.partition.device import Device
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.registry import device_for
 
@@ -98,9 +98,9 @@ class Variant:
     flavor: str = "latest"
     excluded: tuple[str, ...] = ()
 
-    def options(self) -> NeutronCompileOptions:
-        return NeutronCompileOptions(
-            config="imxrt700",
+    def options(self) -> NeutronOptions:
+        return NeutronOptions(
+            silicon="imxrt700",
             converter_flavor=self.flavor,
             operators_not_to_delegate=self.excluded,
             disabled_passes=tuple(rewrite.name for rewrite in REWRITES),
@@ -179,7 +179,7 @@ class Result:
     """A network with a chain, compiled and run."""
 
     network: TrainedNetwork
-    options: NeutronCompileOptions
+    options: NeutronOptions
     program: micronpu.CompiledProgram
     outputs: Tensor
     seconds_per_row: float

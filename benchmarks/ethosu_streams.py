@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import micronpu
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 from micronpu.runtime import HostProgram, RunOptions
 from micronpu.targets.ethosu.accelerators import accelerators
 
@@ -78,7 +78,7 @@ def measure(name: str, subject: Subject, target: str, activations: str) -> Row:
         target,
         calibration=calibration,
         quantization=activations,
-        options=EthosUCompileSpec(target, carry_graph=True),
+        options=EthosUOptions(target, carry_graph=True),
     ).buffer
     inputs = subject.inputs if target in WHOLE and activations == "int8" else subject.inputs[:FEW]
     outputs = []

@@ -8,14 +8,14 @@ from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide
 from micronpu.passes.choose import Choice, rewritten
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.policy import decide_for
 
-PUBLISHED = NeutronCompileOptions(config="imxrt700", converter_flavor="SDK_25_12")
-LATEST = NeutronCompileOptions(config="imxrt700")
+PUBLISHED = NeutronOptions(silicon="imxrt700", converter_flavor="SDK_25_12")
+LATEST = NeutronOptions(silicon="imxrt700")
 
 
-def without(options: NeutronCompileOptions, *names: str) -> NeutronCompileOptions:
+def without(options: NeutronOptions, *names: str) -> NeutronOptions:
     """The options with rewrites left out."""
     return replace(options, disabled_passes=names)
 
@@ -26,7 +26,7 @@ def chosen(decide: Decide, node: Node) -> Choice | None:
     return answer if isinstance(answer, Choice) and answer.rewrites else None
 
 
-def neutron_choice(node: Node, options: NeutronCompileOptions, core: Core | None = None) -> Choice | None:
+def neutron_choice(node: Node, options: NeutronOptions, core: Core | None = None) -> Choice | None:
     return chosen(decide_for(options, core), node)
 
 
@@ -36,5 +36,5 @@ def rewrite_graph(graph: Graph, decide: Decide) -> Graph:
     return graph
 
 
-def neutron_graph(graph: Graph, options: NeutronCompileOptions) -> Graph:
+def neutron_graph(graph: Graph, options: NeutronOptions) -> Graph:
     return rewrite_graph(graph.clone(), decide_for(options))

@@ -36,7 +36,7 @@ ROOMS = (
     ("compiler",),
     ("accuracy", "advice"),
     ("recipes",),
-    ("neutron", "ethosu"),
+    ("neutron", "ethosu", "compat"),
     ("__init__",),
     ("cli",),
 )

@@ -24,7 +24,7 @@ from micronpu.quantize.config import Activations
 from micronpu.report.verdict import Verdict
 from micronpu.targets.cortexm import rules as cortexm
 from micronpu.targets.ethosu import rules as ethosu
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import published_rules
 from micronpu.targets.neutron.support_table import PATH as LIMITS_PATH
 from micronpu.targets.neutron.support_table import limits_table
@@ -40,7 +40,7 @@ Partition = Callable[[], Partitioning]
 COLUMNS: dict[str, Partition] = {
     "Neutron": lambda: device_for("imxrt700-neutron").partition(quantized("imxrt700-neutron")),
     "Neutron to SDK 25.12": lambda: device_for(
-        "imxrt700-neutron", NeutronCompileOptions(config="imxrt700", converter_flavor=OLDER)
+        "imxrt700-neutron", NeutronOptions(silicon="imxrt700", converter_flavor=OLDER)
     ).partition(quantized("imxrt700-neutron")),
     "Ethos-U55": lambda: device_for("ethos-u55-128").partition(quantized("ethos-u55-128")),
     "Ethos-U65": lambda: device_for("ethos-u65-256").partition(quantized("ethos-u55-128")),

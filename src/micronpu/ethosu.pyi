@@ -7,11 +7,6 @@ from micronpu.quantize.config import get_symmetric_a16w8_quantization_config as 
 from micronpu.quantize.config import get_symmetric_quantization_config as get_symmetric_quantization_config
 from micronpu.targets.ethosu.backend import EthosUBackend as EthosUBackend
 from micronpu.targets.ethosu.backend import EthosUPartitioner as EthosUPartitioner
-from micronpu.targets.ethosu.options import EthosUCompileSpec as EthosUCompileSpec
-from micronpu.targets.ethosu.options import VelaExternalBlockPlacements as VelaExternalBlockPlacements
-from micronpu.targets.ethosu.pipeline_config import ArmPassPipelineConfig as ArmPassPipelineConfig
-from micronpu.targets.ethosu.pipeline_config import LeakyReLULoweringConfig as LeakyReLULoweringConfig
-from micronpu.targets.ethosu.pipeline_config import QuantizeInfConfig as QuantizeInfConfig
-from micronpu.targets.ethosu.pipeline_config import SDPASafeSoftmaxGuardPolicy as SDPASafeSoftmaxGuardPolicy
-from micronpu.targets.ethosu.pipeline_config import SoftmaxDecompositionConfig as SoftmaxDecompositionConfig
+from micronpu.targets.ethosu.compat import EthosUCompileSpec as EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions as EthosUOptions
 from micronpu.targets.ethosu.quantizer import EthosUQuantizer as EthosUQuantizer

@@ -2,4 +2,11 @@
 
 from micronpu.base.lazy import lazily
 
-__all__, __dir__, __getattr__ = lazily(__name__, __file__)
+_COMPAT = (
+    *("NeutronHWVersion", "RemoveAdditionalQDQClustersPass", "RemoveIOQuantOpsPass", "core_aten_ops_exception_list"),
+)
+_MOVED = {name: f"from micronpu.compat import {name}" for name in _COMPAT}
+
+__all__, __dir__, __getattr__ = lazily(
+    __name__, __file__, _MOVED | {"NeutronCompileOptions": "from micronpu.neutron import NeutronOptions"}
+)

@@ -5,14 +5,10 @@ from micronpu.quantize.config import QuantizationConfig as QuantizationConfig
 from micronpu.targets.neutron.backend import NeutronBackend as NeutronBackend
 from micronpu.targets.neutron.backend import NeutronEdgePassManager as NeutronEdgePassManager
 from micronpu.targets.neutron.backend import NeutronPartitioner as NeutronPartitioner
-from micronpu.targets.neutron.edge import RemoveAdditionalQDQClustersPass as RemoveAdditionalQDQClustersPass
-from micronpu.targets.neutron.edge import RemoveIOQuantOpsPass as RemoveIOQuantOpsPass
-from micronpu.targets.neutron.edge import core_aten_ops_exception_list as core_aten_ops_exception_list
+from micronpu.targets.neutron.compat import NeutronCompileSpecBuilder as NeutronCompileSpecBuilder
+from micronpu.targets.neutron.compat import generate_neutron_compile_spec as generate_neutron_compile_spec
 from micronpu.targets.neutron.kernels import merge_kernel_selections as merge_kernel_selections
 from micronpu.targets.neutron.options import CustomDelegationOptions as CustomDelegationOptions
-from micronpu.targets.neutron.options import NeutronCompileOptions as NeutronCompileOptions
-from micronpu.targets.neutron.options import NeutronCompileSpecBuilder as NeutronCompileSpecBuilder
-from micronpu.targets.neutron.options import generate_neutron_compile_spec as generate_neutron_compile_spec
+from micronpu.targets.neutron.options import NeutronOptions as NeutronOptions
 from micronpu.targets.neutron.quantizer import NeutronQuantizer as NeutronQuantizer
-from micronpu.targets.neutron.target_spec import NeutronHWVersion as NeutronHWVersion
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec as NeutronTargetSpec

@@ -10,8 +10,8 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
-from micronpu.ethosu import EthosUCompileSpec
-from micronpu.neutron import NeutronCompileOptions
+from micronpu.ethosu import EthosUOptions
+from micronpu.neutron import NeutronOptions
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.compile.state_rows import ROWS, sequences
 
@@ -36,10 +36,10 @@ def program(kind: str) -> CompiledProgram:
     target = "corstone300" if kind.startswith("ethosu") else "imxrt700"
     if kind in ("core", "host"):
         layers = ("conv2d.default", "linear.default", "avg_pool2d.default", "relu.default")
-        options = NeutronCompileOptions(config="imxrt700", operators_not_to_delegate=tuple(f"aten.{n}" for n in layers))
+        options = NeutronOptions(silicon="imxrt700", operators_not_to_delegate=tuple(f"aten.{n}" for n in layers))
         target = "imxrt700" if kind == "core" else "imxrt700-neutron"
     if kind == "ethosu_int8":
-        options = EthosUCompileSpec("ethos-u55-128", carry_graph=True)
+        options = EthosUOptions("ethos-u55-128", carry_graph=True)
     if kind.startswith("state"):
         target = "corstone300" if kind == "state_int8" else "imxrt700-neutron"
         return micronpu.compile(

@@ -17,8 +17,8 @@ from torch import nn
 import micronpu
 from micronpu.deploy import pools
 from micronpu.deploy.data import needs_data
-from micronpu.ethosu import EthosUCompileSpec
-from micronpu.neutron import NeutronCompileOptions
+from micronpu.ethosu import EthosUOptions
+from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
 from tests.compile.small import Small, batches, conv, image, linear
@@ -134,13 +134,13 @@ OURS: dict[str, Callable[[], Made]] = {
     "two partitions": lambda: _ours("corstone300", _parts, **TWO_PARTS),
     "two partitions in float": lambda: _ours("corstone300-ethosu", _parts, io=None, **TWO_PARTS),
     "two of a Neutron": lambda: _ours("mcxn947", _parts, **TWO_PARTS),
-    "weights in a file": lambda: _ours("corstone300", options=EthosUCompileSpec("ethos-u55-128", external_weights="w")),
+    "weights in a file": lambda: _ours("corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w")),
     "weights and commands in files": lambda: _ours(
-        "corstone300", options=EthosUCompileSpec("ethos-u55-128", external_weights="w", external_commands="c")
+        "corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w", external_commands="c")
     ),
     "a Neutron with few kernels of the core": lambda: _ours(
         "imxrt700",
-        options=NeutronCompileOptions(config="imxrt700", operators_not_to_delegate=("aten.avg_pool2d.default",)),
+        options=NeutronOptions(silicon="imxrt700", operators_not_to_delegate=("aten.avg_pool2d.default",)),
     ),
 }
 

@@ -20,7 +20,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy import pools
 from micronpu.deploy.deployment import Deployment, Source, deploy_together
-from micronpu.neutron import NeutronCompileOptions
+from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
 from tests.compile.small import linear
 from tests.deploy import firmware, programs
@@ -62,8 +62,8 @@ def plain(name: str) -> bytes:
 @functools.cache
 def with_state() -> CompiledProgram:
     """A program of ours with a state, all of it in portable kernels."""
-    options = NeutronCompileOptions(
-        config="imxrt700", operators_not_to_delegate=("aten.mul.Tensor", "aten.mul.Scalar", "aten.add.Tensor")
+    options = NeutronOptions(
+        silicon="imxrt700", operators_not_to_delegate=("aten.mul.Tensor", "aten.mul.Scalar", "aten.add.Tensor")
     )
     random = torch.Generator().manual_seed(2)
     sequences = [[torch.randn(1, 4, generator=random) for _ in range(6)] for _ in range(2)]

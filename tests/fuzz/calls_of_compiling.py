@@ -33,8 +33,8 @@ _COMPILE_WRONG: dict[str, Any] = {
     "target": TARGETS,
     "calibration": CALIBRATION,
     "options": [
-        ethosu.EthosUCompileSpec("ethos-u55-128"),
-        neutron.NeutronCompileOptions("mcxn94x"),
+        ethosu.EthosUOptions("ethos-u55-128"),
+        neutron.NeutronOptions("mcxn94x"),
         {"config": "imxrt700"},
     ],
     "quantization": [

@@ -22,13 +22,13 @@ from tests.fuzz.wrong_values import (
 )
 from torch import nn
 
-from micronpu import ethosu, neutron
-from micronpu.targets.cortexm.options import CortexMOptions
+import micronpu
+from micronpu import compat, ethosu, neutron
 
 
 def _setting(name: str) -> Iterator[Call]:
     for quantizer in (neutron.NeutronQuantizer, ethosu.EthosUQuantizer):
-        made = quantizer(ethosu.EthosUCompileSpec("ethos-u55-128")) if "Ethos" in quantizer.__name__ else quantizer()
+        made = quantizer(ethosu.EthosUOptions("ethos-u55-128")) if "Ethos" in quantizer.__name__ else quantizer()
         call = getattr(made, name)
         first = next(iter(inspect.signature(call).parameters))
         good: dict[str, Any] = (
@@ -45,7 +45,6 @@ def _setting(name: str) -> Iterator[Call]:
 
 
 _ETHOS_WRONG: dict[str, Any] = {
-    "target": TARGETS,
     "extra_flags": [["--no-such-flag"], ["--optimise"], ["--optimise=Fast"], ["--arena-cache-size=much"], [3]],
     "system_entries": [["no_equals"], ["=3"], [3], ["core_clock=fast"]],
     "max_sram_bytes": [-1, math.inf],
@@ -53,6 +52,12 @@ _ETHOS_WRONG: dict[str, Any] = {
     "intermediates_dir": ["a\0b", "/dev/null/x"],
     "config_ini": ["/dev/null", ".", "no.ini", "a\0b"],
 }
+
+
+_ETHOS_ANY = (
+    *("extra_flags", "intermediates_dir", "external_commands", "external_weights"),
+    *("disabled_passes", "system_entries"),
+)
 
 
 def _target() -> neutron.NeutronTargetSpec:
@@ -69,17 +74,17 @@ CALLS: tuple[Call, ...] = (
         lambda: {"target": "imxrt700"},
         {"target": ["cortex-m33", "ethos-u55-128"]},
     ),
-    Call("VelaExternalBlockPlacements", ethosu.VelaExternalBlockPlacements, dict, {"cmd_data": ["", "ä"]}, any=_FILES),
+    Call("VelaExternalBlockPlacements", compat.VelaExternalBlockPlacements, dict, {"cmd_data": ["", "ä"]}, any=_FILES),
     *(
         Call(f.__name__, f, dict, {"is_dynamic": [True], "weight_qmin": [-3], "weight_qmax": [10**9]})
         for f in (ethosu.get_symmetric_quantization_config, ethosu.get_symmetric_a16w8_quantization_config)
     ),
     Call("get_symmetric_a8w4_quantization_config", ethosu.get_symmetric_a8w4_quantization_config),
-    Call("QuantizeInfConfig", ethosu.QuantizeInfConfig),
+    Call("QuantizeInfConfig", compat.QuantizeInfConfig),
     Call("CustomDelegationOptions", neutron.CustomDelegationOptions),
     Call(
-        "NeutronCompileOptions",
-        neutron.NeutronCompileOptions,
+        "NeutronOptions",
+        neutron.NeutronOptions,
         dict,
         NEUTRON_WRONG,
         any=("extra_flags", "intermediates_dir", "sdk_version"),
@@ -109,7 +114,7 @@ CALLS: tuple[Call, ...] = (
         "NeutronPartitioner",
         neutron.NeutronPartitioner,
         lambda: {"compile_spec": neutron.generate_neutron_compile_spec("imxrt700"), "neutron_target_spec": _target()},
-        {"compile_spec": [[3], ["a"], ethosu.EthosUCompileSpec("ethos-u55-128").to_specs()]},
+        {"compile_spec": [[3], ["a"], ethosu.EthosUOptions("ethos-u55-128").to_specs()]},
     ),
     Call("NeutronEdgePassManager", neutron.NeutronEdgePassManager, dict, {"passes": [[3], ["a"]]}),
     Call("QuantizationConfig", neutron.QuantizationConfig, dict, {"activations": ["int4", torch.int32, 8]}),
@@ -134,32 +139,29 @@ CALLS: tuple[Call, ...] = (
         },
     ),
     Call(
-        "EthosUCompileSpec",
-        ethosu.EthosUCompileSpec,
-        lambda: {"target": "ethos-u55-128"},
-        _ETHOS_WRONG,
-        any=(
-            "extra_flags",
-            "intermediates_dir",
-            "external_commands",
-            "external_weights",
-            "disabled_passes",
-            "system_entries",
-        ),
-        further=dict.fromkeys(("system_config", "memory_mode", "config_ini"), "str | None")
-        | {"extra_flags": "list | None"},
+        "EthosUOptions",
+        ethosu.EthosUOptions,
+        lambda: {"silicon": "ethos-u55-128"},
+        {"silicon": TARGETS, **_ETHOS_WRONG},
+        any=_ETHOS_ANY,
         empty=("system_config", "memory_mode", "config_ini"),
     ),
     Call(
-        "EthosUQuantizer", ethosu.EthosUQuantizer, lambda: {"compile_spec": ethosu.EthosUCompileSpec("ethos-u55-128")}
+        "EthosUCompileSpec",
+        ethosu.EthosUCompileSpec,
+        lambda: {"target": "ethos-u55-128"},
+        {"target": TARGETS, "silicon": ["ethos-u55-128"], **_ETHOS_WRONG},
+        any=_ETHOS_ANY,
+        empty=("system_config", "memory_mode", "config_ini"),
     ),
+    Call("EthosUQuantizer", ethosu.EthosUQuantizer, lambda: {"compile_spec": ethosu.EthosUOptions("ethos-u55-128")}),
     Call(
         "EthosUPartitioner",
         ethosu.EthosUPartitioner,
-        lambda: {"compile_spec": ethosu.EthosUCompileSpec("ethos-u55-128")},
+        lambda: {"compile_spec": ethosu.EthosUOptions("ethos-u55-128")},
         {"additional_checks": [[3], ["a"]]},
     ),
-    Call("CortexMOptions", CortexMOptions, dict, {"disabled_passes": DISABLED}),
+    Call("CortexMOptions", micronpu.CortexMOptions, dict, {"disabled_passes": DISABLED}),
     *(
         c
         for n in (

@@ -7,12 +7,16 @@ import importlib
 from tests.fuzz import calls_of_compiling, calls_of_families, calls_of_running
 from tests.fuzz.malformed import Call
 
-MODULES = ("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime", "micronpu.recipes")
+from micronpu.base import errors
+
+MODULES = ("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.compat", "micronpu.runtime", "micronpu.recipes")
 
 NOT_CALLED = {
     "CompiledProgram": "`compile` makes it; its methods are below",
     "CompiledMethods": "`compile` makes it of several methods",
-    "MicroNpuError": "micronpu raises it",
+    **{name: "micronpu raises it" for name in vars(errors) if name.endswith("Error")},
+    **dict.fromkeys(("Blame", "Deployment", "Evaluation", "Fixes"), "a call of `micronpu` makes it"),
+    **dict.fromkeys(("DelegationReport", "Partitioning", "Reason", "Streaming", "Verdict"), "the same"),
     "AccuracyWarning": "Python's `warnings` show it",
     "ReportWarning": "`compile` makes it",
     "NeutronBackend": "ExecuTorch calls it",

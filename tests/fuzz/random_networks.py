@@ -44,7 +44,7 @@ import micronpu
 from micronpu.base import flatbuffer
 from micronpu.base.errors import InternalError, MicroNpuError, WrongResultError
 from micronpu.base.quiet import quiet
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir.graph import Node
 from micronpu.ir.interpreter import interpret
@@ -125,7 +125,7 @@ class Seen:
 def compiled(row: Row) -> tuple[RandomNetwork, micronpu.CompiledProgram]:
     """The network of a row and its program, which `compile` has compared with the quantized network."""
     network = RandomNetwork(row.seed, row.length, wide=True)
-    options = EthosUCompileSpec(row.target, via=row.via) if row.target.startswith("ethos") else None
+    options = EthosUOptions(row.target, via=row.via) if row.target.startswith("ethos") else None
     activations: Any = row.activations
     program = micronpu.compile(
         network,
@@ -250,7 +250,7 @@ def _other_entry(row: Row, program: micronpu.CompiledProgram, counted: Counter[s
         return ""
     partitioner: Any
     if row.target.startswith("ethos"):
-        partitioner = EthosUPartitioner(EthosUCompileSpec(row.target, via=row.via))
+        partitioner = EthosUPartitioner(EthosUOptions(row.target, via=row.via))
     else:
         from micronpu.neutron import generate_neutron_compile_spec
 

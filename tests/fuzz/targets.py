@@ -279,10 +279,10 @@ def _chips() -> tuple[Sequence[bytes], Read]:
 @target("Vela configurations", mutate_text)
 def _vela() -> tuple[Sequence[bytes], Read]:
     from micronpu.targets.ethosu.accelerators import default_ini
-    from micronpu.targets.ethosu.options import EthosUCompileSpec
+    from micronpu.targets.ethosu.options import EthosUOptions
 
     def use(path: Path) -> None:
-        EthosUCompileSpec("ethos-u55-128", config_ini=str(path))
+        EthosUOptions("ethos-u55-128", config_ini=str(path))
 
     return [default_ini().encode()], _in_file(".ini", use)
 

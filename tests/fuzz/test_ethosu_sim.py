@@ -15,7 +15,7 @@ from tests.ethosu_differences import known
 from micronpu.base.errors import MicroNpuError
 from micronpu.host.build import find_compiler, source_directory
 from micronpu.targets.ethosu.compile import compile_graph
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 
 HARNESS = Path(__file__).with_name("ethosu_sim_fuzz.cpp")
 FLAGS = ("-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -36,7 +36,7 @@ def seeds(folder: Path) -> list[Path]:
     for number, (target, (family, macs)) in enumerate(TARGETS.items()):
         for row in rows[number :: len(rows) // ROWS_PER_TARGET]:
             try:
-                compiled = compile_graph(row.graph(), EthosUCompileSpec(target))
+                compiled = compile_graph(row.graph(), EthosUOptions(target))
             except MicroNpuError:
                 continue
             if known(row, compiled.plan.format, target):  # Vela's own stream may already be refused

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import micronpu
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 
 FOLDER = Path(__file__).parent
 
@@ -58,7 +58,7 @@ def _via(target: str, via: str) -> dict[str, Any]:
     return {
         "target": target,
         "quantization": micronpu.Quantization(io="int8"),
-        "options": EthosUCompileSpec(target, via=via, carry_graph=True),
+        "options": EthosUOptions(target, via=via, carry_graph=True),
     }
 
 

@@ -17,7 +17,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.chips.core import Core, find_core
 from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.registry import device_for
 
@@ -48,9 +48,9 @@ def images(count: int, layout: torch.memory_format = torch.contiguous_format) ->
     return [torch.randn(1, 3, 14, 14, generator=generator).to(memory_format=layout) for _ in range(count)]
 
 
-def options(*excluded: str, flavor: str = "latest") -> NeutronCompileOptions:
-    return NeutronCompileOptions(
-        config="imxrt700",
+def options(*excluded: str, flavor: str = "latest") -> NeutronOptions:
+    return NeutronOptions(
+        silicon="imxrt700",
         converter_flavor=flavor,
         operators_not_to_delegate=tuple(f"aten.{name}" for name in excluded),
         disabled_passes=tuple(rewrite.name for rewrite in REWRITES),
@@ -58,7 +58,7 @@ def options(*excluded: str, flavor: str = "latest") -> NeutronCompileOptions:
 
 
 def compiled(
-    model: nn.Module, chosen: NeutronCompileOptions, layout: torch.memory_format = torch.contiguous_format
+    model: nn.Module, chosen: NeutronOptions, layout: torch.memory_format = torch.contiguous_format
 ) -> micronpu.CompiledProgram:
     calibration = images(8, layout)
     return micronpu.compile(
@@ -121,7 +121,7 @@ REFUSALS = [
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize(("between", "behind", "chosen"), REFUSALS)
 def test_what_the_npu_refuses_runs_in_integers(
-    between: Tail, behind: Tail, chosen: NeutronCompileOptions, layout: torch.memory_format
+    between: Tail, behind: Tail, chosen: NeutronOptions, layout: torch.memory_format
 ) -> None:
     program = compiled(Between(between, behind), chosen, layout)
     left = [v for v in program.report.verdicts if not v.delegated]

@@ -16,7 +16,7 @@ from micronpu.base.errors import OptionError
 from micronpu.chips import Chip, shipped_chips
 from micronpu.chips.core import CORES
 from micronpu.cli.inspection import inspect_pte
-from micronpu.neutron import NeutronCompileOptions
+from micronpu.neutron import NeutronOptions
 from micronpu.recipes import CortexMRecipeType
 from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
@@ -177,13 +177,13 @@ def test_passes_can_be_left_out():
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_name_of_nothing_cannot_be_left_out(family):
     with pytest.raises(OptionError, match=r"'no_such_thing'.*Try: .*fuse_activations.*gelu"):
-        family.options(**{family.silicon_field: family.usual, "disabled_passes": ("no_such_thing",)})
+        family.options(family.usual, disabled_passes=("no_such_thing",))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_every_rewrite_can_be_left_out_or_says_why_not(family):
     for rewrite in (*family.options.switchable_rewrites, *family.options.needed_rewrites):
-        given = {family.silicon_field: family.usual, "disabled_passes": (rewrite.name,)}
+        given = {"silicon": family.usual, "disabled_passes": (rewrite.name,)}
         if rewrite in family.options.switchable_rewrites:
             assert family.options(**given).disabled_node_rewrites == (rewrite.name,)
         elif rewrite.name not in {other.name for other in family.options.switchable_rewrites}:
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match=r"CMSIS-NN does not run on the core 'cortex-a55'\. Try: one of cortex-m0,"):
         find_target(chip_file(tmp_path, "cortex-a55"))
     with pytest.raises(OptionError, match="cortex-m4 takes CortexMOptions, but the options are of type NeutronCompile"):
-        compiled("cortex-m4", options=NeutronCompileOptions())
+        compiled("cortex-m4", options=NeutronOptions())
     with pytest.raises(OptionError, match="quantizes activations to int8"):
         compiled("cortex-m4", quantization="int16")
     with pytest.raises(OptionError, match="does not run on the core 'cortex-m99'"):

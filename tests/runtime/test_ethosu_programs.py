@@ -20,7 +20,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
 from micronpu.compiler.program import CompiledProgram
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner, EthosUQuantizer, calibrate_and_quantize
 from micronpu.ir import interpret
 from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram, RunOptions
@@ -57,7 +57,7 @@ CALIBRATION = [inputs(seed) for seed in range(4)]
 
 
 def compiled(target: str = "ethos-u55-128", **options: object) -> CompiledProgram:
-    spec = EthosUCompileSpec(target, **options)  # type: ignore[arg-type]
+    spec = EthosUOptions(target, **options)  # type: ignore[arg-type]
     return micronpu.compile(Net().eval(), inputs(), target=target, calibration=CALIBRATION, options=spec)
 
 
@@ -110,7 +110,7 @@ def test_the_weights_of_a_program_are_there_once() -> None:
 
 def test_both_entries_give_the_same_payload() -> None:
     program = compiled()
-    spec = EthosUCompileSpec("ethos-u55-128")
+    spec = EthosUOptions("ethos-u55-128")
     quantized = calibrate_and_quantize(torch.export.export(Net().eval(), inputs()), CALIBRATION, EthosUQuantizer(spec))
     buffer = lowered(quantized, EthosUPartitioner(spec))
     assert read_pte(buffer).payloads == read_pte(program.buffer).payloads
@@ -124,7 +124,7 @@ def test_another_back_end_of_the_same_name_is_not_taken() -> None:
     importlib.import_module("executorch.backends.cortex_m.passes")
     assert sum(c.__name__ == "EthosUBackend" for c in BackendDetails.__subclasses__()) > 1
     program = compiled()
-    buffer = lowered(program.quantized, EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")))  # type: ignore[arg-type]
+    buffer = lowered(program.quantized, EthosUPartitioner(EthosUOptions("ethos-u55-128")))  # type: ignore[arg-type]
     assert read_pte(buffer).payloads == read_pte(program.buffer).payloads
 
 
@@ -213,7 +213,7 @@ class NoAdd(OperatorSupportBase):
 
 
 def test_checks_of_the_user() -> None:
-    spec = EthosUCompileSpec("ethos-u55-128")
+    spec = EthosUOptions("ethos-u55-128")
     quantized = calibrate_and_quantize(torch.export.export(Net().eval(), inputs()), CALIBRATION, EthosUQuantizer(spec))
     partitioner = EthosUPartitioner(spec, additional_checks=[NoAdd()])
     buffer = lowered(quantized, partitioner)
@@ -229,14 +229,14 @@ def test_wrong_arguments_of_the_partitioner() -> None:
     with pytest.raises(OptionError, match="`compile_spec` of EthosUPartitioner is a str"):
         EthosUPartitioner("ethos-u55-128")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="which is no OperatorSupportBase"):
-        EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"), additional_checks=[print])  # type: ignore[list-item]
+        EthosUPartitioner(EthosUOptions("ethos-u55-128"), additional_checks=[print])  # type: ignore[list-item]
 
 
 def test_options_of_another_family() -> None:
-    with pytest.raises(OptionError, match="The target imxrt700-neutron takes NeutronCompileOptions, but"):
-        micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUCompileSpec("ethos-u55-128"))
+    with pytest.raises(OptionError, match="The target imxrt700-neutron takes NeutronOptions, but"):
+        micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUOptions("ethos-u55-128"))
     with pytest.raises(OptionError, match="The target is ethos-u85-256, but the options are for ethos-u55-128"):
-        micronpu.check(Net().eval(), inputs(), target="ethos-u85-256", options=EthosUCompileSpec("ethos-u55-128"))
+        micronpu.check(Net().eval(), inputs(), target="ethos-u85-256", options=EthosUOptions("ethos-u55-128"))
 
 
 def test_sram_that_is_not_there() -> None:

@@ -15,7 +15,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError, SimulationError, TooEarlyError
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import EthosUPayload, pack, parse
 from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
@@ -43,7 +43,7 @@ def payload(name: str) -> EthosUPayload:
     else:
         (row,) = (row for row in ROWS if row.name == name)
         model = row.model()
-    return parse(pack(compile_flatbuffer(model, EthosUCompileSpec(TARGET))))
+    return parse(pack(compile_flatbuffer(model, EthosUOptions(TARGET))))
 
 
 def run(name: str, change: Change | None = None) -> list[np.ndarray]:  # type: ignore[type-arg]

@@ -13,7 +13,7 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import PayloadError
 from micronpu.emit.tosa import TosaEmitter, TosaTensor
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, scalar_type_of
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import interpret
@@ -126,7 +126,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
 def test_program_runs_its_tosa_graph(target: str):
     data = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(seed)),) for seed in range(4)]
-    spec = EthosUCompileSpec(target, via="tosa")
+    spec = EthosUOptions(target, via="tosa")
     program = micronpu.compile(Net().eval(), data[0], target=target, calibration=data, options=spec)
     (partition,) = program.partitions
     assert isinstance(partition, EthosUPartition) and partition.plan.format == "tosa"
@@ -152,7 +152,7 @@ def test_the_records_of_a_program_are_bounded():
 
 def test_a_profile_records_the_delegates_result(tmp_path: Path):
     x = torch.randn(1, 3, 12, 12)
-    spec = EthosUCompileSpec("ethos-u55-128", via="tosa")
+    spec = EthosUOptions("ethos-u55-128", via="tosa")
     program = micronpu.compile(Net().eval(), (x,), target="ethos-u55-128", calibration=[(x,)], options=spec)
     with HostProgram(program.buffer) as host:
         (expected,) = host.run(x)

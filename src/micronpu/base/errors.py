@@ -90,6 +90,10 @@ class BudgetError(MicroNpuError):
     exit_code = 3
 
 
+class MovedError(MicroNpuError, ImportError):
+    """A public name of an earlier version, which has another name or place now."""
+
+
 class InternalError(MicroNpuError):
     """An invariant of the compiler is broken: a defect of micronpu, not of the model."""
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from micronpu.base.errors import MovedError
 
-def lazily(module: str, file: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
+
+def lazily(
+    module: str, file: str, moved: Mapping[str, str] | None = None
+) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
     """The `__all__`, `__dir__` and `__getattr__` of a module whose names its stub says, each with where it is defined.
 
     Args:
         module: its name.
         file: its path; the stub is beside it.
+        moved: names that it had in an earlier version, each with the import that there is now.
     """
     homes: dict[str, tuple[str, str]] = {}
     imported: dict[str, tuple[str, str]] = {}
@@ -31,6 +36,9 @@ def lazily(module: str, file: str) -> tuple[list[str], Callable[[], list[str]], 
         return sorted({*(name for name in vars(sys.modules[module]) if name.startswith("__")), *homes})
 
     def get(name: str) -> Any:
+        if moved is not None and name in moved:
+            # Not an AttributeError, which `from module import name` answers with a sentence of its own.
+            raise MovedError(f"{module} has no `{name}` any more.", hint=moved[name])
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, there = homes[name]

@@ -83,7 +83,7 @@ def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     for family in FAMILIES.values():
         texts = attribute_texts(family.options)
         for field in fields(family.options):
-            if field.name != family.silicon_field:
+            if field.name != "silicon":
                 chosen.setdefault(field.name, []).append((family.title, field, texts.get(field.name, "")))
     own = inspect.signature(command, eval_str=True).parameters.values()
 

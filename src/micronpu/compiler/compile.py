@@ -102,7 +102,7 @@ def compile_model(
             the place of calibration.
         quantization: a `Quantization`; or in short "int16" or "auto" for the activations, the path of a TOML file or a
             dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
-        options: further options of the NPU's family: `NeutronCompileOptions` or `EthosUCompileSpec`.
+        options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.
         transforms: `Transforms` of the model before; or in short "2:4" for sparse weights.
         listener: hears about progress; in a notebook a line under the cell says it unless given.

@@ -41,8 +41,8 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     Args:
         target: see ``micronpu targets``; a chip file of your own will do.
         quantization: "int8", "int8_qat", "int16" or "int16_qat".
-        options: fields of `RecipeOptions` and of the options of the NPU's family, `NeutronCompileOptions` or
-            `EthosUCompileSpec`, except the chip.
+        options: fields of `RecipeOptions` and of the options of the NPU's family, `NeutronOptions` or
+            `EthosUOptions`, except the chip.
 
     Raises:
         OptionError: there is no such target or option, or a value does not fit.
@@ -52,13 +52,14 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     chosen = find_target(target)
     family = FAMILIES[chosen.family]
     (common, own), unknown = split_options(options, RecipeOptions, family.options)
-    if unknown:
-        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family.options)
-    if family.silicon_field in own:
+    silicon = next((name for name in ("silicon", family.options.silicon_key) if name in options), None)
+    if silicon is not None:
         raise OptionError(
-            f"The recipe for {chosen.name} was given `{family.silicon_field}`, which the chip decides.",
+            f"The recipe for {chosen.name} was given `{silicon}`, which the chip decides.",
             hint="leave it out, or another chip",
         )
+    if unknown:
+        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family.options)
     device = family.device(options_for(chosen, given=own), chosen.name, chosen.core)
     checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
     checked.check(f'{chosen.name} with "{quantization}"', is_qat)

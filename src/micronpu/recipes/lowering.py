@@ -90,7 +90,7 @@ class CorePartitioner(OutliningPartitioner):
     """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; alone, or behind the NPU's partitioner."""
 
     def __init__(self, core: Core) -> None:
-        super().__init__(CortexMDevice(CortexMOptions(core=core.name)))
+        super().__init__(CortexMDevice(CortexMOptions(silicon=core.name)))
 
 
 def core_of(partitioner: Partitioner) -> Core | None:

@@ -29,6 +29,7 @@ from micronpu.recipes.lowering import (
 )
 from micronpu.recipes.quantization import aware_training, post_training
 from micronpu.targets.family import Family
+from micronpu.targets.options import Options
 from micronpu.targets.registry import FAMILIES
 
 
@@ -103,7 +104,8 @@ def split_options(given: Mapping[str, Any], *kinds: type) -> tuple[list[dict[str
 def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> OptionError:
     """What is said about options that there are not."""
     known = sorted({f.name for kind in kinds for f in fields(kind)})
-    close = [c for name in unknown for c in difflib.get_close_matches(name, known, 1)]
+    old = {kind.silicon_key for kind in kinds if issubclass(kind, Options)}
+    close = [c for name in unknown for c in (["silicon"] if name in old else difflib.get_close_matches(name, known, 1))]
     names = ", ".join(f"`{name}`" for name in unknown)
     return OptionError(
         f"The recipe {recipe} has no option {names}.",
@@ -141,7 +143,7 @@ class _Provider(BackendRecipeProvider):
     """
 
     types: type[RecipeType]
-    options: type
+    options: type[Options]
 
     @property
     def backend_name(self) -> str:
@@ -165,6 +167,8 @@ class _Provider(BackendRecipeProvider):
             return None
         (common, own), unknown = split_options(kwargs, RecipeOptions, self.options)
         name = f"{self.types.__name__}.{recipe_type.name}"
+        if self.options.silicon_key in unknown:  # what it was called in earlier versions
+            raise unknown_options(name, [self.options.silicon_key], RecipeOptions, self.options)
         if unknown:
             warnings.warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)), stacklevel=4)
         is_qat = recipe_type.name.endswith("_QAT")
@@ -188,7 +192,7 @@ class FamilyRecipeProvider(_Provider):
     def _create(
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
-        chosen = self.family.options(**({self.family.silicon_field: self.family.usual} | own))
+        chosen = self.family.options(**({"silicon": self.family.usual} | own))
         return device_recipe(name, self.family.device(chosen), options, is_qat, activations)
 
 

@@ -111,9 +111,11 @@ class Blame:
         return replace(self, layers=tuple(sorted(self.layers, key=_ORDERS[check_sort(by)])), sort=by)
 
     def to_dict(self) -> dict[str, Any]:
+        """What `to_json` writes; docs/accuracy.md says what it means."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
+        """The whole as JSON, for other programs."""
         return json.dumps(self.to_dict(), indent=indent)
 
     @property

@@ -304,6 +304,7 @@ class DelegationReport:
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
+        """The report as JSON; docs/report.md says what it means."""
         check_type("indent", indent, int, type(None))
         return json.dumps(self.to_dict(), indent=indent)
 

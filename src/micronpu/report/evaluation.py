@@ -111,6 +111,7 @@ class Evaluation:
 
     @property
     def program(self) -> Judged:
+        """The finished program."""
         return self.of("program")
 
     @property
@@ -142,9 +143,11 @@ class Evaluation:
         return f"The {kind} of {size} in {self.metric} is more than chance ({chance}): {counts}."
 
     def to_dict(self) -> dict[str, Any]:
+        """What `to_json` writes; docs/accuracy.md says what it means."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
+        """The whole as JSON, for other programs."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:

@@ -110,9 +110,11 @@ class Fixes:
         return max(free, key=lambda choice: choice.gain.value if choice.gain is not None else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
+        """What `to_json` writes; docs/accuracy.md says what it means."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
+        """The whole as JSON, for other programs."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:

@@ -118,4 +118,5 @@ class Verdict:
 
     @property
     def delegated(self) -> bool:
+        """Whether the NPU computes the operator."""
         return self.partition is not None

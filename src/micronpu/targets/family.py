@@ -65,14 +65,12 @@ class Family(ABC):
     Attributes:
         name: in chip files and the registry, such as "ethos-u".
         title: for people, with its article where a sentence needs one: "Ethos-U".
-        silicon_field: the field of the options that the target decides.
-        usual: value of that field where nobody chooses one, as in recipes.
+        usual: the silicon where nobody chooses one, as in recipes.
         backend: name by which the runtime looks up the delegate; "" for a family that delegates nothing.
     """
 
     name: str
     title: str
-    silicon_field: str
     usual: str
     backend: str = ""
 
@@ -110,7 +108,7 @@ class Family(ABC):
         return "", ""
 
     def defaults(self, target: Target) -> dict[str, Any]:
-        """Options that the chip decides, by name, besides `silicon_field`."""
+        """Options that the chip decides, by name, besides the silicon."""
         return {}
 
     @abstractmethod
@@ -213,7 +211,7 @@ class Family(ABC):
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
         """Options for a target, where those that are not given keep the chip's or their own defaults."""
-        values = self.defaults(target) | dict(given or {}) | {self.silicon_field: target.silicon}
+        values = self.defaults(target) | dict(given or {}) | {"silicon": target.silicon}
         return self.options(**values)
 
 

@@ -24,11 +24,30 @@ class Options:
         of_this_machine: fields that change nothing about the program and have no business in a file that others get.
         only_where_given: fields that a list of compile specs leaves out where they hold their default.
         maker: how a user makes a list of compile specs, for hints.
+        silicon_key: what the silicon is called in compile specs and in the programs that hold them, which stays; it was
+            the name of the field, too.
+        silicon: what is compiled for, by the one name that all families have for it.
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ()
     only_where_given: ClassVar[tuple[str, ...]] = ()
     maker: ClassVar[str]
+    silicon_key: ClassVar[str] = "silicon"
+
+    silicon: str
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        if cls.silicon_key in given.keys() - {"silicon"}:
+            raise OptionError(
+                f"`{cls.__name__}` has no option `{cls.silicon_key}` any more.",
+                hint=f"silicon={given[cls.silicon_key]!r}",
+            )
+        return super().__new__(cls)
+
+    @classmethod
+    def _keys(cls) -> dict[str, str]:
+        """The key in compile specs of each field."""
+        return {f.name: cls.silicon_key if f.name == "silicon" else f.name for f in fields(cls)}
 
     def program_values(self) -> dict[str, Any]:
         """Fields and values as they stand in a finished program, without what only concerns the compiling machine."""
@@ -52,12 +71,13 @@ class Options:
         for name in self.only_where_given:
             if values[name] == defaults[name]:
                 del values[name]
-        return [(key, json.dumps(value).encode()) for key, value in values.items()]
+        keys = self._keys()
+        return [(keys[name], json.dumps(value).encode()) for name, value in values.items()]
 
     @classmethod
     def owns(cls, specs: Iterable[CompileSpec]) -> bool:
         """Whether key-value pairs may be these options, and not those of another back end of the same name."""
-        known = {f.name for f in fields(cls)}
+        known = set(cls._keys().values())
         return all(spec.key in known for spec in specs)
 
     @classmethod
@@ -67,12 +87,13 @@ class Options:
         Raises:
             OptionError: an unknown key, one that is there twice or missing, or a value that does not fit.
         """
-        known = {f.name: f for f in fields(cls)}
+        keys = cls._keys()
+        known = {keys[f.name]: f for f in fields(cls)}
         values: dict[str, Any] = {}
         for spec in specs:
             if spec.key not in known:
                 raise OptionError(f"There is no compile spec {spec.key!r}.", hint=f"one of {', '.join(sorted(known))}")
-            if spec.key in values:
+            if known[spec.key].name in values:
                 raise OptionError(f"The compile spec {spec.key!r} is given twice.", hint="once")
             try:
                 value = parse_json(bytes(spec.value))
@@ -81,8 +102,8 @@ class Options:
                     f"The compile spec {spec.key!r} holds {bytes(spec.value)!r}, which is not JSON.",
                     hint=f"make the list with {cls.maker}",
                 ) from error
-            values[spec.key] = tuple(value) if isinstance(value, list) else value
-        for name, field in known.items():
-            if name not in values and field.default is MISSING:
-                raise OptionError(f"The compile spec has no `{name}`.", hint=cls.maker)
+            values[known[spec.key].name] = tuple(value) if isinstance(value, list) else value
+        for key, field in known.items():
+            if field.name not in values and field.default is MISSING:
+                raise OptionError(f"The compile spec has no `{key}`.", hint=cls.maker)
         return cls(**values)

@@ -139,16 +139,15 @@ def options_for(target: Target, options: Options | None = None, given: Mapping[s
     _check_installed(family)
     if options is None:
         return family.choose(target, given)
-    field, hint = family.silicon_field, f'{family.options.__name__}({family.silicon_field}="{target.silicon}")'
+    hint = f'{family.options.__name__}("{target.silicon}")'
     if not isinstance(options, family.options):
         raise OptionError(
             f"The target {target.name} takes {family.options.__name__}, but the options are of type "
             f"{type(options).__name__}.",
             hint=hint,
         )
-    silicon = getattr(options, field)
-    if silicon != target.silicon:
-        raise OptionError(f"The target is {target.silicon}, but the options are for {silicon}.", hint=hint)
+    if options.silicon != target.silicon:
+        raise OptionError(f"The target is {target.silicon}, but the options are for {options.silicon}.", hint=hint)
     return options
 
 

@@ -22,7 +22,7 @@ from micronpu.cli import console
 from micronpu.cli.main import app
 from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 MODELS = '''
 """Models for the tests of the command; `helper` is a neighbour of this file."""
@@ -245,7 +245,7 @@ VALUES = {
 @pytest.mark.parametrize("command", ["compile", "check"])
 def test_options_arrive(command, monkeypatch):
     """Every field of the options, set to something that is not its default, and what is said of quantization."""
-    fields = {f.name for f in dataclasses.fields(NeutronCompileOptions)} - {"config"}
+    fields = {f.name for f in dataclasses.fields(NeutronOptions)} - {"silicon"}
     assert set(VALUES) == fields, "a row for each field"
     given, said = [], []
 
@@ -262,8 +262,8 @@ def test_options_arrive(command, monkeypatch):
     for chosen in (["--target", "imx95", *arguments], []):
         result = CliRunner().invoke(app, [command, "nets.py:net", *chosen])
         assert "ReachedError" in result.stderr
-    expected = NeutronCompileOptions(config="imx95", **{name: value for name, (_, value) in VALUES.items()})
-    assert given == [expected, NeutronCompileOptions()]
+    expected = NeutronOptions(silicon="imx95", **{name: value for name, (_, value) in VALUES.items()})
+    assert given == [expected, NeutronOptions()]
     settings = {"default": {"weight_observer": "mse"}, "equalize": True}
     assert said == [micronpu.Quantization(settings=settings), micronpu.Quantization()]
     assert all(getattr(expected, name) != getattr(given[1], name) for name in fields)

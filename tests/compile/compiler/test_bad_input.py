@@ -19,7 +19,7 @@ from torch.export import Dim, export
 import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError, PayloadError
 from micronpu.runtime import HostProgram
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 
 class Net(nn.Module):
@@ -245,9 +245,9 @@ def test_unknown_target_names_the_nearest():
 
 def test_options_for_another_chip():
     refused(
-        lambda: micronpu.compile(net(), X, "imxrt700", calibration=GOOD, options=NeutronCompileOptions("imx95")),
+        lambda: micronpu.compile(net(), X, "imxrt700", calibration=GOOD, options=NeutronOptions("imx95")),
         OptionError,
-        'The target is imxrt700, but the options are for imx95. Try: NeutronCompileOptions(config="imxrt700").',
+        'The target is imxrt700, but the options are for imx95. Try: NeutronOptions(silicon="imxrt700").',
     )
 
 

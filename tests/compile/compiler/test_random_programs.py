@@ -16,7 +16,7 @@ from tests.compile.random_networks import RandomNetwork
 
 import micronpu
 from micronpu.base.quiet import quiet
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import Graph, interpret
@@ -48,7 +48,7 @@ ROWS: list[tuple[int, str, Activations, str]] = [
 
 
 def options(target: str, via: str) -> Options | None:
-    return EthosUCompileSpec(target, via=via) if target.startswith("ethos") else None
+    return EthosUOptions(target, via=via) if target.startswith("ethos") else None
 
 
 def compiled(
@@ -113,7 +113,7 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
 def test_both_entries_give_the_same_payloads(seed: int, target: str) -> None:
     """13 has a comparison, whose cast to float ExecuTorch writes in its own words."""
     network, program = compiled(seed, target, "int8", "litert")
-    partitioner = EthosUPartitioner(EthosUCompileSpec(target, via="litert"))
+    partitioner = EthosUPartitioner(EthosUOptions(target, via="litert"))
     with quiet():
         exported = torch.export.export(program.quantized, network.example)
         edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])

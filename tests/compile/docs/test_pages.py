@@ -127,7 +127,9 @@ def test_c_compiles_as_it_stands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-PUBLIC = ["micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.runtime", "micronpu.recipes"]
+PUBLIC = [
+    *("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.compat", "micronpu.runtime", "micronpu.recipes"),
+]
 
 
 def own(value: object) -> dict[str, object]:

@@ -20,7 +20,7 @@ from micronpu.ops import Op
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
@@ -257,7 +257,7 @@ def test_a_resize_with_a_factor_for_each_axis_is_one_operator(options: dict[str,
     assert {n.op.name for n in part.graph.nodes} <= {"resize_bilinear", "transpose", "mul"}
     far = (program.run(x)[1] - model(x)[1]).abs() / steps(program.quantized)[1]
     assert float(far.max()) <= 1.01  # half a step for x, and half a one for the result
-    published = NeutronCompileOptions(converter_flavor="SDK_25_12")
+    published = NeutronOptions(converter_flavor="SDK_25_12")
     program = micronpu.compile(model, (x,), "imxrt700-neutron", calibration=[(x,)], options=published)
     assert not any(n.op.name == "resize_bilinear" for p in program.partitions for n in p.graph.nodes)
 

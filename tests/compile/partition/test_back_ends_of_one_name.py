@@ -13,8 +13,8 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
-from micronpu.neutron import NeutronCompileOptions, NeutronPartitioner
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner
+from micronpu.neutron import NeutronOptions, NeutronPartitioner
 from micronpu.partition.backends import ByCompileSpec, be_found
 from micronpu.program.pte import read_pte
 
@@ -51,8 +51,8 @@ class Theirs(Partitioner):
 @pytest.mark.parametrize(
     ("target", "name", "ours"),
     [
-        ("imxrt700-neutron", "NeutronBackend", lambda: NeutronPartitioner(NeutronCompileOptions().to_specs())),
-        ("ethos-u55-128", "EthosUBackend", lambda: EthosUPartitioner(EthosUCompileSpec("ethos-u55-128"))),
+        ("imxrt700-neutron", "NeutronBackend", lambda: NeutronPartitioner(NeutronOptions().to_specs())),
+        ("ethos-u55-128", "EthosUBackend", lambda: EthosUPartitioner(EthosUOptions("ethos-u55-128"))),
     ],
 )
 def test_both_compile_while_both_are_alive(target, name, ours):

@@ -14,7 +14,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.container.payload import TensorSlot, parse
 from micronpu.container.trace import graph_key
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
 from micronpu.partition import axes, entry
@@ -163,7 +163,7 @@ def ethosu_entry(program: micronpu.CompiledProgram, example: Tensor) -> bytes:
     """The same quantized model through ExecuTorch's own entry."""
     with quiet():
         exported = torch.export.export(program.quantized, (example,))
-        partitioner = EthosUPartitioner(EthosUCompileSpec(ETHOS_U, carry_graph=True))
+        partitioner = EthosUPartitioner(EthosUOptions(ETHOS_U, carry_graph=True))
         edge = to_edge_transform_and_lower(exported, partitioner=[partitioner])
         config = ExecutorchBackendConfig(extract_delegate_segments=False)
         return bytes(edge.to_executorch(config=config).buffer)
@@ -196,7 +196,7 @@ def test_ethosu_reads_and_writes_the_order_that_the_program_has(model: type[nn.M
     x = [last(torch.randn(1, 3, 10, 9)) for _ in range(4)]
     network = model().eval().to(memory_format=LAST)
     program = micronpu.compile(
-        network, (x[0],), ETHOS_U, options=EthosUCompileSpec(ETHOS_U, carry_graph=True), calibration=[(b,) for b in x]
+        network, (x[0],), ETHOS_U, options=EthosUOptions(ETHOS_U, carry_graph=True), calibration=[(b,) for b in x]
     )
     wanted = program.quantized(x[1])
     for buffer in (program.buffer, ethosu_entry(program, x[0])):

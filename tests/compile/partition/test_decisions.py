@@ -22,7 +22,7 @@ from micronpu.partition.decisions import Decisions
 from micronpu.partition.device import CompiledPartition, Device, RefusedError
 from micronpu.partition.partition import Partition
 from micronpu.report.verdict import Reason
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import check_node
 from micronpu.targets.registry import device_for
 
@@ -93,14 +93,14 @@ def test_what_the_report_calls_rewritten_is_rewritten(tmp_path: Path, target: st
     path = tmp_path / f"{name}.toml"
     path.write_text(CHIP.format(name=name, core="cortex-m7", core_mhz=core_mhz, npu=SMALL_NEUTRON, npu_mhz=npu_mhz))
     chip = f"{path}:{name}-{target}"
-    options = NeutronCompileOptions(config=str(path), converter_flavor="SDK_25_12")
+    options = NeutronOptions(silicon=str(path), converter_flavor="SDK_25_12")
     x = data(1, 100, 10)
     program = micronpu.compile(nn.Softmax(-1).eval(), x[0], chip, calibration=x, options=options)
     (verdict,) = program.report.verdicts
     made_by = {name for p in program.partitions for n in p.graph.nodes for name in n.origin.passes}
     assert set(verdict.rewrites) <= made_by
     assert ("pad_channels" in verdict.rewrites) == ("pad_channels" in made_by) == verdict.delegated
-    assert all(not check_node(n, options.target) for p in program.partitions for n in p.graph.nodes)
+    assert all(not check_node(n, options.target_spec) for p in program.partitions for n in p.graph.nodes)
 
 
 @pytest.mark.parametrize("target", ["imxrt700", "imxrt700-neutron", "ethos-u55-128", "corstone300"])
@@ -113,7 +113,7 @@ def test_one_compilation_partitions_once_and_imports_each_operator_once(
     x = data(1, 3, 16, 16)
     options = None
     if target.startswith("imxrt700"):
-        options = NeutronCompileOptions(operators_not_to_delegate=("aten.hardswish.default",))
+        options = NeutronOptions(operators_not_to_delegate=("aten.hardswish.default",))
     program = micronpu.compile(Chain().eval(), x[0], target, calibration=x, options=options)
     view = ProgramView(program.quantized)  # type: ignore[arg-type]
     assert len(program.report.verdicts) >= 10
@@ -159,7 +159,7 @@ class Refusing(Device):
 def test_a_late_refusal_leaves_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     x = data(1, 3, 16, 16)
     model = Chain().eval()
-    plain = device_for("imxrt700", NeutronCompileOptions(operators_not_to_delegate=("aten.hardswish.default",)))
+    plain = device_for("imxrt700", NeutronOptions(operators_not_to_delegate=("aten.hardswish.default",)))
     quantized = micronpu.compile(model, x[0], "imxrt700", calibration=x).quantized
     calls: Counter[str] = Counter()
     count(monkeypatch, calls, units, "import_piece")

@@ -19,7 +19,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 import micronpu
 from micronpu.base.quiet import quiet
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.frontend.program import is_dequantize
 from micronpu.neutron import (
     NeutronEdgePassManager,
@@ -127,7 +127,7 @@ def test_the_plans_of_a_partition_are_tried_once(monkeypatch: pytest.MonkeyPatch
     assert len(compiled.partitions) == len(asked) == 1
     by_front_door = sum(asked.values())
     asked.clear()
-    program = lower(compiled.quantized, (image(),), EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")))
+    program = lower(compiled.quantized, (image(),), EthosUPartitioner(EthosUOptions("ethos-u55-128")))
     assert sum(asked.values()) == by_front_door + 1
     assert payloads(program) == [p.payload for p in compiled.partitions]
 

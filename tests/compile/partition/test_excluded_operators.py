@@ -20,7 +20,7 @@ from micronpu.neutron import (
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.verdict import Verdict
 from micronpu.runtime import HostProgram
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 
 class Classifier(nn.Module):
@@ -97,7 +97,7 @@ FIRST = {frozenset(excluded): name for name, excluded in reversed(EXCLUDED.items
 @pytest.mark.parametrize("name", EXCLUDED)
 def test_excluded_operators_stay_on_the_host_of_the_front_door(name, classifier):
     model, x = classifier
-    options = NeutronCompileOptions("imxrt700", operators_not_to_delegate=(name,))
+    options = NeutronOptions("imxrt700", operators_not_to_delegate=(name,))
     if name not in FIRST:
         check_excluded(micronpu.check(model, x, "imxrt700-neutron", options=options).report, name)
         return
@@ -130,7 +130,7 @@ def test_an_excluded_clamp_leaves_the_numbers_as_they_are(classifier):
     """A convolution without its relu gives the numbers of both, since the grid cuts off what the relu would."""
     torch.manual_seed(1)
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 4, 3)).eval(), classifier[1]
-    options = NeutronCompileOptions("imxrt700", operators_not_to_delegate=("aten::hardtanh",))
+    options = NeutronOptions("imxrt700", operators_not_to_delegate=("aten::hardtanh",))
     apart = micronpu.compile(model, x, "imxrt700-neutron", calibration=[x], options=options)
     assert on_host(apart.report) == {"hardtanh"}
     assert [v.operator for v in apart.report.verdicts if v.delegated] == ["conv2d.default"] * 2
@@ -139,4 +139,4 @@ def test_an_excluded_clamp_leaves_the_numbers_as_they_are(classifier):
 
 def test_an_operator_that_is_none_cannot_be_excluded():
     with pytest.raises(OptionError, match="There is no operator 'aten::convolute' in `operators_not_to_delegate`"):
-        NeutronCompileOptions("imxrt700", operators_not_to_delegate=("aten::convolute",))
+        NeutronOptions("imxrt700", operators_not_to_delegate=("aten::convolute",))

@@ -16,15 +16,18 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantiza
 import micronpu
 from micronpu.base.errors import MicroNpuError, OptionError, PayloadError
 from micronpu.base.quiet import quiet
-from micronpu.ethosu import (
+from micronpu.compat import (
     ArmPassPipelineConfig,
-    EthosUCompileSpec,
-    EthosUPartitioner,
-    EthosUQuantizer,
-    QuantizationConfig,
     QuantizeInfConfig,
     SoftmaxDecompositionConfig,
     VelaExternalBlockPlacements,
+)
+from micronpu.ethosu import (
+    EthosUCompileSpec,
+    EthosUOptions,
+    EthosUPartitioner,
+    EthosUQuantizer,
+    QuantizationConfig,
     get_symmetric_a8w4_quantization_config,
     get_symmetric_a16w8_quantization_config,
     get_symmetric_quantization_config,
@@ -170,20 +173,21 @@ def test_arguments_of_the_compile_spec(tmp_path):
     idle = ["--output-format=raw", "--debug-force-regor", "--verbose-operators", "--recursion-limit", "1000"]
     idle += ["--verbose-cycle-estimate", "--enable-debug-db"]  # of `aot_arm_compiler.py`
     spec = EthosUCompileSpec("ethos-u55-128", extra_flags=[*idle, "--optimise=Size"])
-    assert list(spec.vela_options().values()) == ["Size"]
-    assert "--debug-force-regor" in spec.notes[0] and "--optimise" not in spec.notes[0] and not plain.notes
-    assert EthosUPartitioner(spec).device.policy().notes == spec.notes
+    assert list(spec.options.vela_options().values()) == ["Size"]
+    assert "--debug-force-regor" in spec.options.notes[0] and "--optimise" not in spec.options.notes[0]
+    assert not plain.options.notes
+    assert EthosUPartitioner(spec).device.policy().notes == spec.options.notes
     placed = VelaExternalBlockPlacements(weight_data="weights")
     spec = EthosUCompileSpec("ethos-u55-128", None, None, None, None, placed)
-    assert (spec.external_commands, spec.external_weights) == ("", "weights")
-    assert EthosUCompileSpec.from_specs(spec.to_specs()) == spec
+    assert (spec.options.external_commands, spec.options.external_weights) == ("", "weights")
+    assert EthosUOptions.from_specs(spec.to_specs()) == spec.options
     with pytest.raises(OptionError, match="'other' and, in external_block_placements, 'weights'"):
         EthosUCompileSpec("ethos-u55-128", external_block_placements=placed, external_weights="other")
     assert plain.dump_intermediate_artifacts_to(tmp_path / "made") is plain
     partitioner = EthosUPartitioner(plain)
     lowered(converted(net(), X, EthosUQuantizer(plain)), X, partitioner)
     assert any((tmp_path / "made").iterdir())
-    assert plain.dump_intermediate_artifacts_to(None).intermediates_dir == ""
+    assert plain.dump_intermediate_artifacts_to(None).options.intermediates_dir == ""
 
 
 @pytest.mark.parametrize(
@@ -257,10 +261,10 @@ def test_setters_of_passes_and_of_what_is_written(tmp_path):
     spec.set_pass_pipeline_config(
         ArmPassPipelineConfig(softmax=SoftmaxDecompositionConfig.STABLE, quantize_inf=QuantizeInfConfig(neg_inf=-100.0))
     )
-    assert spec.dump_debug_info(EthosUCompileSpec.DebugMode.JSON) is spec and spec.debug_info
+    assert spec.dump_debug_info(EthosUCompileSpec.DebugMode.JSON) is spec and spec.options.debug_info
     theirs = Enum("DebugMode", ["JSON", "TOSA"])  # of `ArmCompileSpec`, which a script may still import
-    assert spec.dump_debug_info(None).dump_debug_info(theirs["TOSA"]).debug_info
-    assert "without effect here: softmax, quantize_inf" in spec.notes[1] and "no folder" in spec.notes[0]
+    assert spec.dump_debug_info(None).dump_debug_info(theirs["TOSA"]).options.debug_info
+    assert "without effect here: softmax, quantize_inf" in spec.notes[0] and "no folder" in spec.options.notes[0]
     spec.dump_intermediate_artifacts_to(tmp_path)
     partitioner = EthosUPartitioner(spec)
     lowered(converted(net(), X, EthosUQuantizer(spec)), X, partitioner)
@@ -270,7 +274,7 @@ def test_setters_of_passes_and_of_what_is_written(tmp_path):
     assert {row["module"] for row in rows} >= {"0", "2"} and any("relu" in row["computes"] for row in rows)
     assert all(row["nodes"] and row["debug_handles"] for row in rows)
     assert partitioner.report.notes[-1:] != () and any("softmax" in note for note in partitioner.report.notes)
-    assert not spec.dump_debug_info(None).debug_info
+    assert not spec.dump_debug_info(None).options.debug_info
 
 
 def test_operators_of_ones_own_are_noted():

@@ -13,18 +13,20 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 
 from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.compat import (
+    NeutronHWVersion,
+    RemoveAdditionalQDQClustersPass,
+    RemoveIOQuantOpsPass,
+    core_aten_ops_exception_list,
+)
 from micronpu.neutron import (
-    NeutronCompileOptions,
     NeutronCompileSpecBuilder,
     NeutronEdgePassManager,
-    NeutronHWVersion,
+    NeutronOptions,
     NeutronPartitioner,
     NeutronQuantizer,
     NeutronTargetSpec,
-    RemoveAdditionalQDQClustersPass,
-    RemoveIOQuantOpsPass,
     calibrate_and_quantize,
-    core_aten_ops_exception_list,
     generate_neutron_compile_spec,
 )
 from micronpu.runtime import HostProgram
@@ -45,8 +47,8 @@ class Net(nn.Module):
         return self.head(self.conv(x).mean((2, 3)))
 
 
-def options_of(specs) -> NeutronCompileOptions:
-    return NeutronCompileOptions.from_specs(specs)
+def options_of(specs) -> NeutronOptions:
+    return NeutronOptions.from_specs(specs)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
 from micronpu.partition.outline import outline
 from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 
 def on_the_host(x: torch.Tensor) -> torch.Tensor:
@@ -201,7 +201,7 @@ def compiled(
 
 def groups_of(program: micronpu.CompiledProgram):
     view = ProgramView(program.quantized)
-    return view, NeutronDevice(NeutronCompileOptions()).partition(view).partitions
+    return view, NeutronDevice(NeutronOptions()).partition(view).partitions
 
 
 def expected(program: micronpu.CompiledProgram, inputs: Sequence[torch.Tensor]) -> list[Any]:

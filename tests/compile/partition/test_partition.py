@@ -33,7 +33,7 @@ from micronpu.ops.softmax import Softmax
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.policy import COMPUTES, IMPORTED
 from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import RULES, check_node
 from micronpu.targets.neutron.rules.registry import SUPPORTED_RULE
 
@@ -43,7 +43,7 @@ TARGET = NeutronTargetSpec("imxrt700")
 def partitioned(model: nn.Module, *inputs: torch.Tensor, **options) -> Partitioning:
     """The partitioning of a model's quantized program, checked to be sound."""
     view = ProgramView(quantized(model, inputs))
-    made = NeutronDevice(NeutronCompileOptions(**options)).partition(view)
+    made = NeutronDevice(NeutronOptions(**options)).partition(view)
     assert_sound(view, made)
     return made
 
@@ -174,7 +174,7 @@ def test_an_operator_on_other_numbers_than_floats():
 
 def test_a_program_without_quantization_stays_on_the_host():
     view = ProgramView(torch.export.export(Small(lambda s, x: F.relu(s.c(x)), c=conv()), (image(),)))
-    made = NeutronDevice(NeutronCompileOptions()).partition(view)
+    made = NeutronDevice(NeutronOptions()).partition(view)
     assert_sound(view, made)
     assert not made.partitions and made.report.share == 0.0
     assert reason(made, "conv2d.default") == (IMPORTED, "its result is not quantized")
@@ -192,7 +192,7 @@ def test_a_float_result_that_the_host_reads():
     erf, layer = find(module, "erf.default"), find(module, "conv2d.default")
     erf.replace_input_with(erf.args[0], layer)
     view = ProgramView(module)
-    made = NeutronDevice(NeutronCompileOptions()).partition(view)
+    made = NeutronDevice(NeutronOptions()).partition(view)
     assert by_operator(made) == {"conv2d.default": [None], "erf.default": [None]}
     rule, detail = reason(made, "conv2d.default")
     assert rule == IMPORTED and ("`erf` reads the float result" in detail or "not quantized" in detail)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Interpreter
 
 import micronpu
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import exported
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize import eager, trial
@@ -39,7 +39,7 @@ DATA = [10.0**i * torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_see
 
 
 def quantized(activations: Activations = "int8") -> torch.fx.GraphModule:
-    quantizer = EthosUQuantizer(EthosUCompileSpec("ethos-u55-128"), activations=activations)
+    quantizer = EthosUQuantizer(EthosUOptions("ethos-u55-128"), activations=activations)
     return calibrate_and_quantize(torch.export.export(Every().eval(), (DATA[0],)), [DATA], quantizer)
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.cli.main import app
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 
 TARGET = "ethos-u55-128"
@@ -75,7 +75,7 @@ def test_a_program_of_integers(target: str):
 
 
 def test_a_quantizer_of_ones_own():
-    quantizer = EthosUQuantizer(EthosUCompileSpec(TARGET)).set_module_name(
+    quantizer = EthosUQuantizer(EthosUOptions(TARGET)).set_module_name(
         "classes", QuantizationConfig(activations="int16")
     )
     program = micronpu.compile(Net().eval(), data(), TARGET, calibration=CALIBRATION, quantization=quantizer)

@@ -15,7 +15,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt
 
 import micronpu
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer, QuantizationConfig
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer, QuantizationConfig
 from micronpu.frontend.importer import import_nodes
 from micronpu.frontend.integers import integer_borders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
@@ -27,7 +27,7 @@ from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.device import EthosUDevice
 
 aten = torch.ops.aten
-SPEC = EthosUCompileSpec("ethos-u55-128")
+SPEC = EthosUOptions("ethos-u55-128")
 INT16 = QuantizationConfig(activations="int16")
 WIDE = {"activations": "int16"}
 
@@ -323,7 +323,7 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
     centers = torch.randn(8, 6)
     model, data = Small(lambda m, x: torch.exp(-(torch.cdist(x, centers) ** 2))), [(torch.randn(4, 6),) for _ in "1234"]
     for verify_streams in (True, False):
-        spec = EthosUCompileSpec("ethos-u85-256", verify_streams=verify_streams)
+        spec = EthosUOptions("ethos-u85-256", verify_streams=verify_streams)
         program = micronpu.compile(
             model, data[0], "ethos-u85-256", calibration=data, quantization="int16", options=spec
         )
@@ -487,7 +487,7 @@ def test_an_int64_input_is_refused():
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
 def test_vela_compiles_a_network(target):
-    spec = EthosUCompileSpec(target)
+    spec = EthosUOptions(target)
     module = quantized(network(), (PICTURE,), EthosUQuantizer(spec, **WIDE))
     _, _, graph = of_all(module, (PICTURE,), spec)
     compiled = compile_graph(graph, spec)
@@ -530,7 +530,7 @@ def test_a_layer_norm_of_rows_of_very_different_size(via):
         (x,),
         "ethos-u55-128",
         calibration=[x],
-        options=EthosUCompileSpec("ethos-u55-128", via=via),
+        options=EthosUOptions("ethos-u55-128", via=via),
         quantization="int16",
     )
     assert program.report.share == 1.0 and program.report.partitions == 1

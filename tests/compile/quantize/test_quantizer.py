@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.program import (
     is_compute,
     is_dequantize,
@@ -197,7 +197,7 @@ def test_queries_keys_and_values_of_one_layer_are_quantized_once():
 
 def test_products_of_matrices_on_any_zero_point():
     """Half of the integers would be lost on weights of attention, which are never below 0."""
-    quantizer = EthosUQuantizer(EthosUCompileSpec("ethos-u55-128"))
+    quantizer = EthosUQuantizer(EthosUOptions("ethos-u55-128"))
     module = quantized(Small(attention, qkv=nn.Linear(8, 24)), (torch.randn(1, 5, 8),), quantizer)
     assert before(find(module, "matmul.default", 1))[0] == after(find(module, "softmax.int")) == (1 / 256, -128)
     assert not quantized_again(module)

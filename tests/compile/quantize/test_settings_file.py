@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_quantize
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
@@ -53,7 +53,7 @@ def test_a_file_says_what_the_calls_say(tmp_path):
     path = tmp_path / "q.toml"
     path.write_text(FILE)
     assert read_quantization(path) == WHOLE
-    spec = EthosUCompileSpec("ethos-u55-128")
+    spec = EthosUOptions("ethos-u55-128")
     default = QuantizationConfig(activation_observer="mse", percentile=99.5)
     by_hand = (
         EthosUQuantizer(spec)

@@ -18,7 +18,7 @@ from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.catalogue import catalogue
-from micronpu.targets.neutron.options import NeutronCompileOptions, generate_neutron_compile_spec
+from micronpu.targets.neutron.options import NeutronOptions, generate_neutron_compile_spec
 from micronpu.targets.neutron.rewrites import REWRITES
 
 
@@ -122,7 +122,7 @@ def test_the_command_lists_them() -> None:
 
 def test_the_switch_reaches_the_quantizer() -> None:
     x = torch.randn(IMAGE)
-    model, options = nn.GLU(1).eval(), NeutronCompileOptions(disabled_passes=("gated_linear",))
+    model, options = nn.GLU(1).eval(), NeutronOptions(disabled_passes=("gated_linear",))
     program = micronpu.compile(model, x, calibration=[x], options=options)
     assert [v.operator for v in program.report.verdicts] == ["glu.default"]
     assert "glu.default" not in [v.operator for v in micronpu.compile(model, x, calibration=[x]).report.verdicts]
@@ -140,7 +140,7 @@ def test_the_options_refuse_what_is_no_pass() -> None:
     with pytest.raises(OptionError, match=r"There is no pass 'silly'.*fold_pads.*gated_linear"):
         generate_neutron_compile_spec("imxrt700", disabled_passes=["gated_linear", "silly"])
     names = ("gated_linear", "fold_pads", "activation_before_concat", "pad_channels")
-    options = NeutronCompileOptions(disabled_passes=names)
+    options = NeutronOptions(disabled_passes=names)
     assert options.disabled_rewrites == ("gated_linear", "activation_before_concat")
     assert options.disabled_graph_passes == ("fold_pads", "activation_before_concat")
     assert options.disabled_node_rewrites == ("pad_channels",)

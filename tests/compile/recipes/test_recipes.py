@@ -18,9 +18,9 @@ from torch import nn
 import micronpu
 from micronpu import recipes
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import graph_module
-from micronpu.neutron import NeutronCompileOptions, calibrate_and_quantize
+from micronpu.neutron import NeutronOptions, calibrate_and_quantize
 from micronpu.recipes import CortexMRecipeType, EthosURecipeType, NeutronRecipeType, combine
 from micronpu.recipes.files import host_operators
 from micronpu.recipes.quantization import any_batch_size
@@ -87,9 +87,9 @@ def same(session, program):
     ("recipe", "target"),
     [
         (lambda **o: get(NeutronRecipeType.INT8, **o), "imxrt700-neutron"),
-        (lambda **o: get(NeutronRecipeType.INT8, config="mcxn94x", **o), "mcxn947"),
+        (lambda **o: get(NeutronRecipeType.INT8, silicon="mcxn94x", **o), "mcxn947"),
         (lambda **o: get(EthosURecipeType.INT8, **o), "ethos-u55-128"),
-        (lambda **o: get(EthosURecipeType.INT8, target="ethos-u85-512", **o), "ethos-u85-512"),
+        (lambda **o: get(EthosURecipeType.INT8, silicon="ethos-u85-512", **o), "ethos-u85-512"),
         (micronpu.get_imxrt700_recipe, "imxrt700"),
         (micronpu.get_corstone300_recipe, "corstone300"),
         (micronpu.get_corstone320_recipe, "corstone320"),
@@ -113,7 +113,7 @@ def test_per_tensor_weights_and_options_of_the_family():
         "imxrt700-neutron",
         calibration=INPUTS,
         quantization=micronpu.Quantization(per_channel=False),
-        options=NeutronCompileOptions(**options),
+        options=NeutronOptions(**options),
     )
     same(session, program)
     assert len(program.report.host) >= 2
@@ -135,7 +135,7 @@ def test_what_the_npu_leaves_is_computed_in_int8_by_the_core():
         INPUTS[0],
         "imxrt700",
         calibration=INPUTS,
-        options=NeutronCompileOptions(operators_not_to_delegate=REFUSED),
+        options=NeutronOptions(operators_not_to_delegate=REFUSED),
     )
     same(session, program)
     operators = host_operators(session.get_executorch_program_manager())
@@ -149,7 +149,7 @@ def test_what_the_npu_leaves_is_computed_in_int8_by_the_core():
 def test_combined_recipes_make_the_program_of_the_chip(reverse):
     parts = [
         get(NeutronRecipeType.INT8, calibration=INPUTS, operators_not_to_delegate=REFUSED),
-        get(CortexMRecipeType.INT8, core="cortex-m33"),
+        get(CortexMRecipeType.INT8, silicon="cortex-m33"),
     ]
     session = exported(combine(parts[::-1] if reverse else parts))
     chip = exported(micronpu.get_imxrt700_recipe(calibration=INPUTS, operators_not_to_delegate=REFUSED))
@@ -160,7 +160,7 @@ def test_combined_recipes_make_the_program_of_the_chip(reverse):
 
 
 def test_the_core_alone():
-    session = exported(get(CortexMRecipeType.INT8, core="cortex-m55", calibration=INPUTS))
+    session = exported(get(CortexMRecipeType.INT8, silicon="cortex-m55", calibration=INPUTS))
     operators = host_operators(session.get_executorch_program_manager())
     assert "cortex_m::quantized_conv2d_nhwc.out" in operators
     assert not {"aten::convolution.out", "aten::addmm.out", "aten::_softmax.out"} & set(operators)
@@ -169,12 +169,12 @@ def test_the_core_alone():
 
 
 def test_int16_activations():
-    spec = EthosUCompileSpec("ethos-u85-256")
+    spec = EthosUOptions("ethos-u85-256")
     quantized = calibrate_and_quantize(
         torch.export.export(CONV, INPUTS[0]), INPUTS, EthosUQuantizer(spec, activations="int16")
     )
     program = micronpu.compile(quantized, INPUTS[0], "ethos-u85-256")
-    session = exported(get(EthosURecipeType.INT16, target="ethos-u85-256", calibration=INPUTS), CONV)
+    session = exported(get(EthosURecipeType.INT16, silicon="ethos-u85-256", calibration=INPUTS), CONV)
     result = same(session, program)
     wide = (result - CONV(*INPUTS[1])).abs().max()
     narrow = micronpu.compile(CONV, INPUTS[0], "ethos-u85-256", calibration=INPUTS).run(*INPUTS[1])
@@ -374,12 +374,14 @@ def sentence(error):
         (lambda: get(EthosURecipeType.INT8_QAT, train=train, calibration=INPUTS), "and calibration data"),
         (lambda: get(EthosURecipeType.INT8_QAT, train="train.py"), "`train` is of type str"),
         (lambda: get(NeutronRecipeType.INT8, per_channel=1), "`per_channel` is 1"),
-        (lambda: get(NeutronRecipeType.INT8, config="imxrt7000"), "imxrt7000"),
-        (lambda: get(EthosURecipeType.INT8, target="ethos-u55-100"), "ethos-u55-100"),
-        (lambda: get(CortexMRecipeType.INT8, core="cortex-a55"), "cortex-a55"),
+        (lambda: get(NeutronRecipeType.INT8, silicon="imxrt7000"), "imxrt7000"),
+        (lambda: get(EthosURecipeType.INT8, silicon="ethos-u55-100"), "ethos-u55-100"),
+        (lambda: get(CortexMRecipeType.INT8, silicon="cortex-a55"), "cortex-a55"),
         (lambda: micronpu.get_imxrt700_recipe("int4"), "`quantization` is 'int4'"),
         (lambda: micronpu.get_imxrt700_recipe("int16"), "The quantizer quantizes activations to int8"),
-        (lambda: micronpu.get_imxrt700_recipe(config="mcxn94x"), "the chip decides"),
+        (lambda: micronpu.get_imxrt700_recipe(config="mcxn94x"), "given `config`, which the chip decides"),
+        (lambda: micronpu.get_imxrt700_recipe(silicon="mcxn94x"), "given `silicon`, which the chip decides"),
+        (lambda: get(NeutronRecipeType.INT8, config="mcxn94x"), "no option `config`. Try: silicon"),
         (lambda: micronpu.get_corstone300_recipe(system_conf="x"), "no option `system_conf`. Try: system_config"),
         (lambda: micronpu.get_chip_recipe("imxrt800"), "no target 'imxrt800'"),
         (lambda: get(NeutronRecipeType.INT8, io="int4"), "`io` is 'int4'"),
@@ -412,12 +414,12 @@ def test_bad_options_are_one_sentence(make, says):
         ),
         (
             lambda: get(CortexMRecipeType.INT8),
-            lambda: get(CortexMRecipeType.INT8, core="cortex-m55"),
+            lambda: get(CortexMRecipeType.INT8, silicon="cortex-m55"),
             "each brings a core of its own, cortex-m33 and cortex-m55",
         ),
         (
             lambda: micronpu.get_imxrt700_recipe(),
-            lambda: get(CortexMRecipeType.INT8, core="cortex-m55"),
+            lambda: get(CortexMRecipeType.INT8, silicon="cortex-m55"),
             "each brings a core of its own, cortex-m33 and cortex-m55",
         ),
         (

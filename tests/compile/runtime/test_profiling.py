@@ -22,7 +22,7 @@ import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.cli.main import app
-from micronpu.ethosu import EthosUCompileSpec, EthosUPartitioner, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUPartitioner, EthosUQuantizer
 from micronpu.runtime import HostProgram
 from micronpu.runtime.program import VALUES
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS
@@ -140,7 +140,7 @@ def test_rows_of_the_front_door(tmp_path):
 def test_a_row_per_operation_of_a_stream(tmp_path, via):
     """The operations of the command stream, under the identifiers that lead to the lines of the user."""
     target = "ethos-u55-128"
-    options = EthosUCompileSpec(target, via=via)
+    options = EthosUOptions(target, via=via)
     program = micronpu.compile(model(), (image(),), target, calibration=batches((image(),)), options=options)
     with HostProgram(program.buffer) as host:
         host.profile(image(), etdump=tmp_path / "etdump")
@@ -172,8 +172,8 @@ def inspected(etdump: Path, etrecord: Path) -> Inspector:
     ("target", "options"),
     [
         ("imxrt700-neutron", None),
-        ("ethos-u55-128", EthosUCompileSpec("ethos-u55-128", via="litert")),
-        ("ethos-u55-128", EthosUCompileSpec("ethos-u55-128", via="tosa")),
+        ("ethos-u55-128", EthosUOptions("ethos-u55-128", via="litert")),
+        ("ethos-u55-128", EthosUOptions("ethos-u55-128", via="tosa")),
     ],
 )
 def test_the_front_door_writes_both_files(tmp_path, target, options):
@@ -219,7 +219,7 @@ def test_kernels_of_a_core_alone_name_the_operators_that_they_compute(tmp_path):
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_the_gap_of_the_second_entry(tmp_path, via):
     """ExecuTorch's own flow for an Ethos-U; its reference quantizes as the NPU does."""
-    spec = EthosUCompileSpec("ethos-u55-128", via=via)
+    spec = EthosUOptions("ethos-u55-128", via=via)
     with quiet():
         exported = torch.export.export(quantized(model(), (image(),), EthosUQuantizer(spec)), (image(),))
         lowered = to_edge_transform_and_lower(exported, partitioner=[EthosUPartitioner(spec)], generate_etrecord=True)

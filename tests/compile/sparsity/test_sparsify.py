@@ -150,14 +150,14 @@ def test_masks_come_back_over_weights_that_somebody_assigns() -> None:
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_a_network_that_comes_sparse_is_recognised_and_loses_nothing(via: str) -> None:
     """Both formats, with a batch norm that is folded and a linear layer behind a picture in the program's order."""
-    from micronpu.ethosu import EthosUCompileSpec
+    from micronpu.ethosu import EthosUOptions
 
     model: Any = network()
     with torch.no_grad():
         for layer in (model.second, model.fc):
             layer.weight.copy_(two_in_four(layer.weight))
         model.first.weight[:, 1::2] = 0
-    program = micronpu.compile(model, inputs(1)[0], U85, calibration=inputs(4), options=EthosUCompileSpec(U85, via=via))
+    program = micronpu.compile(model, inputs(1)[0], U85, calibration=inputs(4), options=EthosUOptions(U85, via=via))
     note = next(n for n in program.report.notes if "two zeros in every four" in n)
     assert note.startswith("3 layers of the program") and "skips them in all of them" in note
     assert {o.origin.module for o in program.report.operations if o.sparse} == {"first", "second", "fc"}

@@ -47,18 +47,18 @@ class ToyOptions(Options):
     """What a user can choose about a toy.
 
     Attributes:
-        toy: its name.
+        silicon: its name.
         bounces: how high it is thrown.
     """
 
     maker: ClassVar[str] = "ToyOptions().to_specs()"
 
-    toy: str = "toy-1"
+    silicon: str = "toy-1"
     bounces: int = 1
 
     def __post_init__(self) -> None:
-        if self.toy not in ("toy-1", "toy-4"):
-            raise OptionError(f"There is no toy {self.toy!r}.", hint="toy-1 or toy-4")
+        if self.silicon not in ("toy-1", "toy-4"):
+            raise OptionError(f"There is no toy {self.silicon!r}.", hint="toy-1 or toy-4")
 
 
 class ToyRecipeType(RecipeType):
@@ -72,7 +72,6 @@ class ToyRecipeType(RecipeType):
 class Toy(Family):
     name = "toy"
     title = "Toy"
-    silicon_field = "toy"
     usual = "toy-1"
     backend = "ToyBackend"
 
@@ -90,7 +89,7 @@ class Toy(Family):
         return {"bounces": int(target.chip.npu.clock_mhz)} if target.chip is not None else {}
 
     def device(self, options: ToyOptions, name: str = "", core: Core | None = None) -> CortexMDevice:
-        return CortexMDevice(CortexMOptions(core="cortex-m33"), name or options.toy)
+        return CortexMDevice(CortexMOptions(silicon="cortex-m33"), name or options.silicon)
 
     def inspect(self, payload: bytes) -> Delegate:
         if not payload.startswith(b"toy"):
@@ -120,7 +119,7 @@ def test_its_targets(chip):
     assert all_targets()["toy-1"].family == "toy"
     target = find_target(str(chip))
     assert (target.name, target.family, target.silicon) == ("toyboard-toy", "toy", "toy-4")
-    assert options_for(target) == ToyOptions(toy="toy-4", bounces=50)
+    assert options_for(target) == ToyOptions(silicon="toy-4", bounces=50)
     assert device_for(str(chip)).target == "toyboard-toy"
     listing = CliRunner().invoke(app, ["targets", str(chip)]).stdout
     assert "toyboard-toy" in listing and "Toy T1" in listing and "toy-1" in listing
@@ -136,13 +135,13 @@ def test_what_is_refused(chip):
     chip.write_text(CHIP.replace('family = "toy"', 'family = "tyo"'))
     with pytest.raises(OptionError, match=r"is 'tyo'.*Try: one of .neutron., .*.toy."):
         find_target(str(chip))
-    with pytest.raises(OptionError, match="The target ethos-u55-128 takes EthosUCompileSpec"):
+    with pytest.raises(OptionError, match="The target ethos-u55-128 takes EthosUOptions"):
         options_for(find_target("ethos-u55-128"), ToyOptions())
 
 
 def test_its_options_on_the_command_line(chip):
     text = CliRunner().invoke(app, ["compile", "--help"]).stdout
-    assert "--bounces" in text and "--toy" not in text  # the target decides that one
+    assert "--bounces" in text and "--silicon" not in text  # the target decides that one
     done = CliRunner().invoke(app, ["check", "m.py:f", "-t", "imxrt700", "--bounces", "3"])
     assert done.exit_code and "The option --bounces is for Toy, but" in " ".join(done.stderr.split())
 
@@ -155,7 +154,7 @@ def test_its_payloads_and_rewrites():
 
 def test_its_programs_and_recipes(chip):
     model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), (torch.ones(1, 8),)
-    program = micronpu.compile(model, x, str(chip), calibration=[x], options=ToyOptions(toy="toy-4", bounces=2))
+    program = micronpu.compile(model, x, str(chip), calibration=[x], options=ToyOptions(silicon="toy-4", bounces=2))
     assert program.report.target == "toyboard-toy"
     assert micronpu.get_chip_recipe(str(chip), calibration=[x], bounces=3).name == "toyboard-toy_int8"
     provider = provider_of(FAMILIES["toy"])()
@@ -163,4 +162,4 @@ def test_its_programs_and_recipes(chip):
     assert provider.get_supported_recipes() == (ToyRecipeType.INT8,) and provider.options is ToyOptions
     assert provider.create_recipe(ToyRecipeType.INT8, calibration=[x], bounces=3).name == "ToyRecipeType.INT8"
     with pytest.raises(OptionError, match="There is no toy 'yo-yo'"):
-        provider.create_recipe(ToyRecipeType.INT8, toy="yo-yo")
+        provider.create_recipe(ToyRecipeType.INT8, silicon="yo-yo")

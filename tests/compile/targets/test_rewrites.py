@@ -15,7 +15,7 @@ from micronpu.ops.elementwise import Mul
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import check_node
 
 Q = QParams.per_tensor(0.1, -5)
@@ -113,7 +113,7 @@ def test_whole_network_is_delegated_with_rewrites_and_not_without() -> None:
     torch.manual_seed(0)
     model, x = Classifier().eval(), torch.randn(1, 3, 8, 8)
     data = [torch.randn(1, 3, 8, 8) for _ in range(4)]
-    options = NeutronCompileOptions(converter_flavor="SDK_25_12")
+    options = NeutronOptions(converter_flavor="SDK_25_12")
     cured = micronpu.compile(model, x, "imxrt700-neutron", calibration=data, options=options)
     assert cured.report.share == 1.0
     assert cured.report.partitions == 1
@@ -121,7 +121,7 @@ def test_whole_network_is_delegated_with_rewrites_and_not_without() -> None:
     assert rewritten == {"max_pool2d.default": ("pad_channels",), "softmax.int": ("pad_channels",)}
     assert "pad_channels" in str(cured.report)
 
-    off = NeutronCompileOptions(converter_flavor="SDK_25_12", disabled_passes=("pad_channels",))
+    off = NeutronOptions(converter_flavor="SDK_25_12", disabled_passes=("pad_channels",))
     plain = micronpu.compile(model, x, "imxrt700-neutron", calibration=data, options=off)
     assert {v.operator for v in plain.report.host} == {"max_pool2d.default", "softmax.int"}
     step = 1 / 256

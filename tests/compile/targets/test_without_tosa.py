@@ -16,7 +16,7 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.cli.doctor import examine
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.runtime import ArrayProgram
@@ -52,7 +52,7 @@ def test_networks_are_compiled_and_run(target: str) -> None:
 
 
 def test_tosa_that_is_asked_for_names_the_extra() -> None:
-    options = EthosUCompileSpec("ethos-u55-128", via="tosa")
+    options = EthosUOptions("ethos-u55-128", via="tosa")
     with pytest.raises(RuntimeUnavailableError, match="serializer is not installed") as refused:
         micronpu.compile(net(), (X,), "ethos-u55-128", calibration=[(X,)], options=options)
     assert 'pip install "micronpu[host]"' in refused.value.hint

@@ -18,7 +18,7 @@ from micronpu.ops.reduction import Mean
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.legalize import legalize
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 ROWS = all_cases()
@@ -143,7 +143,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("target", REFUSED)
 def test_vela_takes_the_forms(target: str):
-    spec = EthosUCompileSpec(target)
+    spec = EthosUOptions(target)
     refused: dict[str, list[str]] = defaultdict(list)
     for row in WRITTEN:
         if any(o.type.dtype is DType.INT16 for o in (*row.graph().inputs, *row.graph().outputs)):
@@ -157,7 +157,7 @@ def test_vela_takes_the_forms(target: str):
 
 
 def test_a_mean_over_an_image_is_one_pool():
-    spec = EthosUCompileSpec("ethos-u85-256")
+    spec = EthosUOptions("ethos-u85-256")
     graph = legalize(case(Mean((1, 2)), x=i8(1, 7, 7, 64)).graph(), spec)
     compiled = compile_flatbuffer(to_tosa(graph).data, spec)
     assert [layer.operator for layer in compiled.layers] == ["AvgPool"]
@@ -167,5 +167,5 @@ def test_the_layers_point_at_the_nodes():
     row = next(r for r in WRITTEN if isinstance(r.op, Conv2d))
     graph = run_passes(row.graph())
     model = to_tosa(graph)
-    compiled = compile_flatbuffer(model.data, EthosUCompileSpec("ethos-u55-128"))
+    compiled = compile_flatbuffer(model.data, EthosUOptions("ethos-u55-128"))
     assert {graph.nodes[model.nodes[layer.source]].op.name for layer in compiled.layers} <= {"conv2d", "pad"}

@@ -23,7 +23,7 @@ from micronpu.partition.outline import DelegateCall
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 ROWS = all_cases()
 ROWS_PER_PROGRAM = 60  # a delegate call has at most 255 inputs
@@ -108,7 +108,7 @@ def test_program_is_reference(rows: list[Case], core_converts: bool):
     """The way of a real partition: all passes, emission, converter, payload, `.pte`, ExecuTorch's runtime."""
     graphs = [row.graph() for row in rows]
     references = [graph.clone() for graph in graphs]
-    options = NeutronCompileOptions(use_neutron_for_format_conversion=not core_converts)
+    options = NeutronOptions(use_neutron_for_format_conversion=not core_converts)
     compiled = compile_graph(union(graphs), options)
 
     def tensors(sample: int) -> tuple[torch.Tensor, ...]:
@@ -145,7 +145,7 @@ def test_a_wide_softmax_does_not_end_the_process(tmp_path: Path):
     flat[1, ::5] = 3
     (expected,) = interpret(graph, [flat])
     x = torch.from_numpy(flat)
-    with HostProgram(finished(compile_graph(graph, NeutronCompileOptions()), (x,), [x])) as program:
+    with HostProgram(finished(compile_graph(graph, NeutronOptions()), (x,), [x])) as program:
         (got,) = program.run(x)
         (recorded,) = program.profile(x, etdump=tmp_path / "etdump")
     np.testing.assert_array_equal(got.numpy(), expected)

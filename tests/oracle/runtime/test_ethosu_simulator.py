@@ -18,7 +18,7 @@ from micronpu.host.tosa_executor import TosaProgram
 from micronpu.ir import interpret
 from micronpu.targets.ethosu.compile import EthosUPartition, compile_graph
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, SimulationError
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 
 ROWS = all_cases()
 TARGETS = (
@@ -34,7 +34,7 @@ PARTS = 66
 def compiled(row: Case, target: str, via: str) -> EthosUPartition | None:
     """The row as a program, None where Vela does not take it in this format."""
     try:
-        return compile_graph(row.graph(), EthosUCompileSpec(target, via=via, verify_streams=False))
+        return compile_graph(row.graph(), EthosUOptions(target, via=via, verify_streams=False))
     except MicroNpuError:
         return None
 

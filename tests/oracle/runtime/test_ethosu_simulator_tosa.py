@@ -15,7 +15,7 @@ from tests.tosa_rows import ROWS, Row
 from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
@@ -32,7 +32,7 @@ def problems(rows: Sequence[Row], target: str) -> Iterator[str]:
     for row in rows:
         model = row.model()
         try:
-            payload = pack(compile_flatbuffer(model, EthosUCompileSpec(target)))
+            payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
         except VelaError as error:
             yield f"{row.name}: {error.what}"
             continue

@@ -13,8 +13,8 @@ import pytest
 
 from micronpu import __version__
 from micronpu.cli.main import DEFAULT_TARGET
-from micronpu.targets.ethosu.options import EthosUCompileSpec
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.registry import all_targets, find_target
 
 # After the command, on stderr: which of the heavy libraries it has imported.
@@ -75,7 +75,7 @@ def test_every_option_of_the_back_end_is_on_the_command_line(command):
     done = micronpu(command, "--help")
     assert done.returncode == 0
     assert done.stderr == "['numpy']\n"
-    options = (*dataclasses.fields(NeutronCompileOptions), *dataclasses.fields(EthosUCompileSpec))
+    options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
     names = {f.name for f in options} - {"config", "target"}
     assert names
     missing = [n for n in names if f"-{n.replace('_', '-')} " not in done.stdout]
@@ -127,7 +127,7 @@ def test_no_option_is_cut_in_a_narrow_terminal():
     done = micronpu("compile", "--help", COLUMNS="80")
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
-    options = (*dataclasses.fields(NeutronCompileOptions), *dataclasses.fields(EthosUCompileSpec))
+    options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
     names = {f.name.replace("_", "-") for f in options} - {"config", "target"} | {"no-verify", "allow-missing-kernels"}
     missing = [n for n in names if f"-{n} " not in done.stdout]
     assert not missing

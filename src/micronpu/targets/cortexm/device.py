@@ -27,8 +27,8 @@ class CortexMDevice(Device):
     def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:
         self.options = options
         self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
-        self.target = target or options.core
-        self.beside = CortexMPart(core or find_core(options.core), options.disabled_passes)
+        self.target = target or options.silicon
+        self.beside = CortexMPart(core or find_core(options.silicon), options.disabled_passes)
 
     def policy(self) -> Policy | None:
         return None

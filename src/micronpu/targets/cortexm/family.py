@@ -22,7 +22,6 @@ class CortexM(Family):
 
     name = "cortex-m"
     title = "Cortex-M"
-    silicon_field = "core"
     usual = "cortex-m33"
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from micronpu.base.arguments import strings
@@ -13,12 +13,12 @@ from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CortexMOptions(Switches, Options):
     """What a user can choose about a core.
 
     Attributes:
-        core: such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
+        silicon: the core, such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
         disabled_passes: names of rewrites to leave out, on the graph or on the float program; `micronpu passes` lists
             them.
 
@@ -28,12 +28,14 @@ class CortexMOptions(Switches, Options):
 
     only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
-    maker: ClassVar[str] = 'CortexMOptions(core="cortex-m33").to_specs()'
+    maker: ClassVar[str] = 'CortexMOptions("cortex-m33").to_specs()'
+    silicon_key: ClassVar[str] = "core"
 
-    core: str = "cortex-m33"
+    silicon: str = "cortex-m33"
+    _: KW_ONLY
     disabled_passes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "disabled_passes", strings("disabled_passes", self.disabled_passes))
         self.check_switches()
-        find_core(self.core)
+        find_core(self.silicon)

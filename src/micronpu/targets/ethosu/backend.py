@@ -14,8 +14,9 @@ from micronpu.base.arguments import described, items
 from micronpu.base.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess
+from micronpu.targets.ethosu.compat import EthosUCompileSpec, options_of
 from micronpu.targets.ethosu.device import EthosUDevice
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.upstream.torch import OpOverload
 
 
@@ -24,18 +25,18 @@ class EthosUBackend(ByCompileSpec, BackendDetails):
 
     @staticmethod
     def owns(compile_specs: list[CompileSpec]) -> bool:
-        return EthosUCompileSpec.owns(compile_specs)
+        return EthosUOptions.owns(compile_specs)
 
     @staticmethod
     def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        return preprocess(edge_program, EthosUDevice(EthosUCompileSpec.from_specs(compile_specs)))
+        return preprocess(edge_program, EthosUDevice(EthosUOptions.from_specs(compile_specs)))
 
 
 class EthosUPartitioner(DevicePartitioner):
     """Tags what an Ethos-U runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
 
     Args:
-        compile_spec: accelerator and options.
+        compile_spec: accelerator and options, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
         additional_checks: checks of your own, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
             stays on the host, and the report names the check.
 
@@ -50,13 +51,11 @@ class EthosUPartitioner(DevicePartitioner):
     backend = EthosUBackend
 
     def __init__(
-        self, compile_spec: EthosUCompileSpec, additional_checks: Sequence[OperatorSupportBase] | None = None
+        self,
+        compile_spec: EthosUOptions | EthosUCompileSpec,
+        additional_checks: Sequence[OperatorSupportBase] | None = None,
     ) -> None:
-        if not isinstance(compile_spec, EthosUCompileSpec):
-            raise OptionError(
-                f"`compile_spec` of EthosUPartitioner is a {type(compile_spec).__name__}.",
-                hint='EthosUCompileSpec("ethos-u55-128")',
-            )
+        options = options_of(compile_spec)
         checks = () if additional_checks is None else items("additional_checks", additional_checks)
         for check in checks:
             if not isinstance(check, OperatorSupportBase):
@@ -65,10 +64,11 @@ class EthosUPartitioner(DevicePartitioner):
                     hint="a class with is_node_supported(submodules, node)",
                 )
         super().__init__(
-            EthosUDevice(compile_spec, additional_checks=checks),
-            DelegationSpec(EthosUBackend.__name__, compile_spec.to_specs()),
+            EthosUDevice(options, additional_checks=checks),
+            DelegationSpec(EthosUBackend.__name__, options.to_specs()),
         )
         self.custom_partition_ops: dict[OpOverload, None] = {}
+        self._notes = compile_spec.notes if isinstance(compile_spec, EthosUCompileSpec) else ()
 
     def register_custom_partition_op(self, op: OpOverload) -> None:
         """Notes an operator of the user's own, for scripts that do so.
@@ -88,8 +88,10 @@ class EthosUPartitioner(DevicePartitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         result = super().partition(exported_program)
-        if self.report is not None and self.custom_partition_ops:
+        notes = list(self._notes)
+        if self.custom_partition_ops:
             names = ", ".join(str(op) for op in self.custom_partition_ops)
-            note = f"Operators of the user's own, which stay on the host unless micronpu knows them: {names}."
-            self.report = replace(self.report, notes=(*self.report.notes, note))
+            notes.append(f"Operators of the user's own, which stay on the host unless micronpu knows them: {names}.")
+        if self.report is not None and notes:
+            self.report = replace(self.report, notes=(*self.report.notes, *notes))
         return result

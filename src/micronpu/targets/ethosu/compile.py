@@ -28,7 +28,7 @@ from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, StreamDiffersError, check_of
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
@@ -55,7 +55,7 @@ class EthosUPartition(CompiledPartition):
         trace: where the operations of the stream come from.
     """
 
-    spec: EthosUCompileSpec
+    spec: EthosUOptions
     nodes: tuple[int, ...]
     program: VelaProgram
     plan: Plan
@@ -91,14 +91,14 @@ class EthosUPartition(CompiledPartition):
         return self.program.sram_bytes
 
 
-def compile_graph(graph: Graph, spec: EthosUCompileSpec) -> EthosUPartition:
+def compile_graph(graph: Graph, spec: EthosUOptions) -> EthosUPartition:
     """Chooses, finishes and compiles an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
     planned = plan_partition(graph_for_npu(graph, ethosu_policy(spec)), spec, before)
     return write_partition(planned, spec, before.first_operator())
 
 
-def plan_partition(graph: Graph, spec: EthosUCompileSpec, before: Graph | None = None) -> Planned:
+def plan_partition(graph: Graph, spec: EthosUOptions, before: Graph | None = None) -> Planned:
     """Asks Vela for a partition's graph, which stays as it is, in the ways that may pay; the best of them.
 
     Args:
@@ -140,7 +140,7 @@ def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def accept_partition(graph: Graph, spec: EthosUCompileSpec) -> None:
+def accept_partition(graph: Graph, spec: EthosUOptions) -> None:
     """Whether Vela makes a program of a graph that can be used, as it is or else by any plan.
 
     Raises:
@@ -151,7 +151,7 @@ def accept_partition(graph: Graph, spec: EthosUCompileSpec) -> None:
         plan_partition(graph, spec)
 
 
-def write_partition(best: Planned, spec: EthosUCompileSpec, name: str) -> EthosUPartition:
+def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPartition:
     """Packs what Vela made of a partition.
 
     Args:
@@ -221,7 +221,7 @@ def _patterned(graph: Graph) -> set[str]:
     return found
 
 
-def _better_in_order(best: Planned, before: Graph, spec: EthosUCompileSpec, check: Check | None) -> Planned:
+def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
     """The better of a plan and of one that leaves the columns of linear layers in the order of the program.
 
     Weights behind a flattened picture are reordered as a rule, so that the picture need not be; where they are two in
@@ -268,7 +268,7 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
     return {s: tuple(found[i]) for s, i in named.items()}
 
 
-def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> str:
+def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
     """Why a graph cannot be used in any format that Vela may be given; "" where it can in one."""
     found, emitters = dict[str, str](), emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
@@ -285,7 +285,7 @@ def _objections(graph: Graph, spec: EthosUCompileSpec, check: Check | None) -> s
     return objections(found)
 
 
-def _refused(graph: Graph, spec: EthosUCompileSpec, error: VelaError) -> RefusedError:
+def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedError:
     """Who is to blame: the operator that the shortest refused beginning of the graph ends with."""
     what, differs = error.what, isinstance(error, StreamDiffersError)
     check = check_of(spec) if differs else None
@@ -322,7 +322,7 @@ def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
     )
 
 
-def _external(program: VelaProgram, spec: EthosUCompileSpec) -> dict[str, tuple[str, NamedData]]:
+def _external(program: VelaProgram, spec: EthosUOptions) -> dict[str, tuple[str, NamedData]]:
     """Blocks that stand outside the payload: name of the block to key and data."""
     wanted = {
         "cmd_data": (spec.external_commands, program.commands),

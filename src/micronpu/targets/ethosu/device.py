@@ -27,7 +27,7 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import capabilities_of
@@ -51,13 +51,13 @@ class EthosUDevice(Device):
 
     def __init__(
         self,
-        spec: EthosUCompileSpec,
+        spec: EthosUOptions,
         target: str = "",
         additional_checks: Sequence[OperatorSupportBase] = (),
         core: Core | None = None,
     ) -> None:
         self.spec = spec
-        self.target = target or spec.target
+        self.target = target or spec.silicon
         self.capabilities, self.disabled_rewrites = capabilities_of(spec), spec.disabled_rewrites
         self.additional_checks = tuple(additional_checks)
         self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None

@@ -27,7 +27,7 @@ from micronpu.ops.tables.lookups import ScatterRows
 from micronpu.ops.tables.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes.tosa import LEGALIZE_TOSA
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 
 Emitted = LiteRtModel | TosaModel
 """A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
@@ -63,7 +63,7 @@ def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
     return found[::-1]
 
 
-def emitters_of(spec: EthosUCompileSpec) -> dict[str, Emit]:
+def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
     """What writes a graph, per format; it raises UnsupportedError where the stream would be wrong.
 
     The format that costs the fewest cycles for most programs comes first; without TOSA's serializer it is the only one.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware
     from micronpu.targets.ethosu.host.disassembly import Disassembly
-    from micronpu.targets.ethosu.options import EthosUCompileSpec
+    from micronpu.targets.ethosu.options import EthosUOptions
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ class EthosU(Family):
 
     name = "ethos-u"
     title = "Ethos-U"
-    silicon_field = "target"
     usual = "ethos-u55-128"
     backend = BACKEND
 
     @property
-    def options(self) -> type[EthosUCompileSpec]:
-        from micronpu.targets.ethosu.options import EthosUCompileSpec
+    def options(self) -> type[EthosUOptions]:
+        from micronpu.targets.ethosu.options import EthosUOptions
 
-        return EthosUCompileSpec
+        return EthosUOptions
 
     def silicon(self, chip: Chip) -> str:
         return EthosUNpu.of(chip).accelerator
@@ -120,7 +119,7 @@ class EthosU(Family):
             given.setdefault("system_entries", ())
         return super().choose(target, given)
 
-    def device(self, options: EthosUCompileSpec, name: str = "", core: Core | None = None) -> EthosUDevice:
+    def device(self, options: EthosUOptions, name: str = "", core: Core | None = None) -> EthosUDevice:
         from micronpu.targets.ethosu.device import EthosUDevice
 
         return EthosUDevice(options, name, core=core)

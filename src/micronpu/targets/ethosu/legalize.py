@@ -20,13 +20,13 @@ from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.cleanup import MergeReshapes
 from micronpu.passes.rewrite import Chain
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
 from micronpu.targets.ethosu.rewrites.sound import pool_of_mean
 from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
-def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
+def legalize(graph: Graph, spec: EthosUOptions) -> Graph:
     """Simplifies a graph and rewrites what Vela takes but had better not see, in place; returns it."""
     run_passes(graph, disabled=spec.disabled_graph_passes)
     flatten_pads(graph)
@@ -41,7 +41,7 @@ def legalize(graph: Graph, spec: EthosUCompileSpec) -> Graph:
     return graph
 
 
-def choose_sound(node: Node, spec: EthosUCompileSpec) -> Choice | None:
+def choose_sound(node: Node, spec: EthosUOptions) -> Choice | None:
     """What Vela has no trouble with and compiles to what the node says; None where there is nothing."""
     return choose(node, _is_sound, no_cost, (*TO_BE_SOUND, *TO_SPARE), disabled=spec.disabled_node_rewrites)
 

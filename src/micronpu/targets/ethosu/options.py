@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import InitVar, dataclass, field
-from enum import Enum
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 from micronpu.base.arguments import check_switch, check_text, described, strings
@@ -19,7 +17,6 @@ from micronpu.targets.ethosu.accelerators import (
     find_accelerator,
     with_entries,
 )
-from micronpu.targets.ethosu.pipeline_config import ArmPassPipelineConfig
 from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
 from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
@@ -44,52 +41,14 @@ _NO_EFFECT = (
     *("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-"),
     *("--enable-debug-db", "--show-cpu-operations", "--timing"),
 )
-_OWN_INI = "Arm/vela.ini"
-
-
-class DebugMode(Enum):
-    """What `dump_debug_info` is asked for; both are one file here, beside the flatbuffer."""
-
-    JSON = 1
-    TOSA = 2
 
 
 @dataclass(frozen=True)
-class VelaExternalBlockPlacements:
-    """Files of named data for the blocks of an Ethos-U payload that stand outside of it.
-
-    Attributes:
-        cmd_data: for the command stream; None keeps it in the payload.
-        weight_data: the same for weights and tables.
-
-    Raises:
-        OptionError: a name is empty or not ASCII.
-    """
-
-    cmd_data: str | None = None
-    weight_data: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("cmd_data", "weight_data"):
-            given = getattr(self, name)
-            if given is not None and not (isinstance(given, str) and given and given.isascii()):
-                raise OptionError(
-                    f"`{name}` is {given!r}; it is the name of a file, in ASCII, or None.",
-                    hint="a name such as 'weights'",
-                )
-
-
-@dataclass(frozen=True)
-class EthosUCompileSpec(Switches, Options):
+class EthosUOptions(Switches, Options):
     """What a user can choose about an Ethos-U compilation.
 
-    None stands for the default of an option. The first six arguments are those of ExecuTorch's own back end.
-
-    Args:
-        external_block_placements: another way to say ``external_commands`` and ``external_weights``.
-
     Attributes:
-        target: accelerator, such as "ethos-u55-128".
+        silicon: the accelerator, such as "ethos-u55-128".
         system_config: section of the Vela configuration; the family's default unless given.
         memory_mode: section of the Vela configuration; the family's default unless given.
         extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size"); those about its
@@ -97,7 +56,7 @@ class EthosUCompileSpec(Switches, Options):
         system_entries: what stands in the place of entries of the system configuration, such as "core_clock=400e6"; a
             target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
             config_ini is given.
-        config_ini: path of an own Vela configuration, spaces allowed; Vela's own, "Arm/vela.ini", unless given.
+        config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both; TOSA takes `micronpu[host]`.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the board reads are the same.
@@ -117,7 +76,6 @@ class EthosUCompileSpec(Switches, Options):
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
-    _pipeline_notes: ClassVar[tuple[str, ...]] = ()  # an object's own where scripts have set some
     of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "debug_info", "config_ini", "verify_streams")
     only_where_given: ClassVar[tuple[str, ...]] = (
         "system_entries",
@@ -125,14 +83,15 @@ class EthosUCompileSpec(Switches, Options):
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
-    maker: ClassVar[str] = 'EthosUCompileSpec("ethos-u55-128").to_specs()'
+    maker: ClassVar[str] = 'EthosUOptions("ethos-u55-128").to_specs()'
+    silicon_key: ClassVar[str] = "target"
 
-    target: str
+    silicon: str
+    _: KW_ONLY
     system_config: str = ""
     memory_mode: str = ""
     extra_flags: tuple[str, ...] = ()
     config_ini: str = ""
-    external_block_placements: InitVar[VelaExternalBlockPlacements | None] = None
     system_entries: tuple[str, ...] = ()
     via: str = "auto"
     carry_graph: bool = False
@@ -144,14 +103,8 @@ class EthosUCompileSpec(Switches, Options):
     debug_info: bool = field(default=False, compare=False)
     disabled_passes: tuple[str, ...] = ()
 
-    def __post_init__(self, external_block_placements: VelaExternalBlockPlacements | None) -> None:
-        accelerator = find_accelerator(self.target)
-        for name in ("system_config", "memory_mode", "extra_flags", "config_ini"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, () if name == "extra_flags" else "")
-        if self.config_ini == _OWN_INI:
-            object.__setattr__(self, "config_ini", "")
-        self._place(external_block_placements)
+    def __post_init__(self) -> None:
+        accelerator = find_accelerator(self.silicon)
         for name in ("extra_flags", "system_entries", "disabled_passes"):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         self.check_switches()
@@ -173,68 +126,15 @@ class EthosUCompileSpec(Switches, Options):
             object.__setattr__(self, "memory_mode", _default("Memory_Mode", accelerator.memory_mode, modes))
         if self.system_config not in systems:
             raise OptionError(
-                f"{self.target} has no system configuration {self.system_config!r}.",
+                f"{self.silicon} has no system configuration {self.system_config!r}.",
                 hint=_offer("System_Config", systems),
             )
         if self.memory_mode not in modes:
             raise OptionError(
-                f"{self.target} has no memory mode {self.memory_mode!r}.", hint=_offer("Memory_Mode", modes)
+                f"{self.silicon} has no memory mode {self.memory_mode!r}.", hint=_offer("Memory_Mode", modes)
             )
         check_configuration(self.ini, self.system_config, self.memory_mode)
         self.vela_options()
-
-    def _place(self, placements: VelaExternalBlockPlacements | None) -> None:
-        if placements is None:
-            return
-        if not isinstance(placements, VelaExternalBlockPlacements):
-            raise OptionError(
-                f"`external_block_placements` is a {type(placements).__name__}.",
-                hint='VelaExternalBlockPlacements(weight_data="weights")',
-            )
-        for name, file in (("external_commands", placements.cmd_data), ("external_weights", placements.weight_data)):
-            if file is None:
-                continue
-            if getattr(self, name) not in ("", file):
-                raise OptionError(
-                    f"`{name}` is {getattr(self, name)!r} and, in external_block_placements, {file!r}.",
-                    hint="one of the two",
-                )
-            object.__setattr__(self, name, file)
-
-    def dump_intermediate_artifacts_to(self, output_path: str | os.PathLike[str] | None) -> EthosUCompileSpec:
-        """Sets `intermediates_dir`, the one option that may change: no program depends on it.
-
-        Args:
-            output_path: folder, made if missing; None for none.
-
-        Returns:
-            The same object, as scripts expect.
-        """
-        folder = "" if output_path is None else os.fspath(output_path)
-        check_intermediates(folder)
-        object.__setattr__(self, "intermediates_dir", folder)
-        return self
-
-    def dump_debug_info(self, debug_mode: Enum | None) -> EthosUCompileSpec:
-        """Sets `debug_info`, which no program depends on either; None sets it back.
-
-        Args:
-            debug_mode: one of ours, or of an enumeration with the same names, as ExecuTorch's `ArmCompileSpec` has.
-
-        Returns:
-            The same object, as scripts expect.
-        """
-        named = isinstance(debug_mode, Enum) and debug_mode.name in DebugMode.__members__
-        if debug_mode is not None and not named:
-            raise OptionError(f"`debug_mode` is {debug_mode!r}.", hint="EthosUCompileSpec.DebugMode.JSON, or None")
-        object.__setattr__(self, "debug_info", debug_mode is not None)
-        return self
-
-    def set_pass_pipeline_config(self, config: ArmPassPipelineConfig) -> None:
-        """Takes what scripts say of ExecuTorch's own passes; the report names what has no effect."""
-        if not isinstance(config, ArmPassPipelineConfig):
-            raise OptionError(f"`config` is a {type(config).__name__}.", hint="an ArmPassPipelineConfig")
-        object.__setattr__(self, "_pipeline_notes", config.notes)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -243,12 +143,12 @@ class EthosUCompileSpec(Switches, Options):
         found = [f"Flags of the vela command without effect here: {', '.join(idle)}."] if idle else []
         if self.debug_info and not self.intermediates_dir:
             found.append("`debug_info` has no folder to write to: give `intermediates_dir`, too.")
-        return (*found, *self._pipeline_notes)
+        return tuple(found)
 
     @property
     def accelerator(self) -> Accelerator:
-        """The NPU that `target` names, with its defaults for Vela."""
-        return find_accelerator(self.target)
+        """The NPU that `silicon` names, with its defaults for Vela."""
+        return find_accelerator(self.silicon)
 
     @property
     def ini(self) -> str:
@@ -303,9 +203,6 @@ class EthosUCompileSpec(Switches, Options):
                 )
             options[section, key] = value
         return options
-
-
-EthosUCompileSpec.DebugMode = DebugMode  # type: ignore[attr-defined]  # where scripts look for it
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

@@ -30,7 +30,7 @@ from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.legalize import copy_returned
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
@@ -128,7 +128,7 @@ class Place:
 
 
 def compiled(
-    graph: Graph, emitted: Emitted, spec: EthosUCompileSpec, options: Mapping[tuple[str, str], str] | None = None
+    graph: Graph, emitted: Emitted, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
 ) -> VelaProgram:
     """Compiles a graph that is written already.
 
@@ -157,7 +157,7 @@ def _has_wide_tables(graph: Graph) -> bool:
 class Bench:
     """Cycles of operators alone, each kind compiled once; the cheapest rewrite of each kind, found once."""
 
-    def __init__(self, spec: EthosUCompileSpec, emit: Emit = to_litert) -> None:
+    def __init__(self, spec: EthosUOptions, emit: Emit = to_litert) -> None:
         # Where the tensors of the border live in DRAM, Vela keeps those between operators in the SRAM.
         dedicated = (spec.memory_mode or "").startswith(_DEDICATED)
         shared = _NEAR in spec.accelerator.memory_modes(spec.ini)
@@ -272,7 +272,7 @@ def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dic
 
 def best_plan(
     graph: Graph,
-    spec: EthosUCompileSpec,
+    spec: EthosUOptions,
     *,
     memory_limit: int | None = None,
     emitters: Mapping[str, Emit] | None = None,
@@ -321,7 +321,7 @@ class _Tries:
     def __init__(
         self,
         graph: Graph,
-        spec: EthosUCompileSpec,
+        spec: EthosUOptions,
         memory_limit: int | None,
         emitters: Mapping[str, Emit],
         check: Check | None,
@@ -480,7 +480,7 @@ def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
     return {names for names, all_near in near.items() if sum(costs[True][n] - costs[False][n] for n in all_near) > 0}
 
 
-def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUCompileSpec, size: int) -> Iterator[Plan]:
+def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOptions, size: int) -> Iterator[Plan]:
     """What is tried beside the first format."""
     best = max(graphs)
     for format in formats[1:] if size <= _LARGE_NODES else ():

@@ -15,14 +15,12 @@ from micronpu.partition.policy import Policy, reason_at
 from micronpu.passes.choose import Choice, choose, no_cost
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.legalize import legalize
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_FIT
 from micronpu.targets.ethosu.rules import judge_of
 
 
-def ethosu_policy(
-    spec: EthosUCompileSpec, name: str = "", additional_checks: Sequence[OperatorSupportBase] = ()
-) -> Policy:
+def ethosu_policy(spec: EthosUOptions, name: str = "", additional_checks: Sequence[OperatorSupportBase] = ()) -> Policy:
     """What an Ethos-U takes.
 
     Args:
@@ -51,7 +49,7 @@ def ethosu_policy(
         return legalize(graph, spec)
 
     return Policy(
-        name=name or spec.target,
+        name=name or spec.silicon,
         decide=decide,
         exclude=exclude,
         finish=finish,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from micronpu.base.arguments import check_switch
-from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.compat import EthosUCompileSpec, options_of
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rules import capabilities_of
 
 __all__ = ["EthosUQuantizer", "QuantizationConfig"]
@@ -18,7 +18,7 @@ class EthosUQuantizer(StaticQuantizer):
     See `StaticQuantizer` for what that means and how parts of a model are configured.
 
     Args:
-        compile_spec: the accelerator.
+        compile_spec: the accelerator, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
         use_composable_quantizer: taken for scripts that pass it, and not looked at: there is one quantizer.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         is_qat: for quantization-aware training; the first configuration that is set decides unless given.
@@ -31,7 +31,7 @@ class EthosUQuantizer(StaticQuantizer):
 
     def __init__(
         self,
-        compile_spec: EthosUCompileSpec,
+        compile_spec: EthosUOptions | EthosUCompileSpec,
         use_composable_quantizer: bool = True,
         *,
         per_channel: bool = True,
@@ -39,17 +39,14 @@ class EthosUQuantizer(StaticQuantizer):
         activations: Activations = "int8",
         io: Activations | None = None,
     ) -> None:
-        if not isinstance(compile_spec, EthosUCompileSpec):
-            raise OptionError(
-                f"`compile_spec` is a {type(compile_spec).__name__}.", hint='EthosUCompileSpec("ethos-u55-128")'
-            )
+        options = options_of(compile_spec)
         check_switch("use_composable_quantizer", use_composable_quantizer)
         super().__init__(
-            capabilities_of(compile_spec),
+            capabilities_of(options),
             per_channel=per_channel,
             is_qat=is_qat,
-            disabled_rewrites=compile_spec.disabled_rewrites,
+            disabled_rewrites=options.disabled_rewrites,
             activations=activations,
             io=io,
         )
-        self.compile_spec = compile_spec
+        self.compile_spec = options

@@ -18,7 +18,7 @@ from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.legalize import legalize
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 RULE = "vela_accepts"
@@ -31,7 +31,7 @@ _FORMATS = ("tosa", "litert")
 """Vela takes most operators in the first."""
 
 
-def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
+def capabilities_of(spec: EthosUOptions) -> Capabilities:
     """What an accelerator computes with; U85 resizes to any size, the others by some factors, and looks rows up."""
     is_u85 = spec.accelerator.family == "u85"
     return Capabilities(
@@ -48,7 +48,7 @@ def capabilities_of(spec: EthosUCompileSpec) -> Capabilities:
 class Judge:
     """Asks Vela about operators, each kind once."""
 
-    def __init__(self, spec: EthosUCompileSpec) -> None:
+    def __init__(self, spec: EthosUOptions) -> None:
         self.spec = spec
         self._emitters = emitters_of(spec)
         self.formats = tuple(f for f in _FORMATS if f in self._emitters) if spec.via == "auto" else (spec.via,)
@@ -128,13 +128,13 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
     return builder.finish(output)
 
 
-def judge_of(spec: EthosUCompileSpec) -> Judge:
+def judge_of(spec: EthosUOptions) -> Judge:
     """The judge of an accelerator and its options, who remembers what it was asked."""
     return _judge(spec, spec.ini, can_be_written())
 
 
 @functools.lru_cache(maxsize=8)
-def _judge(spec: EthosUCompileSpec, ini: str, in_tosa: bool) -> Judge:
+def _judge(spec: EthosUOptions, ini: str, in_tosa: bool) -> Judge:
     return Judge(spec)
 
 

@@ -17,7 +17,7 @@ from micronpu.base.errors import OptionError
 from micronpu.partition.backends import ByCompileSpec
 from micronpu.partition.entry import DevicePartitioner, preprocess, split_dequantizes
 from micronpu.targets.neutron.device import NeutronDevice
-from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 
 
@@ -26,11 +26,11 @@ class NeutronBackend(ByCompileSpec, BackendDetails):
 
     @staticmethod
     def owns(compile_specs: list[CompileSpec]) -> bool:
-        return NeutronCompileOptions.owns(compile_specs)
+        return NeutronOptions.owns(compile_specs)
 
     @staticmethod
     def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        return preprocess(edge_program, NeutronDevice(NeutronCompileOptions.from_specs(compile_specs)))
+        return preprocess(edge_program, NeutronDevice(NeutronOptions.from_specs(compile_specs)))
 
 
 class NeutronPartitioner(DevicePartitioner):
@@ -77,10 +77,10 @@ class NeutronPartitioner(DevicePartitioner):
         specs = [] if compile_spec is None else items("compile_spec", compile_spec, "compile specs")
         for spec in specs:
             check_type("compile_spec", spec, CompileSpec, hint='generate_neutron_compile_spec("imxrt700")')
-        options = NeutronCompileOptions.from_specs(specs)
-        target = neutron_target_spec or options.target
+        options = NeutronOptions.from_specs(specs)
+        target = neutron_target_spec or options.target_spec
         if not specs:
-            options = replace(options, config=target.target)
+            options = replace(options, silicon=target.target)
         options = _of_one_device(options, target)
         self.options = options
         super().__init__(
@@ -117,12 +117,12 @@ def _check_type(name: str, given: Any, wanted: type) -> None:
         )
 
 
-def _of_one_device(options: NeutronCompileOptions, target: NeutronTargetSpec) -> NeutronCompileOptions:
+def _of_one_device(options: NeutronOptions, target: NeutronTargetSpec) -> NeutronOptions:
     """The options with the rule set that one of the two names; the default of both asks for nothing."""
     flavors = {options.converter_flavor, target.converter_flavor} - {LATEST}
-    if options.config != target.target or len(flavors) > 1:
+    if options.silicon != target.target or len(flavors) > 1:
         raise OptionError(
-            f"The compile spec is for {options.config} with the rules of {options.converter_flavor}, the target is "
+            f"The compile spec is for {options.silicon} with the rules of {options.converter_flavor}, the target is "
             f"{target.target} with those of {target.converter_flavor}.",
             hint="generate_neutron_compile_spec(target.target, converter_flavor=target.converter_flavor)",
         )

@@ -18,7 +18,7 @@ from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of
 from micronpu.targets.neutron.intermediates import describe
 from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.sdk import select_converter
 
@@ -40,9 +40,7 @@ class NeutronPartition(CompiledPartition):
         return {f"{self.name}{SUFFIX}": self.artifacts.kernel_selection or selection_of_model(self.litert.data)}
 
 
-def compile_graph(
-    graph: Graph, options: NeutronCompileOptions, converter: NeutronConverter | None = None
-) -> NeutronPartition:
+def compile_graph(graph: Graph, options: NeutronOptions, converter: NeutronConverter | None = None) -> NeutronPartition:
     """Chooses, finishes and writes an imported graph, all of which is for the NPU; it is changed in place."""
     before = graph.clone()
     return write_partition(
@@ -70,7 +68,7 @@ class Converted:
 
 def convert_partition(
     graph: Graph,
-    options: NeutronCompileOptions,
+    options: NeutronOptions,
     converter: NeutronConverter | None = None,
     before: Graph | None = None,
 ) -> Converted:
@@ -96,7 +94,7 @@ def convert_partition(
     files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
     files.write("model.tflite", lambda: litert.data)
-    chosen = converter or select_converter(options.converter, options.target)
+    chosen = converter or select_converter(options.converter, options.target_spec)
     try:
         artifacts = chosen.convert(litert.data, options.converter_options)
     except ConverterError as error:
@@ -110,7 +108,7 @@ def convert_partition(
     return Converted(name, graph, litert, artifacts, chosen.name)
 
 
-def write_partition(converted: Converted, options: NeutronCompileOptions) -> NeutronPartition:
+def write_partition(converted: Converted, options: NeutronOptions) -> NeutronPartition:
     """Packs what the converter made of a partition.
 
     Raises:
@@ -130,7 +128,7 @@ def write_partition(converted: Converted, options: NeutronCompileOptions) -> Neu
         name=name,
         litert=litert,
         artifacts=artifacts,
-        costs=costs_of(graph, options.target.npu),
+        costs=costs_of(graph, options.target_spec.npu),
     )
     if options.dump_kernel_selection_code:
         for file, text in made.firmware_files().items():

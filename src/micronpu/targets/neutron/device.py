@@ -24,7 +24,7 @@ from micronpu.targets.neutron.compile import (
     write_partition,
 )
 from micronpu.targets.neutron.costs import no_latency, npu_latency
-from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.rules.common import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
@@ -50,16 +50,16 @@ class NeutronDevice(Device):
 
     def __init__(
         self,
-        options: NeutronCompileOptions,
+        options: NeutronOptions,
         target: str = "",
         delegation: CustomDelegationOptions | None = None,
         core: Core | None = None,
         check: Callable[[Node], bool] | None = None,
     ) -> None:
         self.options = options
-        self.capabilities, self.disabled_rewrites = capabilities_of(options.target), options.disabled_rewrites
+        self.capabilities, self.disabled_rewrites = capabilities_of(options.target_spec), options.disabled_rewrites
         self.check = check
-        self.target = target or f"{options.target.chip.name}-neutron"
+        self.target = target or f"{options.target_spec.chip.name}-neutron"
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
 
@@ -75,7 +75,7 @@ class NeutronDevice(Device):
 
     def probe(self, partition: Partition) -> None:
         """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""
-        if select_converter(self.options.converter, self.options.target).name != "reference":
+        if select_converter(self.options.converter, self.options.target_spec).name != "reference":
             convert_partition(partition.graph, replace(self.options, intermediates_dir=""))
 
     def compile(self, partition: Partition) -> NeutronPartition:
@@ -89,10 +89,10 @@ class NeutronDevice(Device):
         return self.options.to_pairs(for_program=True)
 
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
-        return npu_latency(parts, self.options.target.npu)
+        return npu_latency(parts, self.options.target_spec.npu)
 
     def no_latency(self) -> str:
-        return no_latency(self.options.target.npu)
+        return no_latency(self.options.target_spec.npu)
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, NeutronPartition)]

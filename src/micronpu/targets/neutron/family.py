@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from micronpu.report.inspection import Delegate
     from micronpu.targets.neutron.device import NeutronDevice
     from micronpu.targets.neutron.firmware import NeutronFirmware
-    from micronpu.targets.neutron.options import NeutronCompileOptions
+    from micronpu.targets.neutron.options import NeutronOptions
 
 
 class Neutron(Family):
@@ -26,21 +26,20 @@ class Neutron(Family):
 
     name = FAMILY
     title = "Neutron"
-    silicon_field = "config"
     usual = "imxrt700"
     backend = BACKEND
 
     @property
-    def options(self) -> type[NeutronCompileOptions]:
-        from micronpu.targets.neutron.options import NeutronCompileOptions
+    def options(self) -> type[NeutronOptions]:
+        from micronpu.targets.neutron.options import NeutronOptions
 
-        return NeutronCompileOptions
+        return NeutronOptions
 
     def silicon(self, chip: Chip) -> str:
         NeutronNpu.of(chip)
         return chip.file or chip.name
 
-    def device(self, options: NeutronCompileOptions, name: str = "", core: Core | None = None) -> NeutronDevice:
+    def device(self, options: NeutronOptions, name: str = "", core: Core | None = None) -> NeutronDevice:
         from micronpu.targets.neutron.device import NeutronDevice
 
         return NeutronDevice(options, name, core=core)

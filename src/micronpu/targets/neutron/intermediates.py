@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 
 from micronpu.container.payload import Artifacts
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 
-def describe(converter: str, artifacts: Artifacts, options: NeutronCompileOptions, payload_bytes: int) -> str:
+def describe(converter: str, artifacts: Artifacts, options: NeutronOptions, payload_bytes: int) -> str:
     """What is known of a converted partition, as JSON."""
     report = {
         "converter": converter,
         "kind": artifacts.kind,
         "versions": dict(artifacts.versions),
         "excluded_graph_passes": list(options.excluded_graph_passes) if artifacts.kind == "silicon" else [],
-        "target": options.target.chip.name,
-        "assumed": list(options.target.npu.assumed),
+        "target": options.target_spec.chip.name,
+        "assumed": list(options.target_spec.npu.assumed),
         "cycles_estimated_by_converter": artifacts.cycles,
         "warnings": list(artifacts.warnings),
         "bytes": {

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from micronpu.base.arguments import check_switch, check_type, described, strings
-from micronpu.base.errors import FileError, OptionError
-from micronpu.base.files import check_intermediates, check_name
+from micronpu.base.arguments import check_switch, strings
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_intermediates
 from micronpu.ir.names import named, operator_name
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
@@ -23,7 +21,7 @@ from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
 if TYPE_CHECKING:
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
+    pass
 
 
 _FLAGS = (
@@ -51,11 +49,11 @@ class CustomDelegationOptions:
 
 
 @dataclass(frozen=True)
-class NeutronCompileOptions(Switches, Options):
+class NeutronOptions(Switches, Options):
     """What a user can choose about a Neutron compilation.
 
     Attributes:
-        config: name of the chip, or the path of a chip file of your own.
+        silicon: name of the chip, or the path of a chip file of your own.
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
         excluded_graph_passes: passes of its own that the vendor's converter runs without. The default is what
             ExecuTorch's own flow always excludes, so that programs for silicon go the way that is in use; () for none.
@@ -85,8 +83,10 @@ class NeutronCompileOptions(Switches, Options):
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     only_where_given: ClassVar[tuple[str, ...]] = ("excluded_graph_passes",)
     maker: ClassVar[str] = "generate_neutron_compile_spec"
+    silicon_key: ClassVar[str] = "config"
 
-    config: str = "imxrt700"
+    silicon: str = "imxrt700"
+    _: KW_ONLY
     extra_flags: tuple[str, ...] = ()
     operators_not_to_delegate: tuple[str, ...] = ()
     use_neutron_for_format_conversion: bool = True
@@ -106,7 +106,7 @@ class NeutronCompileOptions(Switches, Options):
             object.__setattr__(self, name, strings(name, getattr(self, name)))
         for name in _FLAGS:
             check_switch(name, getattr(self, name))
-        self.target  # noqa: B018  (refuses what is wrong with the chip or the flavor)
+        self.target_spec  # noqa: B018  (refuses what is wrong with the chip or the flavor)
         if self.converter not in CONVERTERS:
             raise OptionError(
                 f"There is no Neutron converter {self.converter!r}.", hint=f"one of {', '.join(CONVERTERS)}"
@@ -126,7 +126,7 @@ class NeutronCompileOptions(Switches, Options):
     def converter_options(self) -> ConverterOptions:
         """What the converter is asked for."""
         return ConverterOptions(
-            target=self.target.npu.converter or self.target.chip.name,
+            target=self.target_spec.npu.converter or self.target_spec.chip.name,
             extra_flags=self.extra_flags,
             excluded_graph_passes=self.excluded_graph_passes,
             fetch_constants_to_sram=self.fetch_constants_to_sram,
@@ -137,146 +137,10 @@ class NeutronCompileOptions(Switches, Options):
         )
 
     @cached_property
-    def target(self) -> NeutronTargetSpec:
+    def target_spec(self) -> NeutronTargetSpec:
         """The Neutron with its rule set."""
-        return NeutronTargetSpec(self.config, self.converter_flavor)
+        return NeutronTargetSpec(self.silicon, self.converter_flavor)
 
     def program_values(self) -> dict[str, Any]:
         # A chip of one's own goes by its name, not by where its file is on this machine.
-        return super().program_values() | {"config": self.target.chip.name}
-
-
-_FLAVOR = "SDK_"
-
-
-def _one(name: str, *given: Any) -> Any:
-    """The value of an option that has several names; None where nobody gave one."""
-    values = [value for value in given if value is not None]
-    if any(value != values[0] for value in values):
-        raise OptionError(f"`{name}` is given under several names: {', '.join(map(repr, values))}.", hint="one of them")
-    return values[0] if values else None
-
-
-def generate_neutron_compile_spec(
-    config: str,
-    system_config: str | None = None,
-    extra_flags: Sequence[str] | str | None = None,
-    intermediates_dir: str | os.PathLike[str] | None = None,
-    operators_not_to_delegate: Sequence[str] | None = None,
-    use_neutron_for_format_conversion: bool = True,
-    fetch_constants_to_sram: bool = False,
-    dump_kernel_selection_code: bool = False,
-    use_profiling: bool = False,
-    *,
-    profiling: bool | None = None,
-    converter: str = "auto",
-    converter_flavor: str | None = None,
-    neutron_converter_flavor: str | None = None,
-    converter_timeout: float = DEFAULT_TIMEOUT,
-    sdk_version: str = "",
-    disabled_passes: Sequence[str] = (),
-    excluded_graph_passes: Sequence[str] = EXCLUDED_GRAPH_PASSES,
-) -> list[CompileSpec]:
-    """Compile specs for `NeutronPartitioner`; see `NeutronCompileOptions` for the arguments.
-
-    Names and order are those of ExecuTorch's own back end, so that its scripts run.
-
-    Args:
-        system_config: taken, and looked at no more than ExecuTorch does; in its first releases the converter flavor
-            stood in this place, and is taken from it.
-        use_profiling: another name of ``profiling``.
-        neutron_converter_flavor: another name of ``converter_flavor``.
-
-    Raises:
-        OptionError: a value of the wrong type, a name that does not exist, or two names of one option that differ.
-    """
-    check_switch("use_profiling", use_profiling)
-    check_type("profiling", profiling, bool, type(None))
-    for name, given in (
-        ("system_config", system_config),
-        ("converter_flavor", converter_flavor),
-        ("neutron_converter_flavor", neutron_converter_flavor),
-    ):
-        check_type(name, given, str, type(None))
-    flags = extra_flags.split() if isinstance(extra_flags, str) else () if extra_flags is None else extra_flags
-    excluded = () if operators_not_to_delegate is None else operators_not_to_delegate
-    older = system_config if str(system_config).startswith(_FLAVOR) else None
-    flavor = _one("converter_flavor", converter_flavor, neutron_converter_flavor, older)
-    profile = _one("profiling", profiling, use_profiling or None)
-    return NeutronCompileOptions(
-        config=config,
-        extra_flags=strings("extra_flags", flags),
-        operators_not_to_delegate=strings("operators_not_to_delegate", excluded),
-        use_neutron_for_format_conversion=use_neutron_for_format_conversion,
-        fetch_constants_to_sram=fetch_constants_to_sram,
-        dump_kernel_selection_code=dump_kernel_selection_code,
-        profiling=False if profile is None else profile,
-        intermediates_dir=_folder(intermediates_dir),
-        converter=converter,
-        converter_flavor=LATEST if flavor is None else flavor,
-        converter_timeout=converter_timeout,
-        sdk_version=sdk_version,
-        disabled_passes=strings("disabled_passes", disabled_passes),
-        excluded_graph_passes=strings("excluded_graph_passes", excluded_graph_passes),
-    ).to_specs()
-
-
-def _folder(given: str | os.PathLike[str] | None) -> str:
-    """A folder as the options have it."""
-    if given is None or isinstance(given, str):
-        return given or ""
-    try:
-        return str(check_name(given))
-    except FileError as error:
-        raise OptionError(
-            f"`intermediates_dir` is {described(given)}; it is the path of a folder.", hint="a path such as 'out'"
-        ) from error
-
-
-_OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:]
-
-
-class NeutronCompileSpecBuilder:
-    """The same, step by step: ``NeutronCompileSpecBuilder().neutron_compile_spec("imxrt700").build()``."""
-
-    def __init__(self) -> None:
-        self._options: dict[str, Any] | None = None
-
-    def neutron_compile_spec(
-        self,
-        config: str,
-        intermediates_dir: str | os.PathLike[str] | None = None,
-        extra_flags: Sequence[str] | str | None = None,
-        operators_not_to_delegate: Sequence[str] | None = None,
-        use_neutron_for_format_conversion: bool = True,
-        fetch_constants_to_sram: bool = False,
-        dump_kernel_selection_code: bool = False,
-        use_profiling: bool = False,
-        **options: Any,
-    ) -> NeutronCompileSpecBuilder:
-        """Sets chip and options; see `generate_neutron_compile_spec`, whose arguments stand in another order."""
-        unknown = [name for name in options if name not in _OPTIONS]
-        if unknown:
-            hint = f"one of {', '.join(_OPTIONS)}"
-            raise OptionError(f"There is no option {unknown[0]!r} of a Neutron compilation.", hint=hint)
-        self._options = {
-            "config": config,
-            "intermediates_dir": intermediates_dir,
-            "extra_flags": extra_flags,
-            "operators_not_to_delegate": operators_not_to_delegate,
-            "use_neutron_for_format_conversion": use_neutron_for_format_conversion,
-            "fetch_constants_to_sram": fetch_constants_to_sram,
-            "dump_kernel_selection_code": dump_kernel_selection_code,
-            "use_profiling": use_profiling,
-            **options,
-        }
-        generate_neutron_compile_spec(**self._options)  # refuses what is wrong here rather than in build()
-        return self
-
-    def build(self) -> list[CompileSpec]:
-        """The compile specs."""
-        if self._options is None:
-            raise OptionError(
-                "The compile spec has no chip.", hint='call neutron_compile_spec("imxrt700") before build()'
-            )
-        return generate_neutron_compile_spec(**self._options)
+        return super().program_values() | {"silicon": self.target_spec.chip.name}

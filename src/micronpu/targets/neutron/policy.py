@@ -17,7 +17,7 @@ from micronpu.passes.choose import Choice, choose
 from micronpu.report.verdict import Reason
 from micronpu.targets.cortexm.costs import host_cycles, leftover_cycles
 from micronpu.targets.neutron.costs import operation_cycles
-from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronCompileOptions
+from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
 
@@ -25,7 +25,7 @@ _FLASH_BYTES_PER_CYCLE = 1  # an assumption of the order of an octal flash besid
 
 
 def neutron_policy(
-    options: NeutronCompileOptions,
+    options: NeutronOptions,
     name: str = "",
     delegation: CustomDelegationOptions | None = None,
     core: Core | None = None,
@@ -55,21 +55,21 @@ def neutron_policy(
         return run_passes(graph, disabled=options.disabled_graph_passes)
 
     return Policy(
-        name=name or f"{options.target.chip.name}-neutron",
+        name=name or f"{options.target_spec.chip.name}-neutron",
         decide=decide_for(options, core),
         exclude=exclude,
         finish=finish,
         # Without a core that computes in int8, each of them is a float operator between quantizes on the host.
         allow_moves=core is None,
         allow_no_op_partitions=(delegation or CustomDelegationOptions()).allow_no_op_partitions,
-        notes=options.target.notes,
+        notes=options.target_spec.notes,
         most_tensors=MOST_TENSORS,
     )
 
 
-def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Decide:
+def decide_for(options: NeutronOptions, core: Core | None = None) -> Decide:
     """The node itself where every rule holds; else the cheapest rewrites, where they cost less than the core."""
-    target = options.target
+    target = options.target_spec
     # Without both clocks a cycle of the one counts as much as one of the other.
     clocks = (target.npu.clock_mhz, target.core_clock_mhz)
     ratio = clocks[0] / clocks[1] if clocks[0] and clocks[1] else 1.0
@@ -90,9 +90,9 @@ def decide_for(options: NeutronCompileOptions, core: Core | None = None) -> Deci
     return decide
 
 
-def cheapest(node: Node, options: NeutronCompileOptions) -> Choice | None:
+def cheapest(node: Node, options: NeutronOptions) -> Choice | None:
     """What keeps every rule and costs the fewest cycles, those in which added constants come from flash included."""
-    target = options.target
+    target = options.target_spec
 
     def estimate(nodes: Sequence[Node], instead: Node) -> float:
         known = {id(t.data) for t in instead.inputs}

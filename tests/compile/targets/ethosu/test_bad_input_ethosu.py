@@ -14,11 +14,11 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
-from micronpu.ethosu import EthosUCompileSpec, EthosUQuantizer
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.runtime import HostProgram, RunOptions
 from micronpu.targets.ethosu.plans import MemoryLimitError
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 TARGET = "ethos-u55-128"
 X = torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)
@@ -57,8 +57,8 @@ def compiled(model: nn.Module | None = None, x: torch.Tensor = X, target: str = 
     return micronpu.compile(model or net(), x, target, calibration=[x], **options)
 
 
-def spec(**options: Any) -> EthosUCompileSpec:
-    return EthosUCompileSpec(TARGET, **options)
+def spec(**options: Any) -> EthosUOptions:
+    return EthosUOptions(TARGET, **options)
 
 
 SYSTEM = """[System_Config.Mine]
@@ -107,7 +107,7 @@ def test_own_vela_configuration_that_is_whole(tmp_path):
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "target": (lambda: EthosUCompileSpec("ethos-u66"), "There is no Ethos-U 'ethos-u66'. Try: one of ethos-u55-32,"),
+    "target": (lambda: EthosUOptions("ethos-u66"), "There is no Ethos-U 'ethos-u66'. Try: one of ethos-u55-32,"),
     "system": (
         lambda: spec(system_config="No"),
         "ethos-u55-128 has no system configuration 'No'. Try: one of Ethos",
@@ -131,12 +131,12 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "is '3'; it is a power of two from 16",
     ),
     "family": (
-        lambda: compiled(options=NeutronCompileOptions()),
-        "The target ethos-u55-128 takes EthosUCompileSpec, but the options are of type NeutronCompileOptions. Try: ",
+        lambda: compiled(options=NeutronOptions()),
+        "The target ethos-u55-128 takes EthosUOptions, but the options are of type NeutronOptions. Try: ",
     ),
     "size": (
-        lambda: compiled(options=EthosUCompileSpec("ethos-u85-256")),
-        "The target is ethos-u55-128, but the options are for ethos-u85-256. Try: EthosUCompileSpec(",
+        lambda: compiled(options=EthosUOptions("ethos-u85-256")),
+        "The target is ethos-u55-128, but the options are for ethos-u85-256. Try: EthosUOptions(",
     ),
     "int4": (
         lambda: compiled(quantization=micronpu.Quantization(activations="int4")),

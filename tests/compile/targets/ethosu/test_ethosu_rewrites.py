@@ -24,12 +24,12 @@ from micronpu.ops.tables.table import LookupTable
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import legalize
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rewrites import TO_FIT
 from micronpu.targets.ethosu.rules import judge_of
 
-U55, U85 = EthosUCompileSpec("ethos-u55-128"), EthosUCompileSpec("ethos-u85-256")
+U55, U85 = EthosUOptions("ethos-u55-128"), EthosUOptions("ethos-u85-256")
 OPERATORS = {
     "bilinear_by_matrices": ResizeBilinear,
     "multiply_bilinear": ResizeBilinear,
@@ -266,6 +266,6 @@ def test_strides_of_the_hardware_and_groups_stay():
 
 
 @pytest.mark.parametrize(("spec", "most"), [(U55, 700_000), (U85, 1_300_000)], ids=["u55", "u85"])
-def test_patches_of_a_picture_cost_a_transpose(spec: EthosUCompileSpec, most: int):
+def test_patches_of_a_picture_cost_a_transpose(spec: EthosUOptions, most: int):
     graph = strided((224, 224, 3), (4, 4), (4, 4), Padding2d())
     assert compile_graph(graph, spec).program.cycles < 2 * most  # two pictures

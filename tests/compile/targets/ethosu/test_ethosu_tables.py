@@ -22,10 +22,10 @@ from micronpu.ir import Graph, interpret
 from micronpu.neutron import calibrate_and_quantize
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.targets.ethosu.device import EthosUDevice
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.quantizer import EthosUQuantizer
 
-SPEC = EthosUCompileSpec("ethos-u55-128")
+SPEC = EthosUOptions("ethos-u55-128")
 Function = Callable[..., torch.Tensor]
 
 
@@ -103,7 +103,7 @@ def ethosu_quantized(function: Function, *inputs: torch.Tensor, quantizer: Any =
     return calibrate_and_quantize(exported, [inputs], quantizer or EthosUQuantizer(SPEC))
 
 
-def only_graph(quantized: GraphModule, spec: EthosUCompileSpec = SPEC) -> tuple[ProgramView, Any, Graph]:
+def only_graph(quantized: GraphModule, spec: EthosUOptions = SPEC) -> tuple[ProgramView, Any, Graph]:
     """The graph of a program that is one partition as a whole, apart from changes of the element type."""
     view = ProgramView(quantized)
     partitioning = EthosUDevice(spec).partition(view)
@@ -125,7 +125,7 @@ class Values(torch.fx.Interpreter):
         return self.of[n]
 
 
-def steps(quantized: GraphModule, *inputs: torch.Tensor, spec: EthosUCompileSpec = SPEC) -> int:
+def steps(quantized: GraphModule, *inputs: torch.Tensor, spec: EthosUOptions = SPEC) -> int:
     """How far the graph is from the quantized module in eager mode."""
     _, group, graph = only_graph(quantized, spec)
     values = Values(quantized)
@@ -227,7 +227,7 @@ def test_a_choice_with_infinity_stays_on_the_host():
 def test_position_of_the_extreme(name: str, shape: tuple[int, ...], axis: int, keep: bool):
     x = torch.randperm(int(np.prod(shape)), generator=torch.Generator().manual_seed(5)).reshape(shape).float() / 10
     quantized = ethosu_quantized(lambda x: getattr(torch, name)(x, axis, keepdim=keep), x)
-    spec = EthosUCompileSpec("ethos-u85-256")
+    spec = EthosUOptions("ethos-u85-256")
     assert steps(quantized, x, spec=spec) == 0
     result = quantized(x)
     assert result.dtype == torch.int64
@@ -244,7 +244,7 @@ def test_embedding_reads_int32():
     ids = torch.randint(0, 30, (2, 5))
     model = Small(lambda self, ids: self.table(ids), table=table)
     quantized = calibrate_and_quantize(torch.export.export(model, (ids,)), [(ids,)], EthosUQuantizer(SPEC))
-    big = EthosUCompileSpec("ethos-u85-256")
+    big = EthosUOptions("ethos-u85-256")
     assert steps(quantized, ids, spec=big) == 0
     assert torch.allclose(quantized(ids), table(ids), atol=0.03)
     reasons = [r.detail for v in EthosUDevice(SPEC).partition(ProgramView(quantized)).report.host for r in v.reasons]

@@ -12,7 +12,7 @@ from tests.compile.small import Small, batches, conv, image
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 from micronpu.targets.ethosu import compile as ethosu_compile
 from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.compile import EthosUPartition
@@ -35,7 +35,7 @@ def network() -> Small:
 def compiled(**options: Any) -> CompiledProgram:
     inputs = (image(),)
     verify = options.pop("verify", True)
-    spec = EthosUCompileSpec("ethos-u55-128", **options)
+    spec = EthosUOptions("ethos-u55-128", **options)
     return micronpu.compile(
         network(), inputs, "ethos-u55-128", calibration=batches(inputs, 4), options=spec, verify=verify
     )

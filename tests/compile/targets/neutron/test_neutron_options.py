@@ -19,9 +19,9 @@ from micronpu.base.errors import FileError, OptionError
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.neutron import (
     CustomDelegationOptions,
-    NeutronCompileOptions,
     NeutronCompileSpecBuilder,
     NeutronEdgePassManager,
+    NeutronOptions,
     NeutronPartitioner,
     NeutronQuantizer,
     NeutronTargetSpec,
@@ -35,8 +35,8 @@ from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.compile import compile_graph
 from micronpu.targets.neutron.kernels import parse_selection, render_selection
 
-OTHER = NeutronCompileOptions(
-    config="mcxn94x",
+OTHER = NeutronOptions(
+    silicon="mcxn94x",
     extra_flags=("--a", "b=c d"),
     operators_not_to_delegate=("aten.add.Tensor",),
     use_neutron_for_format_conversion=False,
@@ -57,21 +57,21 @@ OTHER = NeutronCompileOptions(
 
 
 def test_every_option_makes_the_round_trip_by_key():
-    default = NeutronCompileOptions()
+    default = NeutronOptions()
     for field in fields(OTHER):
         assert getattr(OTHER, field.name) != getattr(default, field.name), f"the test leaves out {field.name}"
     specs = OTHER.to_specs()
-    assert {s.key for s in specs} == {f.name for f in fields(OTHER)}
-    assert NeutronCompileOptions.from_specs(reversed(specs)) == OTHER
-    assert NeutronCompileOptions.from_specs([]) == default
+    assert {s.key for s in specs} == {f.name for f in fields(OTHER)} - {"silicon"} | {"config"}
+    assert NeutronOptions.from_specs(reversed(specs)) == OTHER
+    assert NeutronOptions.from_specs([]) == default
     kept = {key for key, _ in OTHER.to_pairs(for_program=True)}
     assert kept == {s.key for s in specs} - {"intermediates_dir", "converter_timeout"}
 
 
 def test_function_and_builder_know_every_option():
-    values = {f.name: getattr(OTHER, f.name) for f in fields(OTHER) if f.name != "config"}
+    values = {f.name: getattr(OTHER, f.name) for f in fields(OTHER) if f.name != "silicon"}
     made = generate_neutron_compile_spec("mcxn94x", **values)
-    assert NeutronCompileOptions.from_specs(made) == OTHER
+    assert NeutronOptions.from_specs(made) == OTHER
     assert NeutronCompileSpecBuilder().neutron_compile_spec("mcxn94x", **values).build() == made
     assert generate_neutron_compile_spec("imxrt700", extra_flags="--a  --b")[1].value == b'["--a", "--b"]'
 
@@ -79,7 +79,7 @@ def test_function_and_builder_know_every_option():
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("config", "imx93", "'imx93' has no Neutron"),
+        ("silicon", "imx93", "'imx93' has no Neutron"),
         ("extra_flags", "--a", "list of strings"),
         ("extra_flags", ("",), "filled strings"),
         ("operators_not_to_delegate", ("aten.ad.Tensor",), "no operator 'aten.ad.Tensor'"),
@@ -101,11 +101,11 @@ def test_function_and_builder_know_every_option():
 )
 def test_wrong_values_are_refused_at_construction(name, value, sentence):
     with pytest.raises(OptionError, match=sentence):
-        replace(NeutronCompileOptions(), **{name: value})
-    spec = CompileSpec(name, json.dumps(value).encode())
+        replace(NeutronOptions(), **{name: value})
+    spec = CompileSpec("config" if name == "silicon" else name, json.dumps(value).encode())
     if not isinstance(value, tuple):
         with pytest.raises(OptionError, match=sentence):
-            NeutronCompileOptions.from_specs([spec])
+            NeutronOptions.from_specs([spec])
 
 
 def test_pairs_that_are_no_options():
@@ -115,7 +115,7 @@ def test_pairs_that_are_no_options():
         ([CompileSpec("config", b"\xff")], "not JSON"),
     ):
         with pytest.raises(OptionError, match=sentence):
-            NeutronCompileOptions.from_specs(specs)
+            NeutronOptions.from_specs(specs)
     with pytest.raises(OptionError, match="has no chip"):
         NeutronCompileSpecBuilder().build()
 
@@ -125,8 +125,8 @@ def test_intermediates_dir_that_is_a_file(tmp_path):
     file.write_text("")
     for path in (file, file / "deeper"):
         with pytest.raises(OptionError, match="is a file, not a folder"):
-            NeutronCompileOptions(intermediates_dir=str(path))
-    options = NeutronCompileOptions(intermediates_dir=str(tmp_path / "late"))
+            NeutronOptions(intermediates_dir=str(path))
+    options = NeutronOptions(intermediates_dir=str(tmp_path / "late"))
     (tmp_path / "late").write_text("")  # between the check and the work
     with pytest.raises(FileError, match="cannot be made"):
         compile_graph(chain(), options)
@@ -158,7 +158,7 @@ def test_compile_spec_and_target_must_be_one_device():
     for given, target in ((older, NeutronTargetSpec("imxrt700")), (spec, NeutronTargetSpec("imxrt700", "SDK_25_09"))):
         assert NeutronPartitioner(given, target).options.converter_flavor == "SDK_25_09"
     alone = NeutronPartitioner(neutron_target_spec=NeutronTargetSpec("imx95", "SDK_25_12"))
-    assert (alone.options.config, alone.options.converter_flavor) == ("imx95", "SDK_25_12")
+    assert (alone.options.silicon, alone.options.converter_flavor) == ("imx95", "SDK_25_12")
 
 
 # --- what they do -------------------------------------------------------------------------------------------------
@@ -173,14 +173,14 @@ def chain():
 
 
 def test_disabled_passes_stay_out():
-    assert len(compile_graph(chain(), NeutronCompileOptions()).graph.nodes) == 1
-    apart = compile_graph(chain(), NeutronCompileOptions(disabled_passes=("fuse_activations",)))
+    assert len(compile_graph(chain(), NeutronOptions()).graph.nodes) == 1
+    apart = compile_graph(chain(), NeutronOptions(disabled_passes=("fuse_activations",)))
     assert [n.op.name for n in apart.graph.nodes] == ["add", "relu"]
 
 
 def test_kernel_selection_of_the_reference_converter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    compile_graph(chain(), NeutronCompileOptions(dump_kernel_selection_code=True))
+    compile_graph(chain(), NeutronOptions(dump_kernel_selection_code=True))
     text = (tmp_path / "partition_kernel_selection.c").read_text()
     assert parse_selection(text) == ("ADD",)
     assert "Derived from the LiteRT operators" in text and "vendor's converter was not" in text
@@ -227,8 +227,8 @@ X = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 def compiled(**options):
     torch.manual_seed(0)
-    chosen = NeutronCompileOptions(**options)
-    return micronpu.compile(Net().eval(), X, chosen.config, calibration=[X], options=chosen)
+    chosen = NeutronOptions(**options)
+    return micronpu.compile(Net().eval(), X, chosen.silicon, calibration=[X], options=chosen)
 
 
 def test_intermediates_of_a_program(tmp_path):
@@ -245,7 +245,7 @@ def test_intermediates_of_a_program(tmp_path):
 
 
 def test_the_report_says_what_is_assumed_about_a_device():
-    notes = " ".join(compiled(config="imx952").report.notes)
+    notes = " ".join(compiled(silicon="imx952").report.notes)
     assert "Assumed about the Neutron of NXP i.MX 952: 8 pipelines of 8 multipliers" in notes
     assert "Assumed" not in " ".join(compiled().report.notes)
 
@@ -260,7 +260,7 @@ def test_flavor_of_the_front_door():
             return torch.exp(self.conv(x))
 
     def rules(flavor):
-        options = NeutronCompileOptions(converter_flavor=flavor)
+        options = NeutronOptions(converter_flavor=flavor)
         found = micronpu.check(Exponential().eval(), torch.randn(1, 8, 6, 6), "imxrt700-neutron", options=options)
         return {r.rule for v in found.report.host for r in v.reasons}
 
@@ -270,7 +270,7 @@ def test_flavor_of_the_front_door():
 
 def test_options_for_another_chip_than_the_target():
     with pytest.raises(OptionError, match="target is imxrt700, but the options are for imx95"):
-        micronpu.compile(Net().eval(), X, "imxrt700", calibration=[X], options=NeutronCompileOptions(config="imx95"))
+        micronpu.compile(Net().eval(), X, "imxrt700", calibration=[X], options=NeutronOptions(silicon="imx95"))
 
 
 # --- the partitioner in ExecuTorch's flow -------------------------------------------------------------------------

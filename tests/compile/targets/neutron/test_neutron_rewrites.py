@@ -30,7 +30,7 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.policy import cheapest
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
@@ -254,7 +254,7 @@ def test_a_program_of_refused_operators_runs_whole() -> None:
     torch.manual_seed(0)
     model, x = Transformerish().eval(), torch.randn(1, 20, 16)
     batches = [torch.randn(1, 20, 16) for _ in range(8)]
-    options = NeutronCompileOptions(converter_flavor="SDK_25_12")
+    options = NeutronOptions(converter_flavor="SDK_25_12")
     program = micronpu.compile(model, x, "imxrt700-neutron", calibration=batches, options=options)
     assert not program.report.host, program.report
     assert program.report.partitions == 1

@@ -14,7 +14,7 @@ from micronpu.base.errors import OptionError
 from micronpu.container.payload import TensorSlot, parse
 from micronpu.neutron import NeutronCompileSpecBuilder, NeutronPartitioner, generate_neutron_compile_spec
 from micronpu.runtime import HostProgram
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 
 # ---------------------------------------------------------------- key-value pairs
 
@@ -23,17 +23,17 @@ def test_pairs_are_read_by_key_in_any_order():
     specs = generate_neutron_compile_spec(
         "imxrt700", operators_not_to_delegate=["aten.add.Tensor"], use_neutron_for_format_conversion=False
     )
-    options = NeutronCompileOptions.from_specs(specs)
+    options = NeutronOptions.from_specs(specs)
     assert options.operators_not_to_delegate == ("aten.add.Tensor",)
     assert not options.use_neutron_for_format_conversion
-    assert NeutronCompileOptions.from_specs(specs[::-1]) == options
-    assert NeutronCompileOptions.from_specs(options.to_specs()) == options
+    assert NeutronOptions.from_specs(specs[::-1]) == options
+    assert NeutronOptions.from_specs(options.to_specs()) == options
 
 
 def test_pairs_that_are_left_out_keep_their_defaults():
     (config,) = (s for s in generate_neutron_compile_spec("imxrt700") if s.key == "config")
-    assert NeutronCompileOptions.from_specs([config]) == NeutronCompileOptions()
-    assert NeutronCompileOptions.from_specs([]) == NeutronCompileOptions()
+    assert NeutronOptions.from_specs([config]) == NeutronOptions()
+    assert NeutronOptions.from_specs([]) == NeutronOptions()
 
 
 def test_builder_and_function_are_the_same():
@@ -93,7 +93,7 @@ def converted() -> dict[bool, micronpu.CompiledProgram]:
             network(),
             INPUTS,
             calibration=batches(INPUTS),
-            options=NeutronCompileOptions(use_neutron_for_format_conversion=by_npu),
+            options=NeutronOptions(use_neutron_for_format_conversion=by_npu),
         )
         for by_npu in (True, False)
     }
@@ -147,7 +147,7 @@ def test_an_input_that_is_also_an_output():
     model = Small(lambda s, x: (s.c(x), x + 0.0, F.dropout(x, 0.5, False)), c=conv())
     runs = []
     for by_npu in (True, False):
-        options = NeutronCompileOptions(use_neutron_for_format_conversion=by_npu)
+        options = NeutronOptions(use_neutron_for_format_conversion=by_npu)
         program = micronpu.compile(model, (image(),), calibration=batches((image(),)), options=options)
         runs.append(program.run(image()))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
@@ -158,7 +158,7 @@ def test_an_input_that_is_also_an_output():
 
 def test_an_operator_that_is_not_to_be_delegated_computes_on_the_host():
     model = Small(lambda s, x: F.relu(s.c(x) + x), c=conv())
-    options = NeutronCompileOptions(operators_not_to_delegate=("aten.add.Tensor",))
+    options = NeutronOptions(operators_not_to_delegate=("aten.add.Tensor",))
     program = micronpu.compile(model, (image(),), calibration=batches((image(),)), options=options)
     assert {v.operator for v in program.report.host} == {"add.Tensor", "relu.default"}
     x = batches((image(),))[0][0]

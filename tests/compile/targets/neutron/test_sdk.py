@@ -21,7 +21,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.targets.neutron.compile import compile_graph, convert_partition, write_partition
 from micronpu.targets.neutron.converter import ConverterOptions, ReferenceConverter
 from micronpu.targets.neutron.neutron_graph import read_program
-from micronpu.targets.neutron.options import NeutronCompileOptions
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.sdk import SdkConverter, default_converter, parse_log, sdk_is_installed, select_converter
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
@@ -78,8 +78,8 @@ def test_the_converter_leaves_out_the_passes_that_executorch_leaves_out(mood, ex
     expected = "HoistSliceAboveTranspose,MergeTranspose" if excluded is None else ",".join(excluded)
     log = mood().convert(add_model(), ConverterOptions("imxrt700", **given)).log
     assert f"('excludeGraphPasses', '{expected}')" in log
-    options = NeutronCompileOptions(**given)
-    assert NeutronCompileOptions.from_specs(options.to_specs()) == options
+    options = NeutronOptions(**given)
+    assert NeutronOptions.from_specs(options.to_specs()) == options
     # Programs that were compiled with the default hold the bytes that they held before there was a choice.
     assert (b"excluded_graph_passes" in b"".join(k.encode() for k, _ in options.to_pairs())) == (excluded is not None)
 
@@ -100,10 +100,10 @@ def test_a_profile_of_the_board_names_lines_of_the_model(mood):
     y = builder.emit(Add(), x, x, qparams=grid, origin=Origin(("first",), debug_handles=(5,)))
     z = builder.emit(Add(), y, y, qparams=grid, origin=Origin(("second",), debug_handles=(7,)))
     graph = builder.finish(z)
-    converted = convert_partition(graph, NeutronCompileOptions(profiling=True), mood())
-    assert write_partition(converted, NeutronCompileOptions()).debug_handles == {0: (5,), 1: (7,)}
+    converted = convert_partition(graph, NeutronOptions(profiling=True), mood())
+    assert write_partition(converted, NeutronOptions()).debug_handles == {0: (5,), 1: (7,)}
     unknown = replace(converted, artifacts=replace(converted.artifacts, kernel_operators=None))
-    assert write_partition(unknown, NeutronCompileOptions()).debug_handles == {}
+    assert write_partition(unknown, NeutronOptions()).debug_handles == {}
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def two_inputs():
 
 
 def test_layout_follows_the_order_of_the_npu_program(mood):
-    compiled = compile_graph(two_inputs(), NeutronCompileOptions(profiling=True), mood("reordered"))
+    compiled = compile_graph(two_inputs(), NeutronOptions(profiling=True), mood("reordered"))
     payload = parse(compiled.payload)
     assert [s.index for s in payload.layout.inputs] == [1, 0]
     assert (payload.layout.num_arguments, payload.layout.version, payload.kind) == (2, 1, "silicon")
@@ -312,7 +312,7 @@ def test_layout_follows_the_order_of_the_npu_program(mood):
 
 
 def test_versions_stand_behind_what_the_device_reads(mood):
-    compiled = compile_graph(two_inputs(), NeutronCompileOptions(), mood())
+    compiled = compile_graph(two_inputs(), NeutronOptions(), mood())
     artifacts = compiled.artifacts
     end = sum(align(len(s)) for s in (bytes(8), artifacts.microcode, artifacts.weights, artifacts.kernels))
     assert compiled.payload[end:][: len(b'{"eiq_neutron_sdk": "9.9.9"}')] == b'{"eiq_neutron_sdk": "9.9.9"}'
@@ -322,7 +322,7 @@ def test_versions_stand_behind_what_the_device_reads(mood):
 
 
 def test_intermediates_of_a_failure_keep_the_log(mood, tmp_path):
-    options = NeutronCompileOptions(intermediates_dir=str(tmp_path / "made" / "here"))
+    options = NeutronOptions(intermediates_dir=str(tmp_path / "made" / "here"))
     with pytest.raises(ConverterError, match="SIGSEGV"):
         compile_graph(two_inputs(), options, mood("crash"))
     folder = tmp_path / "made" / "here" / "partition"
@@ -333,7 +333,7 @@ def test_intermediates_of_a_failure_keep_the_log(mood, tmp_path):
 
 
 def test_intermediates_and_kernel_selection(mood, tmp_path):
-    options = NeutronCompileOptions(intermediates_dir=str(tmp_path), dump_kernel_selection_code=True)
+    options = NeutronOptions(intermediates_dir=str(tmp_path), dump_kernel_selection_code=True)
     compiled = compile_graph(two_inputs(), options, mood())
     folder = tmp_path / "partition"
     report = json.loads((folder / "report.json").read_text())
@@ -376,7 +376,7 @@ def test_the_front_door_says_which_converter_was_used(mood, monkeypatch, tmp_pat
     assert "353,039 cycles for the NPU alone" in notes and "falls back to a slower kernel" in notes
     with pytest.raises(MicroNpuError, match="host cannot execute"):
         program.run(x)
-    options = NeutronCompileOptions(converter="reference", intermediates_dir=str(tmp_path))
+    options = NeutronOptions(converter="reference", intermediates_dir=str(tmp_path))
     reference = micronpu.compile(model, x, calibration=[x], options=options)
     assert "reference container" in " ".join(reference.report.notes)
     assert str(tmp_path).encode() not in reference.buffer  # a path of this machine is nobody else's business

@@ -14,7 +14,7 @@ from micronpu.ops.matmul import BatchMatmul
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rewrites import byte_products
 from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
@@ -46,9 +46,9 @@ def test_every_shift(right: int) -> None:
     graph = product(factor, BytesBatchMatmul())
     if right <= 46:  # below, every sum is zero
         assert 15 - quantize_multiplier(factor)[1] == right
-    spec = EthosUCompileSpec("ethos-u55-128", via="tosa", verify_streams=False)
+    spec = EthosUOptions("ethos-u55-128", via="tosa", verify_streams=False)
     part = compile_graph(graph.clone(), spec)
-    model, simulator = TosaProgram(part.model.data, Mode.REFERENCE, 2, 1), EthosUSimulator(spec.target)
+    model, simulator = TosaProgram(part.model.data, Mode.REFERENCE, 2, 1), EthosUSimulator(spec.silicon)
     results = set()
     for seed in range(3):
         inputs = operands(np.random.default_rng(seed))
@@ -60,7 +60,7 @@ def test_every_shift(right: int) -> None:
 
 
 def test_large_results_are_computed_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = EthosUCompileSpec("ethos-u65-256", via="tosa")  # the stream runs, and is compared
+    spec = EthosUOptions("ethos-u65-256", via="tosa")  # the stream runs, and is compared
     used = []
     for most in (byte_products._MOST_ELEMENTS, 10**9):
         monkeypatch.setattr(byte_products, "_MOST_ELEMENTS", most)
@@ -72,7 +72,7 @@ def test_large_results_are_computed_batch_by_batch(monkeypatch: pytest.MonkeyPat
     ("target", "rewritten"), [("ethos-u55-128", True), ("ethos-u65-256", True), ("ethos-u85-256", False)]
 )
 def test_who_needs_it(target: str, rewritten: bool) -> None:
-    decide = ethosu_policy(EthosUCompileSpec(target)).decide
+    decide = ethosu_policy(EthosUOptions(target)).decide
     found = decide(product(2.0**-20, BatchMatmul()).nodes[0])
     assert not isinstance(found, list)
     assert found.rewrites == (("multiply_bytes",) if rewritten else ())
@@ -80,7 +80,7 @@ def test_who_needs_it(target: str, rewritten: bool) -> None:
 
 def test_what_it_cannot_do_is_said() -> None:
     """A result whose step is far below that of the products would need more than 32 bits."""
-    spec = EthosUCompileSpec("ethos-u55-128")
+    spec = EthosUOptions("ethos-u55-128")
     with pytest.raises(UnsupportedError, match=r"2\*\*-14"):
         emitters_of(spec)["tosa"](product(2.0**15, BytesBatchMatmul()))
     reasons = ethosu_policy(spec).decide(product(2.0**15, BatchMatmul()).nodes[0])

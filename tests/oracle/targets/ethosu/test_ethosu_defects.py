@@ -24,7 +24,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 
 RNG = np.random.default_rng(0)
 IN, OUT = QParams.per_tensor(0.05, 0), QParams.per_tensor(0.1, 3)
@@ -108,7 +108,7 @@ ROWS = [(build, *where, right) for build, found in RIGHT.items() for where, righ
 def test_stream_is_its_graph(build: Build, target: str, via: str, right: bool) -> None:
     builder = GraphBuilder()
     graph: Graph = builder.finish(build(builder))
-    compiled = compile_graph(graph, EthosUCompileSpec(target, via=via, verify_streams=False))
+    compiled = compile_graph(graph, EthosUOptions(target, via=via, verify_streams=False))
     inputs = [RNG.integers(-128, 128, t.shape).astype(np.int8) for t in compiled.graph.inputs]
     if via == "tosa":
         program = TosaProgram(bytes(compiled.model.data), Mode.REFERENCE, len(inputs), 1)

@@ -15,7 +15,7 @@ from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.device import RefusedError
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack
 from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
 
@@ -34,7 +34,7 @@ def simulated(row: Case, target: str, payload: bytes) -> list[Array]:
 
 @pytest.mark.parametrize("row", [TABLE, NEAREST, SMALLEST], ids=lambda row: row.op.name)
 def test_stream_is_the_graph(row: Case) -> None:
-    program = compile_graph(row.graph(), EthosUCompileSpec("ethos-u85-256"))
+    program = compile_graph(row.graph(), EthosUOptions("ethos-u85-256"))
     assert program.plan.format == "tosa"
     (expected,) = interpret(row.graph(), row.samples[2])
     (got,) = simulated(row, "ethos-u85-256", program.payload)
@@ -44,20 +44,20 @@ def test_stream_is_the_graph(row: Case) -> None:
 @pytest.mark.parametrize("row", [TABLE, NEAREST], ids=lambda row: row.op.name)
 def test_format_alone_is_refused(row: Case) -> None:
     with pytest.raises(RefusedError, match="Vela's program of it computes another result"):
-        compile_graph(row.graph(), EthosUCompileSpec("ethos-u85-256", via="litert"))
+        compile_graph(row.graph(), EthosUOptions("ethos-u85-256", via="litert"))
 
 
 def test_tables_are_no_gathers() -> None:
     """Whose indices may be overwritten before they are read."""
-    program = compile_graph(SMALL_TABLE.graph(), EthosUCompileSpec("ethos-u85-256"))
+    program = compile_graph(SMALL_TABLE.graph(), EthosUOptions("ethos-u85-256"))
     assert program.plan.format == "tosa"
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256"])
 def test_smallest_int16_element_is_found_by_halves(target: str) -> None:
     with pytest.raises(RefusedError, match="reads one row only"):
-        compile_graph(SMALLEST.graph(), EthosUCompileSpec(target, disabled_passes=("smallest_by_halves",)))
-    program = compile_graph(SMALLEST.graph(), EthosUCompileSpec(target))
+        compile_graph(SMALLEST.graph(), EthosUOptions(target, disabled_passes=("smallest_by_halves",)))
+    program = compile_graph(SMALLEST.graph(), EthosUOptions(target))
     (expected,) = interpret(SMALLEST.graph(), SMALLEST.samples[2])
     (got,) = simulated(SMALLEST, target, program.payload)
     np.testing.assert_array_equal(got.reshape(expected.shape), expected)
@@ -65,13 +65,13 @@ def test_smallest_int16_element_is_found_by_halves(target: str) -> None:
 
 def test_gather_of_many_rows_stays_outside() -> None:
     with pytest.raises(RefusedError, match="of 65,537 rows to move it takes 1"):
-        compile_graph(ROWS.graph(), EthosUCompileSpec("ethos-u85-256"))
+        compile_graph(ROWS.graph(), EthosUOptions("ethos-u85-256"))
 
 
 @pytest.mark.parametrize("row", [TABLE, NEAREST, SMALLEST], ids=lambda row: row.op.name)
 def test_defect_is_still_there(row: Case) -> None:
     """A version of Vela without it must take its line out of `micronpu.targets.ethosu.emitters`."""
-    payload = pack(compile_flatbuffer(bytes(to_litert(row.graph()).data), EthosUCompileSpec("ethos-u85-256")))
+    payload = pack(compile_flatbuffer(bytes(to_litert(row.graph()).data), EthosUOptions("ethos-u85-256")))
     (expected,) = interpret(row.graph(), row.samples[2])
     (got,) = simulated(row, "ethos-u85-256", payload)
     assert (got.reshape(expected.shape) != expected).any()

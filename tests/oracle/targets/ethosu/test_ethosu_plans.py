@@ -24,7 +24,7 @@ from micronpu.targets.ethosu import plans
 from micronpu.targets.ethosu.compile import check_of
 from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.legalize import legalize
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
@@ -67,7 +67,7 @@ def run_litert(model: LiteRtModel, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
-    graph, spec = network(), EthosUCompileSpec(target)
+    graph, spec = network(), EthosUOptions(target)
     plain = compile_flatbuffer(to_litert(graph).data, spec)
     choice = best_plan(graph, spec)
     assert choice.program.cycles == min(o.cycles for o in choice.plans if o.cycles is not None)
@@ -80,7 +80,7 @@ def test_choice_is_the_cheapest_and_computes_the_same(target: str) -> None:
 
 
 def test_transpose_of_the_input_becomes_cheap_on_u85() -> None:
-    graph, spec = network(96), EthosUCompileSpec("ethos-u85-256")
+    graph, spec = network(96), EthosUOptions("ethos-u85-256")
     choice = best_plan(graph, spec)
     assert choice.rewrites["planes_into_convolution"] == 1
     assert not any(isinstance(n.op, Transpose) for n in choice.graph.nodes)
@@ -89,7 +89,7 @@ def test_transpose_of_the_input_becomes_cheap_on_u85() -> None:
 
 
 def test_equal_operators_are_measured_once() -> None:
-    spec = EthosUCompileSpec("ethos-u85-256")
+    spec = EthosUOptions("ethos-u85-256")
     bench = Bench(spec)
     graph = network()
     use_cheapest(graph.clone(), bench)
@@ -99,7 +99,7 @@ def test_equal_operators_are_measured_once() -> None:
 
 
 def test_memory_limit_takes_a_smaller_way_or_says_what_is_needed() -> None:
-    graph, spec = network(96), EthosUCompileSpec("ethos-u55-128")
+    graph, spec = network(96), EthosUOptions("ethos-u55-128")
     free = best_plan(graph, spec)
     least = min(o.memory for o in free.plans)
     tight = best_plan(graph, spec, memory_limit=free.plan.memory - 1)
@@ -123,20 +123,20 @@ def test_formats_that_the_options_leave_out_are_not_tried() -> None:
         return emit
 
     emitters = {"litert": writes("litert", True), "tosa": writes("tosa", False)}
-    choice = best_plan(network(), EthosUCompileSpec("ethos-u85-256", via="litert"), emitters=emitters)
+    choice = best_plan(network(), EthosUOptions("ethos-u85-256", via="litert"), emitters=emitters)
     assert set(tried) == {"litert"}
-    choice = best_plan(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
+    choice = best_plan(network(), EthosUOptions("ethos-u85-256"), emitters=emitters)
     refused = [o for o in choice.plans if o.format == "tosa"]
     assert [o.objection for o in refused] == ["no such form"]
     with pytest.raises(VelaError, match="no such form"):
-        best_plan(network(), EthosUCompileSpec("ethos-u85-256", via="tosa"), emitters=emitters)
+        best_plan(network(), EthosUOptions("ethos-u85-256", via="tosa"), emitters=emitters)
     emitters["litert"] = writes("litert", False, "not that either.")
     with pytest.raises(VelaError, match=r"^LiteRT: not that either\. TOSA: no such form\.$"):
-        best_plan(network(), EthosUCompileSpec("ethos-u85-256"), emitters=emitters)
+        best_plan(network(), EthosUOptions("ethos-u85-256"), emitters=emitters)
 
 
 def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = EthosUCompileSpec("ethos-u55-128")
+    spec = EthosUOptions("ethos-u55-128")
     emitters = {"litert": to_litert, "tosa": to_tosa}
 
     def formats() -> set[str]:
@@ -149,9 +149,9 @@ def test_a_long_program_is_compiled_in_one_format(monkeypatch: pytest.MonkeyPatc
 
 def test_a_program_that_lacks_an_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vela 5.2 has lost reshaped outputs of TOSA programs; a device would read what is not there."""
-    graph, spec = network(16), EthosUCompileSpec("ethos-u55-128")
+    graph, spec = network(16), EthosUOptions("ethos-u55-128")
 
-    def forgetful(model: bytes, spec: EthosUCompileSpec, options: object = None) -> VelaProgram:
+    def forgetful(model: bytes, spec: EthosUOptions, options: object = None) -> VelaProgram:
         program = compile_flatbuffer(model, spec)
         return program if model[4:8] == b"TFL3" else replace(program, outputs=())
 
@@ -186,7 +186,7 @@ def returned_and_turned(first: str, second: str) -> Graph:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("first", "second"), [("add", "matmul"), ("matmul", "max_pool2d")])
 def test_what_is_returned_and_turned_stays_an_output(first: str, second: str, target: str):
-    spec = EthosUCompileSpec(target)
+    spec = EthosUOptions(target)
     graph = legalize(returned_and_turned(first, second), spec)
     best = best_plan(graph, spec, check=check_of(spec))
     assert [math.prod(border.shape) for border in best.program.outputs] == [t.type.size for t in graph.outputs]

@@ -22,7 +22,7 @@ from micronpu.ops.reduction import Amax, Amin
 from micronpu.passes.choose import rewritten
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import choose_sound
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 
 ROWS, INPUTS, OUTPUTS = 40, 64, 90
 SCALES = (0.021, 0.0073, 0.043)  # of input, weights and result
@@ -54,7 +54,7 @@ def test_a_fully_connected_layer_is_rounded_twice(target: str, via: str) -> None
     twice = saturate(requantize(sums, SCALES[0] * SCALES[1] / SCALES[2]) - 9, -128, 127)
     (once,) = interpret(graph, [x])
     assert (twice != once).any()  # otherwise the comparison below says nothing
-    part = compile_graph(graph, EthosUCompileSpec(target, via=via))
+    part = compile_graph(graph, EthosUOptions(target, via=via))
     (got,) = interpret(part.graph, [x])
     assert np.array_equal(got, twice)
     model = part.model.data
@@ -65,7 +65,7 @@ def test_a_fully_connected_layer_is_rounded_twice(target: str, via: str) -> None
     assert np.array_equal(ran, twice)
 
 
-SPEC = EthosUCompileSpec("ethos-u55-128")
+SPEC = EthosUOptions("ethos-u55-128")
 UNSOUND = {"amax", "amin", "reflect_pad"}
 """Operators of which Vela's streams were seen to compute something else."""
 
@@ -94,4 +94,4 @@ def test_a_long_axis_is_reduced_in_windows_that_the_chip_has() -> None:
         assert all(max(n.op.kernel) <= 256 for n in changed.nodes if isinstance(n.op, MaxPool2d))
         x = np.random.default_rng(0).integers(-128, 128, (521, 3, 2)).astype(np.int8)
         assert np.array_equal(interpret(changed, [x])[0], interpret(graph, [x])[0])
-        assert compile_graph(graph, EthosUCompileSpec("ethos-u55-128")).program.cycles
+        assert compile_graph(graph, EthosUOptions("ethos-u55-128")).program.cycles

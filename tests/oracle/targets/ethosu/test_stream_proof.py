@@ -26,7 +26,7 @@ from micronpu.targets.ethosu.host import proof
 from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare, random_integers
 from micronpu.targets.ethosu.host.prove import check_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of, pack, parse
 from micronpu.targets.ethosu.stream.commands import made_to_wait, words_of
 from micronpu.targets.ethosu.vela.compiler import compile_flatbuffer
@@ -41,7 +41,7 @@ def made(
     graph: Graph = case(Conv2d(), x=i8(1, 8, 8, 16), weight=w8(8, 3, 3, 16), out=q(scale)).graph()
     run_passes(graph)
     model = emit(graph).data  # type: ignore[operator]
-    payload = pack(compile_flatbuffer(model, EthosUCompileSpec(target)))
+    payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
     return payload, model, [(t.shape, t.type.dtype.value) for t in graph.inputs]
 
 
@@ -59,7 +59,7 @@ def test_a_sum_of_two_scales_in_tosa_rounds_its_operands_once(target: str) -> No
     graph = case(Add(), x=i16(*shape, scale=0.00013), z=i16(*shape, scale=0.000043), out=q(0.00014)).graph()
     run_passes(graph)
     model = to_tosa(graph).data
-    payload = pack(compile_flatbuffer(model, EthosUCompileSpec(target)))
+    payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
     assert compare(parse(payload), target, model, [(shape, "int16")] * 2).outcome is Outcome.EQUAL
 
 
@@ -104,7 +104,7 @@ def test_what_is_read_from_a_wrong_place_shows_where_little_saturates() -> None:
     last = builder.emit(Slice((0, 7), (1, 1)), x)
     graph = builder.finish(builder.emit(LeakyRelu(0.25), last, qparams=FINE))
     model, inputs = to_tosa(graph).data, [((1, 8), "int16")]
-    program = compile_flatbuffer(model, EthosUCompileSpec("ethos-u55-32"))
+    program = compile_flatbuffer(model, EthosUOptions("ethos-u55-32"))
     content, seed = content_of(program), checksum(program)
     assert seed == zlib.crc32(pack(program))
     assert compare(content, "ethos-u55-32", model, inputs, 1, most=1, seed=seed).outcome is Outcome.EQUAL
@@ -122,7 +122,7 @@ def test_one_result_that_mostly_saturates_takes_more_inputs(monkeypatch: pytest.
         return to_litert(graph).data
 
     model, inputs = network(0.02), [((1, 1, 1, 8), "int8")]
-    payload = pack(compile_flatbuffer(model, EthosUCompileSpec(target)))
+    payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
     content, seed = parse(payload), zlib.crc32(payload)
     assert compare(content, target, network(0.021), inputs, most=ROWS, seed=seed).outcome is Outcome.EQUAL
     assert compare(content, target, network(0.021), inputs, seed=seed).outcome is Outcome.DIFFERENT
@@ -137,7 +137,7 @@ def test_operations_that_begin_too_early_are_made_to_wait(target: str) -> None:
     x = builder.input(i8(1, 8, 8, 16))
     for _ in range(3):
         x = builder.emit(MaxPool2d((3, 3), (1, 1), Padding2d.symmetric(1, 1)), x)
-    graph, spec = builder.finish(x), EthosUCompileSpec(target)
+    graph, spec = builder.finish(x), EthosUOptions(target)
     emitted = to_litert(graph)
     program = compile_flatbuffer(emitted.data, spec)
     words, changed = words_of(program.commands), program.commands

@@ -19,7 +19,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.tables.table import LookupTable
 from micronpu.targets.ethosu.compile import compile_graph
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.rules import Judge
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
@@ -48,7 +48,7 @@ def small_graph(stride: int = 1, transposed: bool = False) -> Graph:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_payload_and_estimates(target: str) -> None:
-    compiled = compile_graph(small_graph(), EthosUCompileSpec(target))
+    compiled = compile_graph(small_graph(), EthosUOptions(target))
     payload = parse(compiled.payload)
     assert payload.commands == compiled.program.commands
     assert payload.inputs[0].shape[-3:] == (16, 16, 3)
@@ -60,32 +60,31 @@ def test_payload_and_estimates(target: str) -> None:
 
 
 def test_same_graph_same_bytes() -> None:
-    spec = EthosUCompileSpec("ethos-u85-256")
+    spec = EthosUOptions("ethos-u85-256")
     assert compile_graph(small_graph(), spec).payload == compile_graph(small_graph(), spec).payload
 
 
 def test_more_multipliers_are_not_slower() -> None:
     cycles = [
-        compile_graph(small_graph(), EthosUCompileSpec(f"ethos-u55-{macs}")).program.cycles
-        for macs in (32, 64, 128, 256)
+        compile_graph(small_graph(), EthosUOptions(f"ethos-u55-{macs}")).program.cycles for macs in (32, 64, 128, 256)
     ]
     assert cycles == sorted(cycles, reverse=True)
 
 
 def test_flag_reaches_vela() -> None:
-    by_size = EthosUCompileSpec("ethos-u55-128", extra_flags=("--optimise=Size",))
-    model = to_litert(compile_graph(small_graph(), EthosUCompileSpec("ethos-u55-128")).graph).data
-    fast = compile_flatbuffer(model, EthosUCompileSpec("ethos-u55-128"))
+    by_size = EthosUOptions("ethos-u55-128", extra_flags=("--optimise=Size",))
+    model = to_litert(compile_graph(small_graph(), EthosUOptions("ethos-u55-128")).graph).data
+    fast = compile_flatbuffer(model, EthosUOptions("ethos-u55-128"))
     assert compile_flatbuffer(model, by_size).scratch_size <= fast.scratch_size
 
 
 def test_garbage_is_refused_with_a_sentence() -> None:
     with pytest.raises(VelaError, match="Vela refuses the program"):
-        compile_flatbuffer(b"\x08\0\0\0TFL3" + bytes(64), EthosUCompileSpec("ethos-u55-128"))
+        compile_flatbuffer(b"\x08\0\0\0TFL3" + bytes(64), EthosUOptions("ethos-u55-128"))
 
 
 def test_judge_agrees_with_the_whole() -> None:
-    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    judge = Judge(EthosUOptions("ethos-u55-128"))
     graph = small_graph(stride=2, transposed=True)
     assert [judge(node) for node in graph.nodes] == [[]] * len(graph.nodes)
 
@@ -100,7 +99,7 @@ def test_judge_agrees_with_the_whole() -> None:
 def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, capfd: pytest.CaptureFixture[str]) -> None:
     builder = GraphBuilder()
     builder.emit(op, builder.input(TensorType(shape, DType.INT8, Q)))
-    (reason,) = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
+    (reason,) = Judge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert part in reason.detail
     assert capfd.readouterr().out == ""
@@ -109,7 +108,7 @@ def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, cap
 def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
-    judge = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))
+    judge = Judge(EthosUOptions("ethos-u55-128", via="litert"))
     for size in (8, 8, 9):
         builder = GraphBuilder()
         builder.emit(MaxPool2d((2, 2), (2, 2)), builder.input(TensorType((1, size, 8, 4), DType.INT8, Q)))
@@ -126,12 +125,12 @@ def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
-    def refuse(model: bytes, spec: EthosUCompileSpec) -> None:
+    def refuse(model: bytes, spec: EthosUOptions) -> None:
         asked.append(model)
         raise VelaError("Vela: Unsupported opType" if len(asked) % 2 else "Vela: kernel height: 300 out of range")
 
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
-    judge = Judge(EthosUCompileSpec("ethos-u55-128"))
+    judge = Judge(EthosUOptions("ethos-u55-128"))
     for op, shape, forms in ((MaxPool2d((2, 2)), (1, 8, 6, 4), 4), (Softmax(), (6, 4), 2)):
         asked.clear()
         builder = GraphBuilder()
@@ -143,7 +142,7 @@ def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyP
 
 def test_judge_takes_an_operator_that_one_form_can_express() -> None:
     """Vela has no word for a table in LiteRT, and none for an image half a pixel off in TOSA."""
-    auto, litert, tosa = (Judge(EthosUCompileSpec("ethos-u55-128", via=via)) for via in ("auto", "litert", "tosa"))
+    auto, litert, tosa = (Judge(EthosUOptions("ethos-u55-128", via=via)) for via in ("auto", "litert", "tosa"))
     x = TensorType((1, 4, 4, 3), DType.INT8, Q)
     for op, only in ((LookupTable((0,) * 256), tosa), (ResizeBilinear((8, 8), False, True), litert)):
         builder = GraphBuilder()
@@ -176,7 +175,7 @@ def test_both_sides_of_limits(op: Op, shape: tuple[int, ...], able: tuple[str, .
         bias = TensorType((shape[3],), DType.INT32, QParams.per_tensor(0.02 * Q.scale[0], 0))
         operands += [builder.constant(np.ones(t.shape), t) for t in (weight, bias)]
     builder.emit(op, *operands, qparams=Q)
-    reasons = Judge(EthosUCompileSpec(f"ethos-{accelerator}"))(builder.graph.nodes[0])
+    reasons = Judge(EthosUOptions(f"ethos-{accelerator}"))(builder.graph.nodes[0])
     assert bool(reasons) == (accelerator not in able)
 
 
@@ -188,7 +187,7 @@ def test_cycles_stand_at_the_operator_that_takes_them(via: str) -> None:
     wide = Tensor("wide", x.type.with_shape((1, 18, 18, 3)))
     graph.inputs = [wide]
     graph.nodes.insert(0, Node(Slice((0, 1, 1, 0), (1, 16, 16, 3)), [wide], [x]))
-    compiled = compile_graph(graph, EthosUCompileSpec("ethos-u85-256", via=via))
+    compiled = compile_graph(graph, EthosUOptions("ethos-u85-256", via=via))
     (convolution,) = [i for i, node in enumerate(compiled.graph.nodes) if node.op.name == "conv2d"]
     macs = {compiled.model.nodes[layer.source]: layer.macs for layer in compiled.program.layers if layer.macs}
     assert macs == {convolution: 16 * 16 * 8 * 27}

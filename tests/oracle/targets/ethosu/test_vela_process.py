@@ -20,13 +20,13 @@ from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.targets.ethosu import rules
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rules import Judge
 from micronpu.targets.ethosu.vela import compiler as vela
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.targets.ethosu.vela.process import VELA, VelaProcess, WorkerEndedError
 
-SPEC = EthosUCompileSpec("ethos-u55-128")
+SPEC = EthosUOptions("ethos-u55-128")
 Q = QParams.per_tensor(0.05, 0)
 
 
@@ -97,10 +97,10 @@ def test_crash_is_a_reason_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None
     written = rules.emitters_of(SPEC)
     crash = SimpleNamespace(data=crashing())
     monkeypatch.setattr(rules, "emitters_of", lambda spec: {**written, "litert": lambda graph: crash})
-    (reason,) = Judge(EthosUCompileSpec("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
+    (reason,) = Judge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert reason.detail == "Vela ended with signal 11 on this program."
-    assert Judge(EthosUCompileSpec("ethos-u55-128"))(builder.graph.nodes[0]) == []  # TOSA is there
+    assert Judge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0]) == []  # TOSA is there
 
 
 def test_hang_ends(stopped: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
 from micronpu.targets.ethosu.border import Border
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _parts as parts
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
@@ -79,14 +79,14 @@ def test_command_stream_without_its_mark_is_refused() -> None:
 def test_every_accelerator_has_defaults_that_fit() -> None:
     assert len(accelerators()) == 11
     for name in accelerators():
-        spec = EthosUCompileSpec(name)
+        spec = EthosUOptions(name)
         assert spec.system_config in spec.accelerator.system_configs(spec.ini)
         assert spec.memory_mode in spec.accelerator.memory_modes(spec.ini)
         assert clock_hz(spec.ini, spec.system_config) >= 100e6
 
 
 def test_cores_and_macs_of_the_larger_u65() -> None:
-    accelerator = EthosUCompileSpec("ethos-u65-512").accelerator
+    accelerator = EthosUOptions("ethos-u65-512").accelerator
     assert (accelerator.macs, accelerator.cores) == (256, 2)
 
 
@@ -112,20 +112,20 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
 )
 def test_impossible_options_are_sentences(options: dict[str, object], part: str) -> None:
     with pytest.raises(OptionError) as caught:
-        EthosUCompileSpec(**({"target": "ethos-u55-128"} | options))  # type: ignore[arg-type]
+        EthosUOptions(**({"target": "ethos-u55-128"} | options))  # type: ignore[arg-type]
     assert part in str(caught.value)
 
 
 def test_own_configuration_with_a_space_in_its_path(tmp_path: Path) -> None:
     own = tmp_path / "my board.ini"
     own.write_text(default_ini().replace("Ethos_U55_High_End_Embedded", "My_Board"))
-    spec = EthosUCompileSpec("ethos-u55-128", config_ini=str(own), system_config="My_Board")
+    spec = EthosUOptions("ethos-u55-128", config_ini=str(own), system_config="My_Board")
     assert spec.system_config == "My_Board"
     with pytest.raises(OptionError, match="no system configuration 'Ethos_U55_High_End_Embedded'"):
-        EthosUCompileSpec("ethos-u55-128", config_ini=str(own), system_config="Ethos_U55_High_End_Embedded")
+        EthosUOptions("ethos-u55-128", config_ini=str(own), system_config="Ethos_U55_High_End_Embedded")
 
 
 def test_flags_with_value_apart_or_joined() -> None:
-    joined = EthosUCompileSpec("ethos-u85-256", extra_flags=("--optimise=Size",)).vela_options()
-    apart = EthosUCompileSpec("ethos-u85-256", extra_flags=("--optimise", "Size")).vela_options()
+    joined = EthosUOptions("ethos-u85-256", extra_flags=("--optimise=Size",)).vela_options()
+    apart = EthosUOptions("ethos-u85-256", extra_flags=("--optimise", "Size")).vela_options()
     assert joined == apart == {("scheduler", "optimize"): "Size"}

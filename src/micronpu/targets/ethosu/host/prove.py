@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from micronpu.ir.graph import Graph
 from micronpu.ops.tables.lookups import rows_numbered
 from micronpu.targets.ethosu.emitters import Emitted
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.stream.commands import made_to_wait
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
@@ -54,7 +54,7 @@ Check = Callable[[Graph, Emitted, VelaProgram], Checked]
 """Of a graph, what it was written as, and what Vela made of it."""
 
 
-def check_of(spec: EthosUCompileSpec) -> Check:
+def check_of(spec: EthosUOptions) -> Check:
     """The comparison for an accelerator."""
 
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
@@ -67,7 +67,7 @@ def check_of(spec: EthosUCompileSpec) -> Check:
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
         while True:
             seed = checksum(program)
-            found = compare(content_of(program), spec.target, emitted.data, inputs, rows, counts, most, seed=seed)
+            found = compare(content_of(program), spec.silicon, emitted.data, inputs, rows, counts, most, seed=seed)
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:
                 break

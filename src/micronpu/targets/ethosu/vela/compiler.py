@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from micronpu.base.errors import UnsupportedError
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.border import Border
-from micronpu.targets.ethosu.options import EthosUCompileSpec
+from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.stream.commands import operation_offsets
 from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
 
@@ -85,7 +85,7 @@ class VelaProgram:
 
 
 def compile_flatbuffer(
-    model: bytes, spec: EthosUCompileSpec, options: Mapping[tuple[str, str], str] | None = None
+    model: bytes, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
 ) -> VelaProgram:
     """Compiles a LiteRT or TOSA flatbuffer.
 
@@ -141,7 +141,7 @@ def _objection(text: str) -> str:
     return f"Vela: {'; '.join(line.rstrip('.:') for line in lines[:4])}." if found and lines else ""
 
 
-def _options(spec: EthosUCompileSpec, more: Mapping[tuple[str, str], str]) -> str:
+def _options(spec: EthosUOptions, more: Mapping[tuple[str, str], str]) -> str:
     values = {
         ("compiler", "enable_db"): "true",
         ("compiler", "output_format"): "Raw",

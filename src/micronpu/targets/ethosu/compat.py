@@ -1,0 +1,179 @@
+"""The compile spec as scripts for ExecuTorch's own Ethos-U back end make it, and `EthosUOptions` of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from micronpu.base.arguments import described
+from micronpu.base.errors import OptionError
+from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.pipeline_config import ArmPassPipelineConfig
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+_OWN_INI = "Arm/vela.ini"
+
+
+class DebugMode(Enum):
+    """What `dump_debug_info` is asked for; both are one file here, beside the flatbuffer."""
+
+    JSON = 1
+    TOSA = 2
+
+
+@dataclass(frozen=True)
+class VelaExternalBlockPlacements:
+    """Files of named data for the blocks of an Ethos-U payload that stand outside of it.
+
+    Attributes:
+        cmd_data: for the command stream; None keeps it in the payload.
+        weight_data: the same for weights and tables.
+
+    Raises:
+        OptionError: a name is empty or not ASCII.
+    """
+
+    cmd_data: str | None = None
+    weight_data: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cmd_data", "weight_data"):
+            given = getattr(self, name)
+            if given is not None and not (isinstance(given, str) and given and given.isascii()):
+                raise OptionError(
+                    f"`{name}` is {given!r}; it is the name of a file, in ASCII, or None.",
+                    hint="a name such as 'weights'",
+                )
+
+
+class EthosUCompileSpec:
+    """Options of an Ethos-U under ExecuTorch's name, with its arguments and its methods that change it.
+
+    `EthosUPartitioner` and `EthosUQuantizer` take it as they take `EthosUOptions`, which new code had better use.
+
+    Args:
+        target: accelerator, such as "ethos-u55-128"; `EthosUOptions` calls it ``silicon``.
+        system_config, memory_mode, extra_flags, config_ini: as in `EthosUOptions`; None for the default. A config_ini
+            of "Arm/vela.ini" is Vela's own.
+        external_block_placements: another way to say ``external_commands`` and ``external_weights``.
+        options: further ones of `EthosUOptions`.
+
+    Attributes:
+        options: what has been said, as a frozen value.
+        notes: what a report says about settings of ExecuTorch's own passes, which have no effect here.
+
+    Raises:
+        OptionError: a value of the wrong type, or a name that does not exist.
+    """
+
+    DebugMode: ClassVar[type[DebugMode]] = DebugMode
+
+    def __init__(
+        self,
+        target: str,
+        system_config: str | None = None,
+        memory_mode: str | None = None,
+        extra_flags: Sequence[str] | None = None,
+        config_ini: str | None = None,
+        external_block_placements: VelaExternalBlockPlacements | None = None,
+        **options: Any,
+    ) -> None:
+        given: dict[str, Any] = {
+            "system_config": system_config,
+            "memory_mode": memory_mode,
+            "extra_flags": extra_flags,
+            "config_ini": None if config_ini == _OWN_INI else config_ini,
+        }
+        known = EthosUOptions.__dataclass_fields__
+        unknown = next((name for name in options if name not in known or name == "silicon"), None)
+        if unknown is not None:
+            others = sorted(known.keys() - given.keys() - {"silicon"})
+            raise OptionError(f"EthosUCompileSpec has no option `{unknown}`.", hint=f"one of {', '.join(others)}")
+        said = {name: value for name, value in given.items() if value is not None}
+        self.options = EthosUOptions(target, **said, **_placed(options, external_block_placements))
+        self.notes: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EthosUCompileSpec) and (self.options, self.notes) == (other.options, other.notes)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"EthosUCompileSpec of {self.options!r}"
+
+    def to_specs(self) -> list[CompileSpec]:
+        """Key-value pairs as ExecuTorch has them."""
+        return self.options.to_specs()
+
+    def dump_intermediate_artifacts_to(self, output_path: str | os.PathLike[str] | None) -> EthosUCompileSpec:
+        """Sets ``intermediates_dir``.
+
+        Args:
+            output_path: folder, made if missing; None for none.
+
+        Returns:
+            The same object, as scripts expect.
+        """
+        folder = "" if output_path is None else os.fspath(output_path)
+        self.options = replace(self.options, intermediates_dir=folder)
+        return self
+
+    def dump_debug_info(self, debug_mode: Enum | None) -> EthosUCompileSpec:
+        """Sets ``debug_info``; None sets it back.
+
+        Args:
+            debug_mode: one of ours, or of an enumeration with the same names, as ExecuTorch's `ArmCompileSpec` has.
+
+        Returns:
+            The same object, as scripts expect.
+        """
+        named = isinstance(debug_mode, Enum) and debug_mode.name in DebugMode.__members__
+        if debug_mode is not None and not named:
+            raise OptionError(f"`debug_mode` is {debug_mode!r}.", hint="EthosUCompileSpec.DebugMode.JSON, or None")
+        self.options = replace(self.options, debug_info=debug_mode is not None)
+        return self
+
+    def set_pass_pipeline_config(self, config: ArmPassPipelineConfig) -> None:
+        """Takes what scripts say of ExecuTorch's own passes; the report names what has no effect."""
+        if not isinstance(config, ArmPassPipelineConfig):
+            raise OptionError(f"`config` is a {type(config).__name__}.", hint="an ArmPassPipelineConfig")
+        self.notes = config.notes
+
+
+def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | None) -> dict[str, Any]:
+    """The options with the files that placements name."""
+    if placements is None:
+        return options
+    if not isinstance(placements, VelaExternalBlockPlacements):
+        raise OptionError(
+            f"`external_block_placements` is a {type(placements).__name__}.",
+            hint='VelaExternalBlockPlacements(weight_data="weights")',
+        )
+    made = dict(options)
+    for name, file in (("external_commands", placements.cmd_data), ("external_weights", placements.weight_data)):
+        if file is None:
+            continue
+        if made.get(name, "") not in ("", file):
+            raise OptionError(
+                f"`{name}` is {made[name]!r} and, in external_block_placements, {file!r}.", hint="one of the two"
+            )
+        made[name] = file
+    return made
+
+
+def options_of(spec: Any) -> EthosUOptions:
+    """The options that a partitioner or a quantizer is given, in either form.
+
+    Raises:
+        OptionError: they are neither.
+    """
+    if isinstance(spec, EthosUCompileSpec):
+        return spec.options
+    if not isinstance(spec, EthosUOptions):
+        raise OptionError(f"`compile_spec` is {described(spec)}.", hint='EthosUOptions("ethos-u55-128")')
+    return spec
