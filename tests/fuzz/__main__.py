@@ -82,6 +82,8 @@ def main() -> int:
         print(f"{each.name}: {found.files} files in {found.seconds:.0f} s, {dict(found.outcomes)}", flush=True)
         for defect in found.defects[:10]:
             print(f"  {defect}", flush=True)
+        if found.crashes:
+            print(f"  crashes elsewhere: files {found.crashes[:10]}", flush=True)
     total = {
         "files": sum(c.files for c in counts.values()),
         "crashes in micronpu": sum(c.outcomes["crash in micronpu"] for c in counts.values()),

@@ -58,12 +58,14 @@ class Counts:
     Attributes:
         outcomes: by word; "refused" is a `MicroNpuError`.
         defects: sentences, each with the number of the file that showed it.
+        crashes: numbers of the files that ended the process elsewhere.
         peak_megabytes: the most that a process had.
     """
 
     files: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     defects: list[str] = field(default_factory=list)
+    crashes: list[int] = field(default_factory=list)
     seconds: float = 0.0
     peak_megabytes: int = 0
 
@@ -73,6 +75,7 @@ class Counts:
             "outcomes": dict(sorted(self.outcomes.items())),
             "defects": self.defects[:50],
             "number_of_defects": len(self.defects),
+            "crashes": self.crashes[:50],
             "seconds": round(self.seconds, 1),
             "peak_megabytes": self.peak_megabytes,
         }
@@ -136,6 +139,7 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
         counts.defects.append(f"file {current}: {_summary(report)}")
     else:
         counts.outcomes["crash elsewhere"] += 1
+        counts.crashes.append(current)
     if told.hung or report:
         (logs / f"{target.name}-{seed}-{current}").write_bytes(file_of(target, seed, current))
     return int(current) + 1

@@ -12,13 +12,18 @@ import random
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from tests.fuzz.harness import Mutate, Target
 from tests.fuzz.mutate import mutate_bytes, mutate_text, mutate_within
 
+from micronpu.base.flatbuffer import root
+from micronpu.host.litert_check import check_litert
+from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
+from micronpu.host.tosa_check import check_tosa
+from micronpu.host.tosa_executor import TosaProgram
 from micronpu.program.pte import extents
 from micronpu.runtime import Digest, stamp, state_of
 
@@ -119,6 +124,11 @@ def blocks(data: bytes, random_: random.Random, others: Sequence[bytes]) -> byte
     start = data.index(b"vela_bin_stream")
     size = data.index(b"vela_end_stream") + 32 - start
     return _stamped(mutate_within(data, random_, start, size))
+
+
+def mutate_inside(data: bytes, random_: random.Random, others: Sequence[bytes]) -> bytes:
+    """A graph that keeps its length, so that most offsets still lead where they did."""
+    return mutate_within(data, random_, 8, len(data) - 8)
 
 
 # --- programs ---
@@ -228,6 +238,63 @@ def _litert() -> tuple[Sequence[bytes], Read]:
 def _tosa() -> tuple[Sequence[bytes], Read]:
     seeds = golden("ethosu-tosa")
     return seeds, _run_program(seeds, graph=True)
+
+
+def _run_graph(kind: type[LiteRtProgram] | type[TosaProgram]) -> Read:
+    """Loads a graph behind its check and runs it as the delegate does, on numbers that may be rows, shifts and divisors."""
+
+    def read(data: bytes) -> str:
+        borders = _borders(data, kind)
+        if kind is LiteRtProgram and zlib.crc32(data) % 4 == 0:  # the kernels of other modes believe other things
+            run(kind(data, Mode.FAST, *borders))
+        return run(kind(data, Mode.REFERENCE, *borders))
+
+    def run(program: LiteRtProgram | TosaProgram) -> str:
+        if sum(border.size for border in (*program.inputs, *program.outputs)) > _MOST_ELEMENTS:
+            return "loaded"
+        counts = [b.size // b.numpy_type.itemsize for b in program.inputs]
+        given = [(1 + np.arange(n) % 2).astype(b.numpy_type) for n, b in zip(counts, program.inputs, strict=True)]
+        made = [np.zeros(b.size, np.uint8).view(b.numpy_type) for b in program.outputs]
+        program.run(*([Buffer(a.ctypes.data, a.nbytes, scalar_type_of(a.dtype)) for a in x] for x in (given, made)))
+        return "ran"
+
+    return read
+
+
+def _borders(data: bytes, kind: type[LiteRtProgram] | type[TosaProgram]) -> tuple[int, int]:
+    """How many inputs and outputs a graph has, so that their number is never the reason to refuse it."""
+    if kind is TosaProgram:
+        checked = check_tosa(data)
+        return len(checked.inputs), len(checked.outputs)
+    check_litert(data)
+    (graph,) = root(data, b"TFL3").vector(2).tables()
+    return graph.vector(1).length, graph.vector(2).length
+
+
+def _smallest(models: Iterable[tuple[str, bytes]]) -> list[bytes]:
+    """The smallest two models of each kind."""
+    kinds: dict[str, list[bytes]] = {}
+    for kind, model in models:
+        kinds.setdefault(kind, []).append(model)
+    return [model for found in kinds.values() for model in sorted(found, key=len)[:2]]
+
+
+@target("LiteRT graphs of every operator", mutate_inside, share=4)
+def _litert_operators() -> tuple[Sequence[bytes], Read]:
+    from tests.cases import all_cases
+    from tests.oracle.ops.test_operators import legal
+
+    from micronpu.emit.litert import to_litert
+
+    rows = ((f"{row.family} {row.op.name}", bytes(to_litert(legal(row.graph())).data)) for row in all_cases())
+    return _smallest(rows), _run_graph(LiteRtProgram)
+
+
+@target("TOSA graphs of every operator", mutate_inside, share=4)
+def _tosa_operators() -> tuple[Sequence[bytes], Read]:
+    from tests.tosa_rows import ROWS
+
+    return _smallest((row.name.partition("_INT")[0], row.model()) for row in ROWS), _run_graph(TosaProgram)
 
 
 @target("Ethos-U payloads, signed", blocks)

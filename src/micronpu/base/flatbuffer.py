@@ -87,6 +87,11 @@ class Table:
         """Byte position of a field, 0 when it is absent and has its default."""
         return self._field(number)
 
+    def fields(self) -> tuple[int, ...]:
+        """Numbers of the fields that are there, also of those that no schema of ours knows."""
+        size = _read("<H", self.data, self.position - _read("<i", self.data, self.position))
+        return tuple(number for number in range((size - 4) // 2) if self._field(number))
+
     def integer(self, number: int, format_: str = "<i", default: int = 0) -> int:
         """A number field."""
         position = self._field(number)

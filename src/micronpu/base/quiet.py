@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+_STANDARD_ERROR = 2
 
 
 @contextlib.contextmanager
@@ -23,3 +28,30 @@ def quiet(most: int = logging.WARNING) -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def libraries_say(shown: Callable[[bytes], bool]) -> Iterator[None]:
+    """Holds back what libraries write to standard error past Python, for as long as it is open.
+
+    Args:
+        shown: says afterwards of each line whether the user gets it.
+    """
+    try:
+        kept = os.dup(_STANDARD_ERROR)
+    except OSError:  # it is closed: nobody hears them
+        yield
+        return
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), _STANDARD_ERROR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STANDARD_ERROR)
+            os.close(kept)
+            said.seek(0)
+            for line in said:
+                if shown(line):
+                    os.write(_STANDARD_ERROR, line)

@@ -1,11 +1,12 @@
 """Checks a LiteRT program before LiteRT sees it.
 
 LiteRT verifies the flatbuffer and most counts.  It believes that a graph is one: a tensor that is written twice, or
-never, has another size than what reads it was prepared for, and a stride of 0 divides.  Here such a program is a
-sentence.
+never, has another size than what reads it was prepared for, a stride of 0 divides, and a factor between scales that a
+kernel cannot hold ends the process.  Here such a program is a sentence.
 
-Every option of an operator is looked at, by its name in the schema that comes with LiteRT; what a program computes is
-not judged.  Field numbers are those of `tensorflow/lite/schema/schema.fbs`.
+Only the operators that micronpu writes are let through, each of which the tests damage.  Every option of an operator is
+looked at, by its name in the schema that comes with LiteRT; what a program computes is not judged.  Field numbers are
+those of `tensorflow/lite/schema/schema.fbs`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from micronpu.base.errors import PayloadError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
 
 _HINT = "copy the file again, or compile the model again"
 _BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 9: 1, 10: 8, 15: 4, 16: 2}
 """Bytes of an element by `TensorType`: the types that programs of ours and of the vendors' tools have."""
+_INT16 = 7
 _RANGES = {3: (0, 255), 7: (-(1 << 15), (1 << 15) - 1), 9: (-128, 127)}
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 _MOST_BYTES, _MOST_AXES = 1 << 31, 8
@@ -30,6 +32,16 @@ _POSITIVE = re.compile(r"Stride|Dilation|Filter|BlockSize|NumSplits|DepthMultipl
 _AT_MOST = {"Padding": 1, "FusedActivationFunction": 5, "Mode": 1}
 _LARGEST = 1 << 16
 """Of a stride, a dilation or a window: none is larger than a tensor's side."""
+
+
+_NAMES = """
+ABS ADD ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL CAST CONCATENATION CONV_2D DEPTHWISE_CONV_2D DYNAMIC_UPDATE_SLICE
+EXP FULLY_CONNECTED GATHER HARD_SWISH LEAKY_RELU LOG LOGISTIC MAXIMUM MAX_POOL_2D MEAN MINIMUM MIRROR_PAD MUL PAD PADV2
+PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 RESHAPE RESIZE_BILINEAR
+RESIZE_NEAREST_NEIGHBOR RSQRT SLICE SOFTMAX SUB TANH TRANSPOSE TRANSPOSE_CONV
+"""
+OPERATORS = frozenset(_NAMES.split())
+"""What programs of ours have."""
 
 
 class _BadGraphError(Exception):
@@ -50,8 +62,11 @@ def check_litert(model: bytes | memoryview) -> None:
         graphs = list(program.vector(2).tables())
         _need(len(graphs) == 1, f"it has {len(graphs)} graphs")
         _Graph(program, graphs[0]).check()
-    except (_BadGraphError, CorruptFlatbufferError, struct.error, IndexError) as error:
+    except (_BadGraphError, CorruptFlatbufferError) as error:
         raise PayloadError(f"The LiteRT program of the NPU partition is damaged: {error}.", hint=_HINT) from None
+    except (struct.error, IndexError, TypeError, UnicodeDecodeError):  # of the schema's readers, which look at nothing
+        what = "The LiteRT program of the NPU partition is damaged: a field of it leaves the file."
+        raise PayloadError(what, hint=_HINT) from None
 
 
 class _Graph:
@@ -60,6 +75,7 @@ class _Graph:
         self._tensors = list(graph.vector(0).tables())
         self._buffers = list(program.vector(4).tables())
         self._codes = [max(t.integer(0, "<b"), t.integer(3)) for t in program.vector(1).tables()]
+        self._scales = [_scales(tensor) for tensor in self._tensors]
 
     def check(self) -> None:
         """Tensors, then operators in their order: each reads what there is by then, and makes what is not there."""
@@ -70,7 +86,9 @@ class _Graph:
         for number, operator in enumerate(self._graph.vector(3).tables()):
             index = operator.integer(0, "<I")
             _need(index < len(self._codes), f"operator {number} has kind {index} of {len(self._codes)}")
-            where = f"operator {number} ({_names().get(self._codes[index], 'of an unknown kind')})"
+            name = _names().get(self._codes[index], "of an unknown kind")
+            where = f"operator {number} ({name})"
+            _need(name in OPERATORS, f"{where} is in no program that micronpu writes")
             reads = [i for i in operator.vector(1).integers() if i != -1]
             makes = self._indices(operator.vector(2).integers(), where)
             _need(reads and makes, f"{where} reads or makes nothing")
@@ -81,6 +99,12 @@ class _Graph:
                 there.add(tensor)
             self._indices([i for i in operator.vector(8).integers() if i != -1], where)
             _check_options(operator, where)
+            check = _FACTORS.get(name)
+            if check is not None:
+                scales = [self._scales[i][0] for i in (*reads, *makes) if self._scales[i]]
+                wide = self._tensors[reads[0]].integer(1, "<b") == _INT16
+                fits = not scales or check(scales, wide, dict(_options(operator)))
+                _need(fits, f"{where} has the scales {', '.join(f'{scale:g}' for scale in scales)}")
         for tensor in outputs:
             _need(tensor in there, f"its output, tensor {tensor}, is made by nothing")
 
@@ -104,10 +128,47 @@ class _Graph:
         _need(not buffer.integer(1, "<Q") and not tensor.offset(6), f"{where} is stored in another way")
         data = buffer.vector(0)
         _need(data.length in (0, size), f"{where} of {size} bytes has a constant of {data.length}")
+        _need(_is_text(tensor.vector(3)), f"{where} has a name that is no text")
         quantization = tensor.table(4)
         if quantization is not None:
             _check_grid(quantization, shape, kind, where)
+        _need(kind not in _RANGES or self._scales[number], f"{where} has integers without a scale")
         return is_empty or bool(data.length) or bool(tensor.integer(5, "<B"))
+
+
+def _scales(tensor: Table) -> tuple[float, ...]:
+    quantization = tensor.table(4)
+    return () if quantization is None else quantization.vector(2).integers("<f")
+
+
+def _is_text(characters: Vector) -> bool:
+    try:
+        bytes(characters.data[characters.start : characters.start + characters.length]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# --- factors between scales that kernels end the process over: the callers of `QuantizeMultiplierGreaterThanOne` and
+# `QuantizeMultiplierSmallerThanOneExp` among `OPERATORS`
+
+
+def _sum_fits(scales: list[float], wide: bool, options: dict[str, Any]) -> bool:
+    """Operands are added with 20 or 15 bits behind the point, of twice the larger scale."""
+    *operands, result = scales
+    return len(operands) == 2 and 2 * max(operands) < (1 << (15 if wide else 20)) * result
+
+
+def _softmax_fits(scales: list[float], wide: bool, options: dict[str, Any]) -> bool:
+    """Differences have 26 bits behind the point."""
+    return bool(options.get("Beta", 0.0) * scales[0] * (1 << 26) > 1)
+
+
+_FACTORS: dict[str, Callable[[list[float], bool, dict[str, Any]], bool]] = {
+    "ADD": _sum_fits,
+    "SUB": _sum_fits,
+    "SOFTMAX": _softmax_fits,
+}
 
 
 def _check_grid(quantization: Table, shape: tuple[int, ...], kind: int, where: str) -> None:

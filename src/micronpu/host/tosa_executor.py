@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from micronpu.base.errors import PayloadError, RuntimeUnavailableError
-from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.flatbuffer import root
 from micronpu.base.installed import HOST_TOOLS
+from micronpu.base.quiet import libraries_say
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
+from micronpu.host.tosa_check import IDENTIFIER, TosaBorder, check_tosa
 
-IDENTIFIER = b"TOSA"
-"""Of the flatbuffer, at its fifth byte."""
+__all__ = ["IDENTIFIER", "TosaProgram"]
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 _NUMPY = {"BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32}
-# Fields of the schema: TosaGraph, TosaRegion, TosaBasicBlock, TosaTensor, Version.
-_VERSION, _REGIONS = 0, 1
-_BLOCKS = 1
-_OPERATORS, _TENSORS, _INPUTS, _OUTPUTS, _SHAPES = 1, 2, 3, 4, 5
-_NAME, _SHAPE, _TYPE = 0, 1, 2
-_READ, _MADE = 3, 4  # of TosaOperator
+_VERSION = 0  # of TosaGraph; fields of Version:
 _MINOR, _DRAFT = 1, 3
 
 
@@ -73,13 +69,10 @@ class TosaProgram:
                 hint=HOST_TOOLS,
             ) from error
         self._run, self._valid = run, GraphStatus.TOSA_VALID
-        try:
-            self._inputs, self._outputs, self.num_operators = _borders(model)
-            self._model = _at_the_readers_version(model)
-        except CorruptFlatbufferError as error:
-            raise PayloadError(
-                f"The TOSA program inside the payload is corrupted: {error}.", hint=_COMPILE_AGAIN
-            ) from error
+        checked = check_tosa(model)
+        self._inputs, self._outputs = ([_border(t) for t in borders] for borders in (checked.inputs, checked.outputs))
+        self.num_operators, self._demands = checked.num_operators, checked.demands
+        self._model = _at_the_readers_version(model)
         found = (len(self._inputs), len(self._outputs))
         if found != (num_inputs, num_outputs):
             raise PayloadError(
@@ -125,12 +118,24 @@ class TosaProgram:
         Raises:
             PayloadError: the reference model fails.
         """
+        for number, demand in self._demands:
+            low, high = (int(end) for end in (arrays[number].min(), arrays[number].max()))
+            if not demand.low <= low <= high <= demand.high:
+                raise PayloadError(
+                    f"Input {number} of the NPU partition has {demand.what}: they are from {low} to {high}, and may be "
+                    f"from {demand.low} to {demand.high}.",
+                    hint="give it numbers of rows that there are",
+                )
+        is_defined = False
         try:
-            made, status = self._run(self._model, [np.ascontiguousarray(array) for array in arrays])
+            # It says a line for every element without a result, past Python; here that is one sentence.
+            with libraries_say(lambda line: is_defined):
+                made, status = self._run(self._model, [np.ascontiguousarray(array) for array in arrays])
+                is_defined = bool(status == self._valid)
         except (ValueError, RuntimeError) as error:
             detail = " ".join(str(error).split()).rstrip(".")
             raise PayloadError(f"TOSA's reference model failed: {detail}.", hint=_COMPILE_AGAIN) from error
-        if status != self._valid:
+        if not is_defined:
             raise PayloadError(
                 f"The TOSA program has no defined result for these inputs: the reference model says {status.name}.",
                 hint="calibrate with data that covers the values that occur",
@@ -154,49 +159,10 @@ class TosaProgram:
         return made
 
 
-def _only(table: Table, field: int, what: str) -> Table:
-    vector = table.vector(field)
-    if vector.length != 1:
-        raise CorruptFlatbufferError(f"it has {vector.length} {what}, where one is expected")
-    return vector.table(0)
-
-
-def _borders(model: bytes) -> tuple[list[_Border], list[_Border], int]:
-    """Inputs and outputs of a TOSA model, and how many operators it has."""
-    from tosa.DType import DType
-
-    names = {value: name for name, value in vars(DType).items() if not name.startswith("_")}
-    block = _only(_only(root(model, IDENTIFIER), _REGIONS, "regions"), _BLOCKS, "blocks")
-    tensors = {tensor.string(_NAME): tensor for tensor in block.vector(_TENSORS).tables()}
-
-    def border(name: str) -> _Border:
-        if name not in tensors:
-            raise CorruptFlatbufferError(f"it has no tensor {name!r}")
-        tensor = tensors[name]
-        kind = names.get(tensor.integer(_TYPE, "<I"), "of an unknown type")
-        if kind not in _NUMPY:
-            raise CorruptFlatbufferError(f"its tensor {name!r} is {kind}, which no program passes")
-        return _Border(tensor.vector(_SHAPE).integers(), np.dtype(_NUMPY[kind]))
-
-    _check_order(block, tensors)
-    inputs, outputs = ([border(name) for name in block.vector(field).strings()] for field in (_INPUTS, _OUTPUTS))
-    return inputs, outputs, block.vector(_OPERATORS).length
-
-
-def _check_order(block: Table, tensors: Mapping[str, Table]) -> None:
-    """Every operator reads what is there before it: for a value that never comes the reference model waits."""
-    known = {*tensors, *(shape.string(_NAME) for shape in block.vector(_SHAPES).tables())}
-    ready = set(block.vector(_INPUTS).strings())
-    for number, operator in enumerate(block.vector(_OPERATORS).tables()):
-        for name in operator.vector(_READ).strings():
-            if name not in ready:
-                raise CorruptFlatbufferError(f"its operator {number} reads {name!r}, which nothing has made")
-        for name in operator.vector(_MADE).strings():
-            if name not in known or name in ready:
-                raise CorruptFlatbufferError(f"its operator {number} makes {name!r}, which is unknown or made already")
-            ready.add(name)
-    if missing := set(block.vector(_OUTPUTS).strings()) - ready:
-        raise CorruptFlatbufferError(f"nothing makes its output {min(missing)!r}")
+def _border(tensor: TosaBorder) -> _Border:
+    if tensor.dtype not in _NUMPY:
+        raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=_COMPILE_AGAIN)
+    return _Border(tensor.shape, np.dtype(_NUMPY[tensor.dtype]))
 
 
 def _at_the_readers_version(model: bytes) -> bytes:

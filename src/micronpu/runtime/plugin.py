@@ -9,9 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
-import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +20,7 @@ import numpy as np
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
-from micronpu.base.quiet import quiet
+from micronpu.base.quiet import libraries_say, quiet
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch
 from micronpu.host.library import load_library
@@ -300,7 +298,6 @@ _ENDING = "dylib" if sys.platform == "darwin" else "so"
 _KERNELS = tuple(f"libexecutorch_kernels_{kind}.{_ENDING}" for kind in ("optimized", "quantized"))
 """The libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the very same."""
 _lock = threading.Lock()
-_STANDARD_ERROR = 2
 _loaded: Plugin | None = None
 _with_torch = False
 
@@ -313,28 +310,6 @@ def _plugin(path: Path) -> Plugin:
         if (compiled := build_plugin(prebuilt=False)) == path:
             raise
         return Plugin(compiled)
-
-
-@contextmanager
-def _without_words_of_logging() -> Iterator[None]:
-    """Keeps back that ExecuTorch's Python interface logs in the place of the plug-in from now on, as is intended.
-
-    Its library says so while it is loaded, past Python, as an error.
-    """
-    sys.stderr.flush()
-    kept = os.dup(_STANDARD_ERROR)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), _STANDARD_ERROR)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, _STANDARD_ERROR)
-            os.close(kept)
-            said.seek(0)
-            for line in said:
-                if b"register_pal()" not in line:
-                    os.write(_STANDARD_ERROR, line)
 
 
 def load_plugin(*, torch: bool = True) -> Plugin:
@@ -355,7 +330,10 @@ def load_plugin(*, torch: bool = True) -> Plugin:
         torch = torch or (_loaded is None and "torch" in sys.modules)
         try:
             if torch and not _with_torch:
-                with quiet(), _without_words_of_logging() if _loaded is not None else nullcontext():
+                # ExecuTorch's Python interface logs in the place of the plug-in from now on, as is intended; its
+                # library says so while it is loaded, past Python, as an error.
+                silent = libraries_say(lambda line: b"register_pal()" not in line)
+                with quiet(), silent if _loaded is not None else nullcontext():
                     # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
                     import executorch.kernels.quantized  # noqa: F401
 

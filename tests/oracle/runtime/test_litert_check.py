@@ -13,8 +13,9 @@ from tests.oracle.ops.test_operators import legal
 from tests.runtime import neutron_programs as programs
 
 from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import root
 from micronpu.emit.litert import to_litert
-from micronpu.host.litert_check import _POSITIVE, check_litert
+from micronpu.host.litert_check import _POSITIVE, OPERATORS, check_litert
 
 
 @pytest.mark.parametrize("family", sorted({row.family for row in all_cases()}))
@@ -61,6 +62,12 @@ DAMAGE = {
     "zero point": (lambda w: setattr(_tensor(w, 0).quantization, "zeroPoint", [200]), "has the zero point 200"),
     "two graphs": (lambda w: w.subgraphs.append(w.subgraphs[0]), "has 2 graphs"),
     "activation": (lambda w: setattr(_operator(w).builtinOptions, "fusedActivationFunction", 77), "Activation.* 77"),
+    "operator": (
+        lambda w: [setattr(c, "builtinCode", 16) or setattr(c, "deprecatedBuiltinCode", 16) for c in w.operatorCodes],
+        r"operator 0 \(LSTM\) is in no program that micronpu writes",
+    ),
+    "no scale": (lambda w: setattr(_tensor(w, 0), "quantization", None), "has integers without a scale"),
+    "no text": (lambda w: setattr(_tensor(w, 0), "name", b"\xff\xfe"), "has a name that is no text"),
 }
 
 
@@ -84,3 +91,45 @@ def test_every_option_that_divides_is_looked_at():
         for value in (0, -1, 1 << 20):
             with pytest.raises(PayloadError, match=rf"CONV_2D. has the {name[0].upper() + name[1:]} {value}"):
                 check_litert(_changed(lambda w, n=name, v=value: setattr(_operator(w).builtinOptions, n, v)))
+
+
+def test_only_operators_that_the_fuzzer_damages_are_let_through():
+    """The rows are its seeds: an operator without a row would be one that nobody has tried to break."""
+    seen = set()
+    for row in all_cases():
+        program = root(bytes(to_litert(legal(row.graph())).data), b"TFL3")
+        seen.update(max(t.integer(0, "<b"), t.integer(3)) for t in program.vector(1).tables())
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items()}
+    assert {names[code] for code in seen} == OPERATORS
+
+
+def _scaled(family: str, name: str, number: int, scale: float, **options: float) -> bytes:
+    """The smallest row of an operator, with another scale of one of its tensors."""
+    rows = [row for row in all_cases() if (row.family, row.op.name) == (family, name)]
+    model = min((bytes(to_litert(legal(row.graph())).data) for row in rows), key=len)
+    whole = schema.ModelT.InitFromPackedBuf(bytearray(model), 0)
+    operator = _operator(whole)
+    tensors = [*operator.inputs, *operator.outputs]
+    whole.subgraphs[0].tensors[tensors[number]].quantization.scale = [scale]
+    for option, value in options.items():
+        setattr(operator.builtinOptions, option, value)
+    builder = flatbuffers.Builder(0)
+    builder.Finish(whole.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "number", "scale", "options"),
+    [
+        ("elementwise", "add", 0, 1e9, {}),
+        ("elementwise", "add", -1, 1e-9, {}),
+        ("elementwise", "sub", 1, 1e9, {}),
+        ("softmax", "softmax", 0, 1e-12, {}),
+        ("softmax", "softmax", 0, 0.1, {"beta": 1e-12}),
+        ("softmax", "softmax", 0, 0.1, {"beta": -1.0}),
+    ],
+)
+def test_factors_that_kernels_end_the_process_over(family, name, number, scale, options):
+    with pytest.raises(PayloadError, match=r"operator 0 \((ADD|SUB|SOFTMAX)\) has the scales"):
+        check_litert(_scaled(family, name, number, scale, **options))
+    check_litert(_scaled(family, name, number, 0.1, **dict.fromkeys(options, 1.0)))

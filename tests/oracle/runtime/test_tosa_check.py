@@ -1,0 +1,260 @@
+"""What the reference model would believe of a TOSA program is checked before it sees it.
+
+Every row passes, and rows reach every operator that a rule is for; damage is a sentence.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cases import all_cases
+from tests.oracle.ops.test_operators import legal
+from tests.tosa_rows import IGNORE_NAN, ROWS, Builder, Input, Row
+
+from micronpu.base.errors import MicroNpuError, PayloadError
+from micronpu.base.flatbuffer import Table, root
+from micronpu.emit.tosa_file import TosaTensor, serialized
+from micronpu.host import tosa_check
+from micronpu.host.litert_executor import Mode
+from micronpu.host.tosa_bounds import Bounds, of_result
+from micronpu.host.tosa_check import check_tosa
+from micronpu.host.tosa_executor import TosaProgram
+from micronpu.host.tosa_rules import RULES, TYPES
+from micronpu.targets.ethosu.emitters import to_tosa
+
+# --- what is whole ---
+
+
+def test_every_row_passes_and_every_rule_has_a_row():
+    from tosa.Op import Op
+
+    names = {value: name for name, value in vars(Op).items() if not name.startswith("_")}
+    reached = set()
+    for row in ROWS:
+        model = row.model()
+        assert check_tosa(model).num_operators > 0, row.name
+        block = root(model, b"TOSA").vector(1).table(0).vector(1).table(0)
+        reached.update(names[table.integer(0, "<I")] for table in block.vector(1).tables())
+    assert set(RULES) == set(TYPES)
+    # These two are in programs of our operators: see below.
+    assert set(RULES) - reached == {"CLAMP", "CONCAT", "RESHAPE", "CAST", "IDENTITY"} - reached
+    assert reached - set(RULES) == {"CONST", "CONST_SHAPE"}
+
+
+@pytest.mark.parametrize("family", sorted({row.family for row in all_cases()}))
+def test_what_our_operators_write_passes(family):
+    written = 0
+    for row in (row for row in all_cases() if row.family == family):
+        try:
+            model = to_tosa(legal(row.graph())).data
+        except MicroNpuError:  # an operator without a TOSA form
+            continue
+        check_tosa(model)
+        written += 1
+    assert written
+
+
+# --- what is damaged ---
+
+
+def _smallest(row: str) -> Row:
+    return min((r for r in ROWS if r.name.startswith(row)), key=lambda r: len(r.model()))
+
+
+def _one(name: str, shapes: Any, result: Any, *arguments: Any, words: str = "", kind: str = "INT8") -> bytes:
+    """A program of one operator of inputs of the given shapes, or of constants: (values, type)."""
+    builder, inputs, operands = Builder(), [], []
+    for shape in shapes:
+        if isinstance(shape, tuple) and len(shape) == 2 and isinstance(shape[1], str):
+            operands.append(builder.constant(*shape))
+        else:
+            inputs.append(TosaTensor(f"input_{len(inputs)}", tuple(shape), kind))
+            operands.append(inputs[-1])
+    made = builder(name, operands, result, kind, *arguments, words=words)
+
+    return serialized(inputs, [made], builder.operators).data
+
+
+SIZE, ZERO = "SHAPE", ([0], "INT8")
+_POOL = ([2, 2], [1, 1], [0, 0, 0, 0], IGNORE_NAN)
+WRONG = {
+    "shape": (_one("ABS", [(2, 3)], (3, 2), kind="INT32"), r"it makes \[2, 3\], which is declared as INT32\[3, 2\]"),
+    "type": (_one("ABS", [(2, 3)], (2, 3)), "it makes INT8 of INT8"),
+    "operands": (_one("ADD", [(2, 3)], (2, 3), kind="INT32"), "it makes INT32 of INT32"),
+    "ranks": (_one("ADD", [(2, 3), (3,)], (2, 3), kind="INT32"), "different numbers of axes"),
+    "sides": (_one("ADD", [(2, 3), (2, 2)], (2, 3), kind="INT32"), "sides of 2 and 3 meet"),
+    "axis": (_one("REVERSE", [(2, 3)], (2, 3), 2), "the axis is 2"),
+    "no axis": (_one("REVERSE", [()], (), 0), "the axis is 0"),
+    "axis of sums": (_one("REDUCE_SUM", [(2, 3)], (2, 1), -1, kind="INT32"), "the axis is -1"),
+    "joined": (_one("CONCAT", [(2, 3), (3, 3)], (2, 6), 1), "sides that do not fit"),
+    "order": (_one("TRANSPOSE", [(2, 3)], (2, 2), [0, 0]), r"the order of axes is \[0, 0\]"),
+    "too few axes": (_one("TRANSPOSE", [(2, 3)], (2, 3), [0]), r"the order of axes is \[0\]"),
+    "elements": (_one("RESHAPE", [(2, 3), ([2, 4], SIZE)], (2, 4)), r"INT8\[2, 3\] becomes \[2, 4\]"),
+    "negative": (_one("RESHAPE", [(2, 3), ([-2, -3], SIZE)], (2, 3)), "becomes"),
+    "box": (_one("SLICE", [(4,), ([2], SIZE), ([3], SIZE)], (3,)), r"\[3\] elements from \[2\] on leave \[4\]"),
+    "begin": (_one("SLICE", [(4,), ([-1], SIZE), ([3], SIZE)], (3,)), r"from \[-1\] on"),
+    "padding": (_one("PAD", [(4,), ([-1, 1], SIZE), ZERO], (4,)), r"the padding is \[-1, 1\]"),
+    "too few pads": (_one("PAD", [(4,), ([1], SIZE), ZERO], (5,)), r"operand 1 has the shape \[1\] instead of \[2\]"),
+    "repeated": (_one("TILE", [(4,), ([0], SIZE)], (4,)), r"it is repeated \[0\] times"),
+    "table": (_one("TABLE", [(4,), ([1] * 255, "INT8")], (4,)), r"has the shape \[255\] instead of \[256\]"),
+    "no table": (_one("TABLE", [(4,), (256,)], (4,)), "operand 1 is computed, where a constant belongs"),
+    "bounds": (_one("CLAMP", [(4,)], (4,), [5], [4], IGNORE_NAN), "the bounds are 5 and 4"),
+    "bytes": (_one("CLAMP", [(4,)], (4,), [5, 0], [7], IGNORE_NAN), "the lower bound has 2 bytes"),
+    "window": (
+        _one("MAX_POOL2D", [(1, 4, 4, 1)], (1, 3, 3, 1), [0, 2], *_POOL[1:], words="MaxPool2d"),
+        r"the window is \[0, 2\]",
+    ),
+    "stride": (
+        _one("MAX_POOL2D", [(1, 4, 4, 1)], (1, 3, 3, 1), [2, 2], [0, 1], *_POOL[2:], words="MaxPool2d"),
+        r"the stride is \[0, 1\]",
+    ),
+    "pads": (
+        _one("MAX_POOL2D", [(1, 4, 4, 1)], (1, 3, 3, 1), *_POOL[:2], [2, 0, 0, 0], IGNORE_NAN, words="MaxPool2d"),
+        r"the padding is \[\(2, 0\)",
+    ),
+    "rank": (_one("MAX_POOL2D", [(4, 4, 1)], (3, 3, 1), *_POOL, words="MaxPool2d"), "instead of 4 axes"),
+    "between windows": (
+        _one("MAX_POOL2D", [(1, 5, 4, 1)], (1, 2, 3, 1), [2, 2], [2, 1], *_POOL[2:], words="MaxPool2d"),
+        "windows of 2 with stride 2 do not fit into 5",
+    ),
+    "inner sides": (_one("MATMUL", [(1, 2, 3), (1, 4, 5), ZERO, ZERO], (1, 2, 5), words="MatMul"), "it makes INT8"),
+    "kind": (_one("SIN", [(4,)], (4,)), r"operator 0 \(SIN\) is none: no program has it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_operator_is_a_sentence(case):
+    model, sentence = WRONG[case]
+    with pytest.raises(PayloadError, match=rf"^The TOSA program inside the payload is corrupted: .*{sentence}"):
+        check_tosa(model)
+
+
+def _tables(model: bytes) -> dict[str, list[Table]]:
+    block = root(model, b"TOSA").vector(1).table(0).vector(1).table(0)
+    return {
+        "tensors": list(block.vector(2).tables()),
+        "operators": list(block.vector(1).tables()),
+        "block": [block],
+        "location": [t for o in block.vector(1).tables() if (t := o.table(5))],
+        "attributes": [t for o in block.vector(1).tables() if (t := o.table(2))],
+    }
+
+
+def _without(model: bytes, table: Table, field: int) -> bytes:
+    """The model with a field taken out of the directory of its table; tables share directories, as flatbuffers do."""
+    changed = bytearray(model)
+    vtable = table.position - struct.unpack_from("<i", model, table.position)[0]
+    struct.pack_into("<H", changed, vtable + 4 + 2 * field, 0)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "operators", "block", "location"])
+def test_what_readers_take_for_granted_has_to_be_there(kind):
+    """The reference model follows offsets without looking: each field that leads elsewhere, taken out."""
+    model = _smallest("conv_INT8_3x3").model()
+    table = _tables(model)[kind][0]
+    leads = {"tensors": (0, 1, 3, 6), "operators": (2, 3, 4, 5), "block": range(6), "location": (0,)}[kind]
+    for field in leads:
+        with pytest.raises(PayloadError, match=r"has no|is not whole|is none|are called ''"):
+            check_tosa(_without(model, table, field))
+
+
+def test_a_field_that_nobody_knows_is_refused():
+    """The directory of the tables is followed by whatever comes: a longer one has fields that no rule has read."""
+    model = _smallest("abs").model()
+    table = _tables(model)["operators"][0]
+    changed = bytearray(model)
+    vtable = table.position - struct.unpack_from("<i", model, table.position)[0]
+    size = struct.unpack_from("<H", model, vtable)[0]
+    struct.pack_into("<H", changed, vtable, size + 2)
+    if not struct.unpack_from("<H", changed, vtable + size)[0]:
+        struct.pack_into("<H", changed, vtable + size, 4)
+    with pytest.raises(PayloadError, match="has the unknown field"):
+        check_tosa(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    "row", ["conv_INT8_3x3", "average_INT8", "resize_INT8_BILINEAR", "rescale_INT8_INT8_SINGLE", "gather_INT8"]
+)
+def test_every_number_of_an_operator_matters_or_is_refused(row):
+    """Bytes of the operators and of what they read, one after the other: a sentence, or a whole program."""
+    model = _smallest(row).model()
+    refused = 0
+    for tables in _tables(model).values():
+        for table in tables:
+            for position in range(table.position, min(table.position + 24, len(model))):
+                changed = bytearray(model)
+                changed[position] ^= 0x55
+                try:
+                    check_tosa(bytes(changed))
+                except PayloadError as error:
+                    refused += 1
+                    assert str(error).startswith("The TOSA program inside the payload is corrupted: ")
+    assert refused > 50
+
+
+# --- values ---
+
+
+def _looks_up(rows: int, make: Any = None) -> TosaProgram:
+    def build(b: Builder, table: TosaTensor, place: TosaTensor) -> TosaTensor:
+        return b("GATHER", (table, place if make is None else make(b, place)), (1, 2, 3), "INT8")
+
+    row = Row("", (Input((1, rows, 3), "INT8"), Input((1, 2), "INT32" if make is None else "INT8")), build)
+    return TosaProgram(row.model(), Mode.REFERENCE, 2, 1)
+
+
+def test_a_row_that_is_not_there_is_a_sentence_and_not_the_end_of_the_process():
+    program, table = _looks_up(5), np.arange(15, dtype=np.int8).reshape(1, 5, 3)
+    assert program.call(table, np.array([[4, 0]], np.int32))[0].tolist() == [[[12, 13, 14], [0, 1, 2]]]
+    for wrong in (-1, 5, 1 << 30):
+        with pytest.raises(PayloadError, match=rf"Input 1 .* has rows that it looks up: .*{wrong}.* from 0 to 4"):
+            program.call(table, np.array([[0, wrong]], np.int32))
+
+
+def test_rows_that_are_computed_are_bounded():
+    """A number of eight bits above its zero point is 0 to 255: as many rows, or the program is refused."""
+
+    def number(b: Builder, x: TosaTensor) -> TosaTensor:
+        return b.rescale(x, "INT32", 1.0, (-128, 0))
+
+    program = _looks_up(256, number)
+    table = np.zeros((1, 256, 3), np.int8)
+    assert program.call(table, np.array([[127, -128]], np.int8))[0].shape == (1, 2, 3)
+    with pytest.raises(PayloadError, match="rows that it looks up are computed, and may be others than 0 to 254"):
+        _looks_up(255, number)
+
+
+def test_bounds_are_what_the_reference_model_computes(monkeypatch):
+    """Over every number of eight bits, of random changes of scale."""
+    random, found = np.random.default_rng(5), list[Bounds]()
+    values = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
+
+    def noted(*given: Any) -> Any:
+        parts = of_result(*given)
+        found.extend(parts)
+        return parts
+
+    monkeypatch.setattr(tosa_check, "of_result", noted)
+    for _ in range(20):
+        factor, zeros = float(random.uniform(0.01, 3)), tuple(int(n) for n in random.integers(-128, 128, 2))
+        rounding = str(random.choice(["SINGLE_ROUND", "DOUBLE_ROUND"]))
+
+        def build(b: Builder, x: TosaTensor, factor: Any = factor, zeros: Any = zeros, rounding: Any = rounding) -> Any:
+            return b.rescale(x, "INT8", factor, zeros, rounding)
+
+        (made,) = TosaProgram(Row("", (Input((1, 256), "INT8"),), build).model(), Mode.REFERENCE, 1, 1).call(values)
+        assert found.pop() == (int(made.min()), int(made.max()), "") and not found
+
+
+def test_the_reference_model_says_no_line_for_every_element(capfd):
+    def build(b: Builder, x: TosaTensor) -> TosaTensor:
+        return b("LOGICAL_LEFT_SHIFT", (x, x), x.shape, x.dtype)
+
+    program = TosaProgram(Row("", (Input((1, 50), "INT32"),), build).model(), Mode.REFERENCE, 1, 1)
+    with pytest.raises(PayloadError, match="has no defined result for these inputs"):
+        program.call(np.full((1, 50), 99, np.int32))
+    assert capfd.readouterr() == ("", "")
