@@ -241,7 +241,7 @@ def _tosa() -> tuple[Sequence[bytes], Read]:
 
 
 def _run_graph(kind: type[LiteRtProgram] | type[TosaProgram]) -> Read:
-    """Loads a graph behind its check and runs it as the delegate does, on numbers that may be rows, shifts and divisors."""
+    """Loads a graph behind its check and runs it as the delegate does, on numbers that may be rows and divisors."""
 
     def read(data: bytes) -> str:
         borders = _borders(data, kind)
