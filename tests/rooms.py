@@ -36,7 +36,7 @@ ROOMS = (
     ("compiler",),
     ("accuracy", "advice"),
     ("recipes",),
-    ("neutron", "ethosu", "compat"),
+    ("neutron", "ethosu", "audio", "compat"),
     ("__init__",),
     ("cli",),
 )

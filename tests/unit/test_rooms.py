@@ -145,6 +145,7 @@ NOT_IMPORTED = {
     "targets.neutron.support_table": "made by `python -m tests.support_tables`",
     "ethosu": "for users",
     "neutron": "the same",
+    "audio": "the same",
     "compat": "the same",
 }
 """Modules that no other one imports, with the reason why they are there."""

@@ -16,8 +16,8 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("stft", "istft", "view_as_complex", "view_as_real"),
-        "products with constant matrices of sines and cosines (a log-mel spectrum is two: the transform of each frame, "
-        "and the mel filters on its power), or compute the spectrum in the application",
+        "micronpu.audio.LogMel for log-mel features; else products with constant matrices of sines and cosines, or the "
+        "spectrum computed in the application",
     ),
     (("bernoulli", "multinomial", "normal", "rand", "randn", "rand_like", "randn_like"), "make the noise an input"),
 )
