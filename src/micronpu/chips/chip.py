@@ -79,12 +79,16 @@ class Memory:
         bytes: size.
         bandwidth: bytes per second that the NPU can read; None where that is not known.
         role: `ACTIVATIONS`, `WEIGHTS`, or "" for that of its name, if it has one: see `Chip.memory_for`.
+        address: where the core has it; None where the file does not say.
+        npu_address: where the NPU sees it, if elsewhere.
     """
 
     name: str
     bytes: int
     bandwidth: float | None = None
     role: str = ""
+    address: int | None = None
+    npu_address: int | None = None
 
     def __str__(self) -> str:
         """``sram 7.5 MB, 4 GB/s``."""
@@ -119,6 +123,7 @@ class Chip:
         npu: its accelerator; None where the core is alone.
         file: path of the user's own file that it is from; "" for a chip that comes with the package.
         external_flash: whether its flash is a chip of its own, whose size is the board's.
+        same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
     """
 
     name: str
@@ -131,6 +136,7 @@ class Chip:
     targets: tuple[TargetEntry, ...]
     file: str = ""
     external_flash: bool = False
+    same_core_as: str = ""
 
     def memory_for(self, role: str) -> Memory | None:
         """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
@@ -189,6 +195,7 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),
         file=file,
         external_flash=data.flag("external_flash"),
+        same_core_as=data.optional_text("same_core_as"),
     )
 
 
@@ -212,7 +219,13 @@ def _memory(section: ChipSection) -> Memory:
             f"`role` of the memory {name} in the chip file {section.where} is {role!r}.",
             hint=f"{' or '.join(map(repr, _USUAL))}, or none",
         )
-    return Memory(name, section.integer("bytes"), section.optional_number("bandwidth"), role)
+    places = [section.optional_integer(key) for key in ("address", "npu_address")]
+    if places[1] is not None and places[0] is None:
+        raise OptionError(
+            f"The memory {name} in the chip file {section.where} has an `npu_address`, but no `address`.",
+            hint="where the core has it, too",
+        )
+    return Memory(name, section.integer("bytes"), section.optional_number("bandwidth"), role, *places)
 
 
 def _target(section: ChipSection, core: str) -> TargetEntry:

@@ -66,6 +66,18 @@ class ChipSection:
         """A positive integer."""
         return int(self._field(key, int))
 
+    def optional_integer(self, key: str) -> int | None:
+        """A whole number, 0 or more; None without one."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if type(value) is not int or not 0 <= value < 1 << 32:
+            raise OptionError(
+                f"`{key}` in the chip file {self.where} is {value!r}; it is a whole number of 32 bits.",
+                hint=f"{key} = 0x48102000, or leave it out",
+            )
+        return value
+
     def number(self, key: str) -> float:
         """A positive number."""
         return float(self._field(key, (int, float)))

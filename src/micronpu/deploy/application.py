@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from importlib import resources
 
 from micronpu.deploy.csource import Facts, filled, scalar_type
@@ -29,6 +28,7 @@ def shared_sources(together: Together) -> dict[str, str]:
     texts = {name: _plain(name, together) for name in FIXED}
     if any(facts.data for facts in together.programs):
         texts |= {name: _plain(name, together) for name in DATA}
+    texts |= together.start_up
     texts["micronpu_pools.c"] = pools_source(together)
     texts["micronpu_programs.c"] = programs_source(together)
     return texts
@@ -108,11 +108,13 @@ def model_source(facts: Facts, together: Together) -> str:
     ]
     table = ["const micronpu::Memory planned[] = {", *memories, "};", ""] if planned else []
     includes, data = _data(facts)
+    started = _started(together.npu(facts))
     return filled(
         "model.cpp",
         facts,
-        INCLUDES=includes,
-        DATA=data,
+        INCLUDES=includes + (started[0] if started else ""),
+        DATA=data + (started[1] if started else ""),
+        NPU="start, micronpu_npu_why" if started else "nullptr, nullptr",
         DATA_MAP="data_map" if facts.data else "nullptr",
         POOLS="".join(f"{_declared(array)};\n" for array in (*planned, method, temporary)),
         INPUTS="\n".join(inputs) + "\n",
@@ -123,6 +125,19 @@ def model_source(facts: Facts, together: Together) -> str:
         TEMPORARY_BYTES=str(temporary.size),
         RESET=f"  {facts.name}_reset_states(memories);" if facts.states else "  static_cast<void>(memories);",
     )
+
+
+def _started(number: int | None) -> tuple[str, str] | None:
+    """What a program includes to start its NPU, and how it does so."""
+    if number is None:
+        return None
+    lines = [
+        "micronpu_status start(const void* program, std::size_t bytes) {",
+        f"  return micronpu_npu_use({number}, program, bytes);",
+        "}",
+        "",
+    ]
+    return '#include "micronpu_npu.h"\n', "\n".join(lines) + "\n"
 
 
 def _data(facts: Facts) -> tuple[str, str]:
@@ -200,11 +215,12 @@ def application(together: Together) -> str:
     )
 
 
-def c_sources(programs: Sequence[Facts]) -> list[str]:
+def c_sources(together: Together) -> list[str]:
     """The sources of a build, in order."""
+    programs = together.programs
     own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
     more = DATA if any(facts.data for facts in programs) else ()
-    fixed = [*FIXED, *more, "micronpu_pools.c", "micronpu_programs.c"]
+    fixed = [*FIXED, *more, *together.start_up, "micronpu_pools.c", "micronpu_programs.c"]
     fixed = [name for name in fixed if not name.endswith((".h", ".hpp"))]
     return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]

@@ -56,6 +56,11 @@ class Board:
     on_device: bool = True
 
     @property
+    def has_start_up(self) -> bool:
+        """Whether the core is one for which the folder has start-up code: a Cortex-M, or one that is not known."""
+        return not self.core or is_cortex_m(self.core)
+
+    @property
     def flags(self) -> str:
         """What gcc is called with for the core."""
         return _FLAGS.get(self.core, "-mcpu=cortex-m55 -mfloat-abi=hard")

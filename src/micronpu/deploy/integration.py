@@ -41,7 +41,7 @@ def cmake(together: Together) -> str:
         delegate += firmware.cmake.format(name=SHARED, upper=SHARED.upper())
     if any(facts.data for facts in programs):
         options.append(_FILES_OPTION)
-    named = [name for name in c_sources(programs) if name not in ("main.cpp", "micronpu_kernels.cpp")]
+    named = [name for name in c_sources(together) if name not in ("main.cpp", "micronpu_kernels.cpp")]
     return shared(
         "CMakeLists.txt",
         together,
@@ -72,7 +72,7 @@ def zephyr(together: Together) -> dict[str, str]:
             together,
             LIBRARIES=" ".join(names),
             PROGRAM=f"{together.programs[0].name}.pte",
-            SOURCES=" ".join(f"../{name}" for name in c_sources(together.programs)),
+            SOURCES=" ".join(f"../{name}" for name in c_sources(together)),
             ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{facts.name}.S" for facts in together.programs),
         ),
         "zephyr/prj.conf": shared(
@@ -101,7 +101,7 @@ def clayer(together: Together) -> str:
         NAMES=", ".join(facts.name for facts in together.programs),
         PACKS="\n".join(packs),
         COMPONENTS="\n".join(dict.fromkeys(components)),
-        FILES="\n".join(f"        - file: ./{name}" for name in c_sources(together.programs)),
+        FILES="\n".join(f"        - file: ./{name}" for name in c_sources(together)),
     ).replace("\n\n", "\n")
 
 

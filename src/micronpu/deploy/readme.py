@@ -157,6 +157,8 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         "micronpu_image.c": "the same",
         "micronpu_model.hpp": "a program in ExecuTorch's runtime, without a heap",
         "micronpu_model.cpp": "the same",
+        "micronpu_npu.h": "start-up of the NPU: what an application may define for itself",
+        "micronpu_npu.c": "start-up of the NPU: check, interrupt, caches, semaphores, time limit, clock",
         "micronpu_data.hpp": "data that programs look up in files",
         "micronpu_data.cpp": "the same",
         "micronpu_pools.c": "the memories and pools",

@@ -13,7 +13,7 @@ from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.deploy.pools import Pools
 from micronpu.program.plan import ELEMENT_BYTES, Value
 from micronpu.report.memory import Item
-from micronpu.targets.firmware import Firmware
+from micronpu.targets.firmware import Firmware, Started
 
 SHARED = "micronpu"
 """Prefix of what all programs of a folder share."""
@@ -63,6 +63,27 @@ class Together:
         """What each delegate of any program asks of the firmware."""
         found = {type(firmware): firmware for facts in self.programs for firmware in facts.firmware}
         return list(found.values())
+
+    @property
+    def started(self) -> tuple[Started, ...]:
+        """The NPUs that the firmware starts, each once: none for a core that is no Cortex-M, or a laptop."""
+        boards = [facts.board for facts in self.programs]
+        found = {(b.accelerator, b.name): b for b in boards if b.accelerator and b.on_device and b.has_start_up}
+        return tuple(Started(b.accelerator, b.chip, b.fast_scratch) for b in found.values())
+
+    def npu(self, facts: Facts) -> int | None:
+        """The number of a program's NPU among those that the firmware starts."""
+        one = Started(facts.board.accelerator, facts.board.chip, facts.board.fast_scratch)
+        return self.started.index(one) if one in self.started else None
+
+    @property
+    def start_up(self) -> dict[str, str]:
+        """Sources that start the NPUs."""
+        pools = [(array.name, array.size) for array in self.arrays if array.section == ".bss.scratch" and array.size]
+        started, found = self.started, {}
+        for firmware in self.firmware if started else ():
+            found |= firmware.startup(self.header, started, pools)
+        return found
 
     @property
     def header(self) -> str:

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from micronpu.chips import Chip
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a firmware starts: an accelerator, and the chip that it is in.
+
+    Attributes:
+        fast_scratch: bytes of the memory that it has for itself beside the pools; 0 for none.
+    """
+
+    accelerator: str
+    chip: Chip | None
+    fast_scratch: int = 0
 
 
 class Firmware:
@@ -61,6 +79,15 @@ class Firmware:
             PayloadError: it cannot be read.
         """
         return True
+
+    def startup(self, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]) -> dict[str, str]:
+        """Sources that start the accelerators of a folder's programs before their first run, by name.
+
+        Args:
+            header: first line of each.
+            pools: name in C and bytes of each memory that core and accelerator both write.
+        """
+        return {}
 
     def section(self, on_device: bool) -> str:
         """A section of the folder's readme, with its heading; "" for none."""

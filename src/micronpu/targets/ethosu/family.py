@@ -34,11 +34,15 @@ class EthosUNpu:
         accelerator: Vela's name, such as "ethos-u55-128".
         system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the accelerator's
             defaults.
+        base, interrupt: address of its registers for the core, and number of its interrupt there; None where the file
+            does not say.
     """
 
     accelerator: str
     system_config: str = ""
     memory_mode: str = ""
+    base: int | None = None
+    interrupt: int | None = None
 
     @classmethod
     def of(cls, chip: Chip) -> EthosUNpu:
@@ -48,10 +52,15 @@ class EthosUNpu:
             OptionError: its part of the chip file is wrong.
         """
         assert chip.npu is not None
-        own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us")
+        own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us", "base", "interrupt")
         accelerator = find_accelerator(own.text("accelerator"))
         timing_of(chip, accelerator)
-        return cls(accelerator.name, own.optional_text("system_config"), own.optional_text("memory_mode"))
+        return cls(
+            accelerator.name,
+            own.optional_text("system_config"),
+            own.optional_text("memory_mode"),
+            *(own.optional_integer(name) for name in ("base", "interrupt")),
+        )
 
 
 _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}

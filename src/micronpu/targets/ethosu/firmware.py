@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import resources
 
 from micronpu.targets.ethosu.payload import configuration, parse
-from micronpu.targets.firmware import Firmware
+from micronpu.targets.firmware import Firmware, Started
+
+_PRODUCTS = {"u55": 0, "u65": 1, "u85": 2}
+"""Bits 28 to 31 of the register CONFIG."""
 
 
 class EthosUFirmware(Firmware):
@@ -33,6 +37,23 @@ class EthosUFirmware(Firmware):
     def temporary(self, payload: bytes) -> tuple[int, str]:
         return parse(payload).scratch_size, ""
 
+    def startup(self, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]) -> dict[str, str]:
+        places = [_place(number, one) for number, one in enumerate(started)]
+        fast = max((one.fast_scratch for one in started), default=0)
+        written = [*pools, *([("fast_scratch", fast)] if fast else [])]
+        words = {
+            "HEADER": header,
+            "COUNT": str(len(started)),
+            "PLACES": "".join(places),
+            "ROWS": "".join(_row(number, one) for number, one in enumerate(started)),
+            "FAST": _fast(fast),
+            "FAST_POINTER": "fast_scratch" if fast else "NULL",
+            "FAST_SIZE": "sizeof fast_scratch" if fast else "0",
+            "POOLS": _pools(written),
+            "ALIASES": _aliases(started),
+        }
+        return {name: _filled(name, words) for name in ("micronpu_npu.h", "micronpu_npu.c")}
+
     def has_platform(self, accelerator: str) -> bool:
         return accelerator.startswith(("ethos-u55", "ethos-u85"))
 
@@ -41,3 +62,80 @@ class EthosUFirmware(Firmware):
             return options["target"]
         found = configuration(parse(payload).commands)
         return f"ethos-{found[0].lower()}-{found[1]}" if found is not None else ""
+
+
+def _filled(name: str, words: Mapping[str, str]) -> str:
+    text = (resources.files("micronpu.targets.ethosu") / "startup" / f"{name}.in").read_text(encoding="utf-8")
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def _place(number: int, one: Started) -> str:
+    """Lines of the header: where an NPU is, as the chip's file has it or the reader has to say."""
+    name = f"MICRONPU_NPU_{number}"
+    from micronpu.targets.ethosu.family import EthosUNpu  # which imports this file
+
+    npu = EthosUNpu.of(one.chip) if one.chip is not None and one.chip.npu is not None else None
+    base = npu.base if npu is not None else None
+    interrupt = npu.interrupt if npu is not None else None
+    where = one.chip.title if one.chip is not None else "the chip"
+    lines = [f"/* {one.accelerator} of {where}: address of its registers, number of its interrupt. */"]
+    lines += [f"#ifndef {name}_BASE"]
+    if base is None:
+        lines += [
+            "#if !defined(MICRONPU_NPU_DRIVER_ELSEWHERE)",
+            f'#error "It is not known where this NPU is: -D{name}_BASE=0x..., from the manual or header of the chip"',
+            "#endif",
+            f"#define {name}_BASE 0u",
+        ]
+    else:
+        lines += [f"#define {name}_BASE 0x{base:08x}u"]
+    lines += ["#endif", f"#ifndef {name}_IRQ"]
+    known = f"#define {name}_IRQ {interrupt}"
+    lines += [known if interrupt is not None else f"#define {name}_IRQ (-1) /* enable it yourself */"]
+    return "\n".join(["", *lines, "#endif", ""])
+
+
+def _row(number: int, one: Started) -> str:
+    _, product, macs = one.accelerator.split("-")
+    name = f"MICRONPU_NPU_{number}"
+    return f'    {{{name}_BASE, {name}_IRQ, {_PRODUCTS[product]}u, {macs}u, "{one.accelerator}"}},\n'
+
+
+def _fast(size: int) -> str:
+    """The memory that the NPU has for itself, where ExecuTorch's delegate looks for it."""
+    if not size:
+        return ""
+    return (
+        "\n/* The NPU's own memory, which ExecuTorch's delegate hands over. */\n"
+        f'static unsigned char fast_scratch[{size}] __attribute__((aligned(32), section(".bss.fast_scratch")));\n'
+        "extern unsigned char *ethosu_fast_scratch;\nextern size_t ethosu_fast_scratch_size;\n"
+        "unsigned char *ethosu_fast_scratch = fast_scratch;\nsize_t ethosu_fast_scratch_size = sizeof fast_scratch;\n"
+    )
+
+
+def _pools(pools: Sequence[tuple[str, int]]) -> str:
+    lines = [f"extern unsigned char {name}[];" for name, _ in pools if name != "fast_scratch"]
+    lines += ["", "static const struct {", "  const unsigned char *begin;", "  size_t bytes;", "} pools[] = {"]
+    return "\n".join([*lines, *(f"    {{{name}, {size}u}}," for name, size in pools), "};", ""])
+
+
+def _aliases(started: Sequence[Started]) -> str:
+    """Where the NPU sees memories that the core has at other addresses."""
+    chips = [one.chip for one in started if one.chip is not None]
+    seen = {(m.address, m.bytes, m.npu_address, m.name) for chip in chips for m in chip.memories if m.npu_address}
+    if not seen:
+        return ""
+    lines = ["", "/* Memories that the core has at addresses of its own. */"]
+    lines += ["uint64_t ethosu_address_remap(uint64_t address, int index) {", "  (void)index;"]
+    for address, size, other, name in sorted(seen):
+        end = (address or 0) + size
+        inside = f"address < 0x{end:08x}u"
+        inside = f"address >= 0x{address:08x}u && {inside}" if address else inside
+        lines += [
+            f"  if ({inside}) {{ /* {name} */",
+            f"    return address - 0x{address or 0:08x}u + 0x{other:08x}u;",
+            "  }",
+        ]
+    return "\n".join([*lines, "  return address;", "}", ""])

@@ -1,0 +1,220 @@
+"""Start-up of the NPU and images in the field: on an emulated board, with the open simulator as its Ethos-U."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.base.errors import OptionError
+from micronpu.board.check import Finished, MachineOptions, run_firmware
+from micronpu.chips.chip import parse_chip
+from micronpu.compiler.program import CompiledProgram
+from micronpu.deploy.image import make_image
+from micronpu.targets.ethosu.firmware import EthosUFirmware
+from micronpu.targets.firmware import Started
+from tests.board.needed import need_qemu
+from tests.compile.small import Small, batches, image
+from tests.deploy import firmware
+from tests.deploy.host_build import host
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+HERE = Path(__file__).parent
+SLOTS, INPUT = (0x70400000, 0x70500000), 0x70600000
+FLAGS = ("-Wno-pedantic", "-Wno-int-to-pointer-cast", "-Wno-conversion")
+
+
+def _classify(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(self.last(nn.functional.avg_pool2d(torch.relu(self.first(x)), 6).flatten(1)), 1)
+
+
+@functools.cache
+def network(seed: int, target: str = "corstone300") -> CompiledProgram:
+    """Networks with the same border and other weights: a softmax has one grid, and the calibration is the same."""
+    torch.manual_seed(seed)
+    model = Small(_classify, first=nn.Conv2d(8, 8, 3, padding=1), last=nn.Linear(8, 10))
+    inputs = (image(),)
+    return micronpu.compile(
+        model, inputs, target, calibration=batches(inputs, 6), quantization=micronpu.Quantization(io="int8")
+    )
+
+
+def vector() -> Any:
+    return np.random.default_rng(3).integers(-128, 128, (1, 8, 6, 6)).astype(np.int8)
+
+
+@pytest.fixture(scope="module")
+def elf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A firmware, built once."""
+    firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
+    need_qemu()
+    work = tmp_path_factory.mktemp("field")
+    folder = work / "out"
+    network(1).deploy(folder, target="corstone300")
+    more = (f"-I{folder}", f"-I{HERE / 'driver'}")
+    own = ("micronpu.c", "micronpu_image.c", "model_image.c", "micronpu_pools.c", "micronpu_npu.c")
+    (folder / "micronpu_programs_none.c").write_text(
+        '#include "micronpu.h"\nconst micronpu_program micronpu_programs[1] = {{0}};\n'
+        "const size_t micronpu_program_count = 0;\n"
+    )
+    objects = [firmware.compile_source(folder / name, work, "cortex-m55", *more) for name in own]
+    objects.append(firmware.compile_source(folder / "micronpu_programs_none.c", work, "cortex-m55", *more))
+    for path in (HERE / "field.c", HERE / "driver" / "ethosu_driver.c"):
+        objects.append(firmware.compile_source(path, work, "cortex-m55", *more, *FLAGS, "-Wno-pointer-to-int-cast"))
+    return firmware.link(objects, "mps3-an547", work)
+
+
+def run(elf: Path, folder: Path, *slots: bytes, **options: Any) -> Finished:
+    """The firmware with images in its slots."""
+    data = []
+    for number, content in enumerate((*slots, vector().tobytes())):
+        path = folder / f"{number}.bin"
+        path.write_bytes(content)
+        data.append((path, SLOTS[number] if number < len(slots) else INPUT))
+    return run_firmware(elf, "corstone300", MachineOptions(seconds=60, **options), data=data)
+
+
+def image_of(seed: int, version: str, target: str = "corstone300") -> bytes:
+    return make_image(network(seed, target).buffer, version=version).data
+
+
+def test_a_program_is_replaced_without_building_the_firmware_anew(elf: Path, tmp_path: Path) -> None:
+    """The same file of the firmware runs what stands in its slots, and gives the numbers of `program.run`."""
+    numbers = {}
+    for seed, version in ((1, "1.0.0"), (2, "1.1.0"), (3, "1.0.9")):
+        numbers[version] = network(seed).run(torch.from_numpy(vector())).flatten().tolist()
+    assert len({tuple(n) for n in numbers.values()}) == 3
+    first, second, third = image_of(1, "1.0.0"), image_of(2, "1.1.0"), image_of(3, "1.0.9")
+    for slots, version in (
+        ((first, second), "1.1.0"),
+        ((third, first), "1.0.9"),
+        ((first, second[:-1] + b"?"), "1.0.0"),
+    ):
+        done = run(elf, tmp_path, *slots)
+        said = re.search(r"version (\S+): ([-\d ]+)\n", done.output)
+        assert said is not None and done.status == 0, done.output
+        assert (said[1], [int(n) for n in said[2].split()]) == (version, numbers[version])
+    assert "slot b: the image is damaged\n" in done.output and "clock on 2 times\n" in done.output
+    other = image_of(1, "2.0.0", "ethos-u55-256")
+    done = run(elf, tmp_path, other, first[:5000] + bytes(len(first) - 5000))
+    assert done.output == "slot a: the image is for another NPU\nslot b: the image is damaged\nno program\n"
+
+
+def test_another_npu_is_noticed_before_the_first_run(elf: Path, tmp_path: Path) -> None:
+    done = run(elf, tmp_path, image_of(1, "1.0.0"), b"", npu="ethos-u55-256")
+    assert (
+        "micronpu: the NPU is an Ethos-U55 with 256 MACs a cycle, but the program is for ethos-u55-128\n" in done.output
+    )
+    assert done.status == 4 and not done.runs
+    done = run(elf, tmp_path, image_of(1, "1.0.0"), b"", npu="ethos-u65-256")
+    assert "is an Ethos-U65 with 256 MACs" in done.output and not done.runs
+
+
+def test_a_run_that_never_ends_is_given_up(tmp_path: Path, elf: Path) -> None:
+    """With a time limit, which is a setting of the build."""
+    folder = elf.parent / "out"
+    more = (f"-I{folder}", f"-I{HERE / 'driver'}", "-DMICRONPU_NPU_MILLISECONDS=50u")
+    own = [p for p in elf.parent.glob("*.o") if not p.name.startswith(("micronpu_npu", "startup", "semihosting"))]
+    limited = firmware.compile_source(folder / "micronpu_npu.c", tmp_path, "cortex-m55", *more)
+    image = firmware.link([*own, limited], "mps3-an547", tmp_path)
+    done = run(image, tmp_path, image_of(1, "1.0.0"), b"", fault="hang")
+    assert done.output.endswith("FAIL: the NPU was not done within the time limit\n") and done.status == 2
+
+
+RANGES = """
+#include <stdint.h>
+#include <stdio.h>
+unsigned char pool[128] __attribute__((aligned(32)));
+static void told(uintptr_t address, int forgets) {
+  printf("%s %ld\\n", forgets ? "forget" : "write", (long)(address - (uintptr_t)pool));
+}
+#define MICRONPU_CACHE_IS_ON() 1
+#define MICRONPU_CACHE_LINE(address, forgets) told(address, forgets)
+#include "micronpu_npu.c"
+micronpu_status use(void);
+int ethosu_init(struct ethosu_driver *d, void *b, const void *f, size_t s, uint32_t e, uint32_t p) {
+  return d == NULL || b == NULL || f != NULL || s + e + p == 0;
+}
+void ethosu_deinit(struct ethosu_driver *d) { (void)d; }
+void ethosu_irq_handler(struct ethosu_driver *d) { (void)d; }
+static uint32_t registers[64] = {0x10061000, [10] = 0x00000007};
+int main(void) {
+  static const unsigned char program[64] __attribute__((aligned(32)));
+  const uint64_t begin[3] = {(uintptr_t)program, (uintptr_t)pool - 4, (uintptr_t)pool + 64};
+  const size_t bytes[3] = {sizeof program, 40, 1000};
+  ethosu_flush_dcache(begin, bytes, 3);
+  puts("-");
+  ethosu_invalidate_dcache(begin + 1, bytes + 1, 1);
+  printf("%lx\\n", (unsigned long)ethosu_address_remap(0x20000010, 0));
+  printf("%lx\\n", (unsigned long)ethosu_address_remap(0x30000010, 0));
+  (void)registers;
+  return 0;
+}
+"""
+
+
+def test_the_cache_is_told_of_the_pools_and_of_nothing_else(tmp_path: Path) -> None:
+    """Ranges of the driver are whole memories: what only the core reads, such as the program, stays as it is."""
+    firmware.need("gcc")
+    chip = micronpu.chips.shipped_chips()["alif-e8-hp"]
+    for name, text in EthosUFirmware().startup("it", [Started("ethos-u55-256", chip)], [("pool", 128)]).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "micronpu.h").write_text((HERE.parents[1] / "src/micronpu/deploy/templates/micronpu.h.in").read_text())
+    (tmp_path / "ranges.c").write_text(RANGES)
+    flags = ["-std=c11", "-Wall", "-Wextra", f"-I{tmp_path}", f"-I{HERE / 'driver'}", "-Wno-int-to-pointer-cast"]
+    host(["gcc", *flags, str(tmp_path / "ranges.c"), "-o", str(tmp_path / "ranges")])
+    written = ["write 0", "write 32", "write 64", "write 96"]
+    forgotten = ["forget 0", "forget 32"]
+    assert host([str(tmp_path / "ranges")]).split("\n")[:-1] == [*written, "-", *forgotten, "50800010", "30000010"]
+
+
+def test_the_start_up_compiles_for_every_chip_without_a_warning(tmp_path: Path) -> None:
+    """With gcc and clang; where the chip's file does not say where its NPU is, the build stops with a sentence."""
+    firmware.need("arm-none-eabi-gcc", "clang")
+    known = 0
+    for chip in micronpu.chips.shipped_chips().values():
+        if chip.npu is None or chip.npu.family != "ethos-u" or not chip.core.startswith("cortex-m"):
+            continue
+        folder = tmp_path / chip.name
+        folder.mkdir()
+        started = [Started(chip.npu.own.text("accelerator"), chip, 4096 if chip.name == "imx93-m33" else 0)]
+        for name, text in EthosUFirmware().startup("it", started, [("pool", 128)]).items():
+            (folder / name).write_text(text)
+        header = HERE.parents[1] / "src/micronpu/deploy/templates/micronpu.h.in"
+        (folder / "micronpu.h").write_text(header.read_text())
+        source = folder / "micronpu_npu.c"
+        base = () if chip.npu.own.optional_integer("base") is not None else ("-DMICRONPU_NPU_0_BASE=0x40001000u",)
+        known += not base
+        more = (f"-I{HERE / 'driver'}", "-Wno-int-to-pointer-cast")
+        if base:
+            with pytest.raises(AssertionError, match="It is not known where this NPU is"):
+                firmware.compile_source(source, folder, "cortex-m55", *more)
+        firmware.compile_source(source, folder, "cortex-m55", *base, *more)
+        firmware.compile_source(source, folder, "cortex-m55", *base, "-DMICRONPU_ETHOSU_CACHE_BY_ADDRESS", *more)
+        clang = ["clang", "--target=arm-none-eabi", "-mcpu=cortex-m55", "-mthumb", "-std=c11", "-fsyntax-only"]
+        clang += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-ffreestanding", f"-I{folder}"]
+        include = subprocess.run(["arm-none-eabi-gcc", "-print-sysroot"], capture_output=True, text=True).stdout.strip()
+        include = include or "/usr/lib/arm-none-eabi"
+        host([*clang, f"-isystem{include}/include", "-isystem/usr/include/newlib", *base, *more, str(source)])
+    assert known == 8
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('[[memory]]\nname = "a"\nbytes = 4\nnpu_address = 8', "has an `npu_address`, but no `address`"),
+        ('[[memory]]\nname = "a"\nbytes = 4\naddress = -1', "is a whole number of 32 bits"),
+    ],
+)
+def test_places_of_a_chip_file_that_cannot_be(lines: str, words: str) -> None:
+    head = 'name = "c"\ntitle = "C"\nsource = "s"\n[core]\nname = "cortex-m55"\n[[target]]\nname = "t"\ntitle = "T"\n'
+    with pytest.raises(OptionError, match=words):
+        parse_chip(head + lines, "c.toml")
