@@ -65,6 +65,15 @@ def deploy(
         bool,
         typer.Option("--concurrent", help="The programs may run at the same time: none shares memory with another."),
     ] = False,
+    functions: Annotated[
+        str | None,
+        console.option(
+            "NAME,...",
+            "C functions to write beside the programs: resize, ssd_decode, nms, smooth.",
+            "--with",
+            default="none",
+        ),
+    ] = None,
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
@@ -86,7 +95,15 @@ def deploy(
         )
         for path, c_name in zip(programs, _names(programs, name), strict=True)
     ]
-    done = deploy_together(sources, output, target=target, section=section, force=force, concurrent=concurrent)
+    done = deploy_together(
+        sources,
+        output,
+        target=target,
+        section=section,
+        force=force,
+        concurrent=concurrent,
+        functions=functions.split(",") if functions else (),
+    )
     if json:
         console.print_json(_told(done))
         return

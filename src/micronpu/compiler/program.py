@@ -173,6 +173,7 @@ class CompiledProgram:
         name: str = "model",
         section: str | None = None,
         force: bool = False,
+        functions: Sequence[str] = (),
     ) -> Deployment:
         """Writes a folder with all that the firmware needs beside ExecuTorch's runtime; see docs/deploy.md.
 
@@ -184,6 +185,7 @@ class CompiledProgram:
             name: of files and C names.
             section: in which the program stands in the firmware.
             force: write into a folder that holds files, in the place of those with the same names.
+            functions: C functions to write beside the program, of `micronpu.deploy.functions`: "resize", "nms" ...
 
         Raises:
             MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
@@ -204,6 +206,7 @@ class CompiledProgram:
             section=SECTION if section is None else section,
             force=force,
             data_files=self.data_files,
+            functions=functions,
         )
 
     def _references(self) -> dict[bytes, Reference]:

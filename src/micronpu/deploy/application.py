@@ -29,6 +29,8 @@ def shared_sources(together: Together) -> dict[str, str]:
     if any(facts.data for facts in together.programs):
         texts |= {name: _plain(name, together) for name in DATA}
     texts |= together.start_up
+    for function in together.functions:
+        texts |= {name: _plain(name, together) for name in (f"micronpu_{function}.h", f"micronpu_{function}.c")}
     texts["micronpu_pools.c"] = pools_source(together)
     texts["micronpu_programs.c"] = programs_source(together)
     return texts
@@ -221,6 +223,13 @@ def c_sources(together: Together) -> list[str]:
     own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
     more = DATA if any(facts.data for facts in programs) else ()
-    fixed = [*FIXED, *more, *together.start_up, "micronpu_pools.c", "micronpu_programs.c"]
+    fixed = [
+        *FIXED,
+        *more,
+        *together.start_up,
+        *(f"micronpu_{name}.c" for name in together.functions),
+        "micronpu_pools.c",
+        "micronpu_programs.c",
+    ]
     fixed = [name for name in fixed if not name.endswith((".h", ".hpp"))]
     return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]

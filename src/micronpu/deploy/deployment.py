@@ -26,7 +26,7 @@ from micronpu.deploy.image import border_crc
 from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
-from micronpu.deploy.together import SHARED, Together, check_together
+from micronpu.deploy.together import SHARED, Together, check_functions, check_together
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.border import Border, Meaning, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
@@ -110,6 +110,7 @@ def deploy(
     target: str | None = None,
     section: str = SECTION,
     force: bool = False,
+    functions: Sequence[str] = (),
     **source: Any,
 ) -> Deployment:
     """Writes a folder with all that the firmware needs beside the runtime for one program; see `deploy_together`.
@@ -117,7 +118,8 @@ def deploy(
     Args:
         source: fields of `Source`.
     """
-    return deploy_together([Source(program, **source)], folder, target=target, section=section, force=force)
+    options: dict[str, Any] = {"target": target, "section": section, "force": force, "functions": functions}
+    return deploy_together([Source(program, **source)], folder, **options)
 
 
 def deploy_together(
@@ -128,6 +130,7 @@ def deploy_together(
     section: str = SECTION,
     force: bool = False,
     concurrent: bool = False,
+    functions: Sequence[str] = (),
 ) -> Deployment:
     """Writes a folder with all that a firmware with some programs needs beside the runtime: the same bytes every time.
 
@@ -140,6 +143,7 @@ def deploy_together(
         section: in which the programs stand in the firmware.
         force: write into a folder that holds files.
         concurrent: the programs may run at the same time, so that none shares memory with another.
+        functions: C functions to write beside them, of `micronpu.deploy.functions`.
 
     Raises:
         MicroNpuError: a program is damaged, the target cannot take it, vectors do not fit, programs are for different
@@ -152,6 +156,7 @@ def deploy_together(
         raise OptionError(f"The section {section!r} is no name of a section.", hint=SECTION)
     if not sources:
         raise OptionError("There is no program to deploy.", hint="one or more files that `micronpu compile` wrote")
+    chosen = check_functions(functions)
     path = check_name(folder)
     check_target(path, force=force)
     notes: list[str] = []
@@ -162,7 +167,7 @@ def deploy_together(
         called.update({kernel.operator: kernel for kernel in own})
         missing += data.taken(facts.plan, source.data_files or {})[1]
     check_together(programs)
-    together = Together(tuple(programs), tuple(called.values()), concurrent)
+    together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
     files = _files(together, missing)
     write_folder(path, files, force=force)
     if not all(facts.board.on_device for facts in programs):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.deploy.board import Board
 from micronpu.deploy.csource import Facts
@@ -46,11 +47,13 @@ class Together:
         programs: in the order in which they were given.
         kernels: that any of them calls, each once.
         concurrent: they may run at the same time, so that none shares a memory.
+        functions: names of those of `micronpu.deploy.functions` that stand beside them.
     """
 
     programs: tuple[Facts, ...]
     kernels: tuple[Kernel, ...]
     concurrent: bool = False
+    functions: tuple[str, ...] = ()
 
     @property
     def board(self) -> Board:
@@ -80,7 +83,8 @@ class Together:
     def start_up(self) -> dict[str, str]:
         """Sources that start the NPUs."""
         pools = [(array.name, array.size) for array in self.arrays if array.section == ".bss.scratch" and array.size]
-        started, found = self.started, {}
+        started = self.started
+        found: dict[str, str] = {}
         for firmware in self.firmware if started else ():
             found |= firmware.startup(self.header, started, pools)
         return found
@@ -191,6 +195,25 @@ def _written(operator: str, arguments: Sequence[int]) -> set[int]:
     except (UnsupportedError, ValueError):  # one of somebody else's, or of the runtime itself
         return set(arguments[-1:])
     return {index for index, (kind, _) in zip(arguments, kernel.arguments, strict=False) if kind.startswith("out")}
+
+
+FUNCTIONS = ("resize", "ssd_decode", "nms", "smooth")
+"""C functions that can stand beside the programs; their definitions are in `micronpu.deploy.functions`."""
+
+
+def check_functions(given: Sequence[str]) -> tuple[str, ...]:
+    """The names of functions, of which there is each.
+
+    Raises:
+        OptionError: there is one, or one twice.
+    """
+    names = strings("functions", given)
+    for name in names:
+        if name not in FUNCTIONS:
+            raise OptionError(f"There is no function `{name}`.", hint=f"one of {', '.join(FUNCTIONS)}")
+        if names.count(name) > 1:
+            raise OptionError(f"The function `{name}` is named twice.", hint="each once")
+    return names
 
 
 def check_together(programs: Sequence[Facts]) -> None:
