@@ -15,6 +15,9 @@ settings.load_profile("micronpu")
 # Workers of pytest-xdist have the width of a terminal, which commands would write for.
 os.environ.pop("COLUMNS", None)
 
+# No test depends on what was computed before it, nor on what the user's cache holds.
+os.environ["MICRONPU_CACHE"] = "off"
+
 gc.disable()  # while modules are imported and rows are made, nearly all of which stay
 
 

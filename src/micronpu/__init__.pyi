@@ -5,6 +5,8 @@ from micronpu.accuracy.evaluate import evaluate as evaluate
 from micronpu.accuracy.fix import fix as fix
 from micronpu.accuracy.numeric_gap import NumericGap as NumericGap
 from micronpu.advice.advise import advise as advise
+from micronpu.base.cache import CacheWarning as CacheWarning
+from micronpu.base.cache import no_cache as no_cache
 from micronpu.base.errors import BudgetError as BudgetError
 from micronpu.base.errors import ConverterError as ConverterError
 from micronpu.base.errors import FileError as FileError

@@ -18,6 +18,8 @@ NOT_CALLED = {
     **dict.fromkeys(("Blame", "Deployment", "Evaluation", "Fixes"), "a call of `micronpu` makes it"),
     **dict.fromkeys(("DelegationReport", "Partitioning", "Reason", "Streaming", "Verdict"), "the same"),
     "AccuracyWarning": "Python's `warnings` show it",
+    "CacheWarning": "Python's `warnings` show it",
+    "no_cache": "without arguments",
     "ReportWarning": "`compile` makes it",
     "NeutronBackend": "ExecuTorch calls it",
     "EthosUBackend": "ExecuTorch calls it",

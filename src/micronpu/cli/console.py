@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import io
@@ -21,6 +22,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from micronpu.base.cache import CACHE
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.progress import STEPS
 
@@ -112,6 +114,10 @@ _QUIET = inspect.Parameter(
         bool, typer.Option("--quiet", "-q", help="Print no words, only errors and what --json asks for.")
     ],
 )
+NoCache = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Use no answers of earlier compilations, and keep none; results are the same."),
+]
 _quiet = False
 """Whether the command under way prints no words."""
 
@@ -215,17 +221,19 @@ def progress() -> Iterator[Listener]:
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     """A command that ends with a sentence and the exit code of the error where something is wrong.
 
-    The command has a parameter ``debug``; where it is true the traceback is printed as well. It gets the option
-    ``--quiet``.
+    The command has a parameter ``debug``; where it is true the traceback is printed as well. Where it has one called
+    ``no_cache`` that is true, nothing is read from the cache and nothing is kept. It gets the option ``--quiet``.
     """
 
     @functools.wraps(command)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         global _quiet
         _quiet = bool(kwargs.pop("quiet", False))
+        CACHE.tell = lambda sentence: errors().print(Text(f"Note: {sentence}"), soft_wrap=True)
         try:
             _check_current_folder()
-            command(*args, **kwargs)
+            with CACHE.left_out() if kwargs.get("no_cache") else contextlib.nullcontext():
+                command(*args, **kwargs)
         except MicroNpuError as error:
             _fail(str(error), bool(kwargs.get("debug")), error.exit_code)
         except (BrokenPipeError, typer.Exit, typer.Abort, KeyboardInterrupt):
@@ -237,7 +245,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             hint = "" if kwargs.get("debug") else " Try: the same command with --debug, which shows where it happened."
             _fail(sentence + hint, bool(kwargs.get("debug")))
         finally:
-            _quiet = False
+            _quiet, CACHE.tell = False, None
 
     signature = inspect.signature(command, eval_str=True)
     own = [*signature.parameters.values()]

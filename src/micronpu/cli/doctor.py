@@ -14,9 +14,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
+from micronpu.report.texts import plural
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
 _PACKAGE = "micronpu"
@@ -58,16 +60,25 @@ _Upstream = Annotated[
 ]
 
 
+_Clear = Annotated[
+    bool, typer.Option("--clear-cache", help="Delete the answers of earlier compilations, and say how many there were.")
+]
+
+
 @console.guarded
 def doctor(
     upstream: _Upstream = False,
+    clear_cache: _Clear = False,
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
     """Say what is installed, what is missing and how to get it.
 
-    Exit code 1 where something is missing that micronpu cannot do without.
+    Exit code 1 where something is missing that micronpu cannot do without. With --clear-cache nothing is examined.
     """
+    if clear_cache:
+        _clear(json)
+        return
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
     findings = [*examine(), *examine_upstream(every=upstream)]
     if json:
@@ -77,6 +88,28 @@ def doctor(
         _print(findings, here)
     if any(f.needed and not f.good for f in findings):
         raise typer.Exit(1)
+
+
+def _clear(json: bool) -> None:
+    """Deletes the answers of earlier compilations."""
+    usage = CACHE.clear()
+    if json:
+        console.print_json({"folder": str(usage.folder or ""), "entries": usage.entries, "bytes": usage.bytes})
+    elif usage.folder is None:
+        console.output().print(Text(f"There is no cache: {usage.why}."), soft_wrap=True)
+    else:
+        console.output().print(Text(f"Deleted {_held(usage)} from {usage.folder}."), soft_wrap=True)
+
+
+def _held(usage: Usage) -> str:
+    return f"{plural(usage.entries, 'answer')} of {usage.bytes / 2**20:.1f} MiB"
+
+
+def _examine_cache() -> Finding:
+    """Answers of earlier compilations."""
+    usage = CACHE.usage()
+    found = f"{_held(usage)}, {usage.folder}" if usage.folder is not None else ""
+    return Finding("cache", found, usage.folder is not None, f"another {FOLDER}; {usage.why}", needed=False)
 
 
 def _print(findings: Sequence[Finding], here: str) -> None:
@@ -116,6 +149,7 @@ def examine() -> Iterator[Finding]:
             remedy = f'pip install "{_PACKAGE}[{_HOST}]", for TOSA; LiteRT does without'
         yield Finding(name, found, bool(version) and satisfies(version, limits), remedy, needed=extra is None)
     yield from _examine_plugin()
+    yield _examine_cache()
     yield from _examine_boards()
     there = importlib.util.find_spec(_VENDOR) is not None
     remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"

@@ -186,6 +186,7 @@ def compile_command(
     max_cycles: MaxCycles = None,
     compress: Compress = None,
     reports: Reports = NOWHERE,
+    no_cache: console.NoCache = False,
     debug: console.Debug = False,
 ) -> None:
     """Compile a PyTorch model to a .pte program.
@@ -278,6 +279,7 @@ def check(
     io: InOut = None,
     how: Quantization = UNCHANGED,
     reports: Reports = NOWHERE,
+    no_cache: console.NoCache = False,
     debug: console.Debug = False,
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.

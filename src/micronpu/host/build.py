@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from micronpu.base.cache import user_folder
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder, undone
 
@@ -150,19 +151,13 @@ def cache_directory() -> Path:
     Raises:
         RuntimeUnavailableError: the user has no home directory, so that there is no such place.
     """
-    try:
-        if asked := os.environ.get("MICRONPU_CACHE_DIR"):
-            return Path(asked).expanduser().absolute()
-        if sys.platform == "darwin":
-            return Path.home() / "Library/Caches/micronpu"
-        if sys.platform == "win32":
-            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
-    except RuntimeError as error:  # HOME is not set, and the system knows no user of this number
+    folder = user_folder()
+    if folder is None:
         raise RuntimeUnavailableError(
             "The runtime plug-in, which is compiled on first use, has no place: this user has no home directory.",
             hint=_OTHER_CACHE,
-        ) from error
+        )
+    return folder
 
 
 def check_cache(cache: Path) -> None:

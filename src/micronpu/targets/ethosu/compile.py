@@ -30,8 +30,9 @@ from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack, parse
-from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, best_plan, compiled, objections
+from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.recall import known_plan
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
@@ -113,7 +114,7 @@ def plan_partition(graph: Graph, spec: EthosUOptions, before: Graph | None = Non
     files.write("graph_before.txt", lambda: f"{before or graph}\n")
     check = check_of(spec) if spec.verify_streams else None
     try:
-        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
+        best = known_plan(graph, spec, check)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
@@ -233,7 +234,7 @@ def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, check: C
     ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
     try:
         graph = graph_for_npu(before.clone(), ethosu_policy(ordered))
-        found = best_plan(graph, ordered, memory_limit=spec.max_sram_bytes or None, check=check)
+        found = known_plan(graph, ordered, check)
     except UnsupportedError:  # the plan that there is will do
         return best
     plan = replace(found.plan, name=f"{found.plan.name}, linear layers in the program's order")

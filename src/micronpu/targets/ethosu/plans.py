@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
@@ -90,6 +90,7 @@ class Planned:
         rewrites: name of a rewrite to the number of operators that have it in the graph.
         unproved: why nobody can tell whether the stream computes the graph; "" where it does, or was not asked.
         waiting: how many operations Vela lets begin too early, which were made to wait.
+        offers: what `use_cheapest` chose for the graph, in its order; empty where it stayed as it was given.
     """
 
     graph: Graph
@@ -100,6 +101,7 @@ class Planned:
     rewrites: dict[str, int]
     unproved: str = ""
     waiting: int = 0
+    offers: Sequence[Offer | None] = ()
 
 
 class BorderError(VelaError):
@@ -110,6 +112,8 @@ class MemoryLimitError(UnsupportedError):
     """No way to compile the partition needs as little memory as there is."""
 
 
+Offer = tuple[str, int]
+"""Name of a rewrite that costs less, and which of its offers."""
 Names = tuple[str, ...]
 _NAMES = frozenset(rewrite.name for rewrite in TO_COST_LESS)
 
@@ -154,6 +158,18 @@ def _has_wide_tables(graph: Graph) -> bool:
     return len(wide) > 1
 
 
+class Chooser(Protocol):
+    """Knows the cheapest rewrite of an operator."""
+
+    def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+        """What costs the least in the place of a node, or None where that is the node itself.
+
+        Args:
+            before: see `Rewrite.offers`.
+        """
+        ...
+
+
 class Bench:
     """Cycles of operators alone, each kind compiled once; the cheapest rewrite of each kind, found once."""
 
@@ -164,7 +180,7 @@ class Bench:
         self._spec = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
         self._emit = emit
         self._cycles: dict[object, int | None] = {}
-        self._best: dict[object, tuple[str, int] | None] = {}
+        self._best: dict[object, Offer | None] = {}
 
     def cycles(self, nodes: Sequence[Node]) -> int | None:
         """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
@@ -177,26 +193,17 @@ class Bench:
                 self._cycles[key] = None
         return self._cycles[key]
 
-    def best(self, node: Node, before: Node | None, place: Place) -> list[Node] | None:
-        """What costs the least in the place of a node, or None where that is the node itself.
-
-        Args:
-            before: see `Rewrite.offers`.
-        """
+    def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+        """See `Chooser`."""
         if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
             return None
         own = [*([before] if before is not None else []), node]
         key = (tuple(_kind(n) for n in own), place)
         if key not in self._best:
             self._best[key] = self._search(node, before, place)
-        found = self._best[key]
-        if found is None:
-            return None
-        (rewrite,) = (r for r in TO_COST_LESS if r.name == found[0])
-        return list(rewrite.offers(node, before))[found[1]]
+        return self._best[key]
 
-    def _search(self, node: Node, before: Node | None, place: Place) -> tuple[str, int] | None:
-        """Name of the cheapest rewrite, and which of its offers."""
+    def _search(self, node: Node, before: Node | None, place: Place) -> Offer | None:
 
         def estimate(nodes: Sequence[Node], instead: Node) -> int | None:
             if nodes[-1] is not node and place.read_by_sum and isinstance(nodes[-1].op, Reshape):
@@ -219,8 +226,20 @@ class Bench:
         return (found.rewrites[0], found.offer) if found is not None and found.rewrites else None
 
 
-def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dict[str, int]:
-    """Rewrites the operators of a legalised graph to what costs the least; returns how many by which rewrite.
+class Rewritten(NamedTuple):
+    """What `use_cheapest` has done.
+
+    Attributes:
+        used: how many operators were rewritten, by which rewrite.
+        offers: what was chosen for each operator that was looked at, in that order.
+    """
+
+    used: dict[str, int]
+    offers: list[Offer | None]
+
+
+def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) -> Rewritten:
+    """Rewrites the operators of a legalised graph to what costs the least, in place.
 
     Args:
         but: origins, as names of the program's nodes, of operators that stay as they are.
@@ -230,9 +249,10 @@ def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dic
     users, outputs, producers = graph.users(), set(graph.outputs), graph.producers()
     replaced: dict[Node, list[Node]] = {}
     gone: set[Node] = set()
+    offers: list[Offer | None] = []
     # From the end, so that a convolution may take the transpose before it before the transpose is looked at.
     for node in reversed(graph.nodes):
-        if node in gone or len(node.outputs) != 1 or node.origin.nodes in but:
+        if node in gone or len(node.outputs) != 1:
             continue
         first = producers.get(node.inputs[0]) if node.inputs else None
         alone = (
@@ -246,9 +266,12 @@ def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dic
             read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
             shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
         )
-        nodes = bench.best(node, before, place)
-        if nodes is None:
+        offer = chooser.best(node, before, place) if node.origin.nodes not in but else None
+        offers.append(offer)
+        if offer is None:
             continue
+        (rewrite,) = (r for r in TO_COST_LESS if r.name == offer[0])
+        nodes = list(rewrite.offers(node, before))[offer[1]]
         replaced[node] = nodes
         if before is not None and nodes[0].inputs[0] is not before.output:
             gone.add(before)
@@ -267,7 +290,7 @@ def use_cheapest(graph: Graph, bench: Bench, but: Collection[Names] = ()) -> dic
         graph.remove_dead()
     graph.rename()
     verify(graph, Stage.LITERT)
-    return used
+    return Rewritten(used, offers)
 
 
 def best_plan(
@@ -312,7 +335,7 @@ class _Tries:
     Attributes:
         formats: that Vela may be given, the usual one first.
         graphs: by whether they are rewritten to cost less; the given one alone where no rewrite does.
-        used: how many operators were rewritten, by which rewrite.
+        rewritten: what was done to the operators of the second.
         found: the plans that can be carried out, of which the best has its bytes.
         refused: those that cannot, with what speaks against them.
         loses: whether Vela's program was without an input or output once.
@@ -332,8 +355,8 @@ class _Tries:
             raise InternalError(f"Nothing writes the format {spec.via!r}.")
         self._bench = Bench(spec, emitters[self.formats[0]])
         cheapest = graph.clone()
-        self.used = use_cheapest(cheapest, self._bench)
-        self.graphs = {False: graph, True: cheapest} if self.used else {False: graph}
+        self.rewritten = use_cheapest(cheapest, self._bench)
+        self.graphs = {False: graph, True: cheapest} if self.rewritten.used else {False: graph}
         self.found: list[_Found] = []
         self.refused: list[Plan] = []
         self.loses = False
@@ -375,7 +398,8 @@ class _Tries:
         if not worse:
             return
         refined = self._graph.clone()
-        if not (used := use_cheapest(refined, self._bench, worse)):
+        rewritten = use_cheapest(refined, self._bench, worse)
+        if not rewritten.used:
             return
         cheapest, earlier = self.graphs[True], self.found.pop(0)
         self.graphs[True] = refined
@@ -383,7 +407,7 @@ class _Tries:
         if self.found[-1].program.cycles > earlier.program.cycles:
             self.found[-1], self.graphs[True] = earlier, cheapest
         else:
-            self.used = used
+            self.rewritten = rewritten
 
     def sound(self) -> Planned:
         """The best plan whose stream computes the graph.
@@ -406,8 +430,10 @@ class _Tries:
             checked = self._check(graph, emitted, program) if self._check is not None else Checked(program)
             if not checked.objection:
                 plans = (*(entry.plan for entry in self.found), *self.refused)
-                used = self.used if plan.rewrites else {}
-                return Planned(graph, emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting)
+                used, offers = self.rewritten if plan.rewrites else Rewritten({}, [])
+                return Planned(
+                    graph, emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting, offers
+                )
             wrong.setdefault(plan.format, checked.objection)
             self.found.remove(best)
             self.refused.append(replace(plan, cycles=None, objection=checked.objection))

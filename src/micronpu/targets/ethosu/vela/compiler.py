@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.parsing import parse_json
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.kept import entry_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.stream.commands import operation_offsets
 from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
@@ -16,6 +19,9 @@ _NO_LIMIT = 2**32
 _SECONDS = 60.0
 _SECONDS_PER_KIB = 0.1
 """Time limit. MobileNetV2 at 224 takes 0.2 s for 4 MiB, 400 blocks of convolutions 0.5 s for 1.3 MiB."""
+_SMALL_MODEL = 2**17
+"""Bytes of the flatbuffers that are asked about by themselves: an operator or two, as a rule."""
+_REFUSED, _TAKEN = b"-", b"+"
 
 
 class VelaError(UnsupportedError):
@@ -92,6 +98,8 @@ def compile_flatbuffer(
     Args:
         options: (section, key) and value of the compiler's options beside those of the spec.
 
+    What is said about a small program is kept on disk; a large one is part of a plan, which is.
+
     Raises:
         VelaError: Vela refuses the program, leaves an operator to the CPU, crashes or does not end.
         RuntimeUnavailableError: the process for Vela cannot be started.
@@ -101,18 +109,48 @@ def compile_flatbuffer(
         f"[architecture]\nmacs={accelerator.macs}\ncores={accelerator.cores}\n"
         f"[vela]\nsystem_config_name={spec.system_config}\nmemory_mode_name={spec.memory_mode}\n{spec.ini}"
     )
+    question = (accelerator.architecture, system, _options(spec, options or {}))
+    if len(model) > _SMALL_MODEL:
+        return _compiled(model, spec, question)
+    entry = entry_of("vela", question, model)
+    if (data := entry.read()) is not None:
+        if data[:1] == _REFUSED:
+            raise VelaError(data[1:].decode())
+        return unpack_program(memoryview(data)[1:])
+    try:
+        program = _compiled(model, spec, question)
+    except VelaEndedError:
+        raise
+    except VelaError as error:
+        entry.write(_REFUSED + error.what.encode())
+        raise
+    entry.write(_TAKEN + pack_program(program))
+    return program
+
+
+class VelaEndedError(VelaError):
+    """The process of Vela has ended before it answered, which it need not do the next time."""
+
+
+def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str]) -> VelaProgram:
+    """Asks Vela; see `compile_flatbuffer`.
+
+    Args:
+        question: architecture, system and options.
+    """
+    architecture, system, options = question
     try:
         answer = VELA.compile(
-            accelerator.architecture,
+            architecture,
             model,
             "TFLITE" if model[4:8] == b"TFL3" else "TOSA",
             system,
             seconds=_SECONDS + _SECONDS_PER_KIB * len(model) / 1024,
-            options=_options(spec, options or {}),
+            options=options,
             verbose=False,
         )
     except WorkerEndedError as error:
-        raise VelaError(f"Vela {error} on this program.") from error
+        raise VelaEndedError(f"Vela {error} on this program.") from error
     result = answer.result
     if result is None:
         raise VelaError(_objection(answer.text) or f"Vela refuses the program: {answer.objection}")
@@ -132,6 +170,27 @@ def compile_flatbuffer(
         clock_hz=clock_hz(spec.ini, spec.system_config or ""),
         sources=_sources(result["tables"], result["commands"]),
     )
+
+
+def pack_program(program: VelaProgram) -> bytes:
+    """The bytes of what Vela made."""
+    own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
+    borders = {name: [astuple(border) for border in own[name]] for name in ("inputs", "outputs")}
+    told = {**own, **borders, "layers": [astuple(layer) for layer in program.layers]}
+    text = json.dumps({"program": told, "commands": len(program.commands)}).encode()
+    return b"".join((len(text).to_bytes(8, "little"), text, program.commands, program.constants))
+
+
+def unpack_program(data: memoryview) -> VelaProgram:
+    """What `pack_program` has written; the constants stay part of the data."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    told = parse_json(bytes(data[8:start]))
+    own, end = told["program"], start + told["commands"]
+    for name in ("inputs", "outputs"):
+        own[name] = tuple(Border(tuple(shape), *rest) for shape, *rest in own[name])
+    own["layers"] = tuple(LayerEstimate(*layer) for layer in own["layers"])
+    own["sources"] = tuple(own["sources"])
+    return VelaProgram(commands=bytes(data[start:end]), constants=data[end:], **own)
 
 
 def _objection(text: str) -> str:

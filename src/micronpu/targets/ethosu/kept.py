@@ -1,0 +1,37 @@
+"""Where answers about an Ethos-U are kept on disk, and what they rest on beside the question."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from micronpu.base.cache import CACHE, Entry
+from micronpu.emit.tosa_file import can_be_written
+from micronpu.targets.ethosu.accelerators import vela_package
+
+if TYPE_CHECKING:
+    from micronpu.targets.ethosu.options import EthosUOptions
+
+_TOOLS = ("ethos-u-vela", "ai-edge-litert", "tosa-tools", "flatbuffers", "numpy")
+_NO_MATTER = ("intermediates_dir", "debug_info", "config_ini", "carry_graph", "external_commands", "external_weights")
+"""Options that no plan depends on: what they say stands in the Vela configuration, or in the payload."""
+
+
+def entry_of(kind: str, *inputs: Any) -> Entry:
+    """The place of an answer that Vela, or what writes and runs programs for it, has a part in."""
+    return CACHE.entry(kind, _TOOLS, _vela(), *inputs)
+
+
+def options_of(spec: EthosUOptions) -> tuple[Any, ...]:
+    """The options of a compilation that its answers depend on."""
+    values = tuple((f.name, getattr(spec, f.name)) for f in fields(spec) if f.name not in _NO_MATTER)
+    return values, spec.ini, can_be_written()
+
+
+@functools.cache
+def _vela() -> tuple[str, ...]:
+    """Which files Vela's core is, beside its version."""
+    package = vela_package()
+    found = sorted(package.glob("regor*")) if package is not None else []
+    return tuple(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in found if path.is_file())
