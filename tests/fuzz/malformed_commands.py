@@ -51,6 +51,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "targets": (),
     "passes": (),
     "doctor": (),
+    "new": ("fresh",),
     "explore": ("no.pte", "--json"),
 }
 """A command line of each command that works; `disassemble` has nothing to show of a program without a stream, `image`

@@ -29,6 +29,7 @@ from micronpu.cli.explore import explore
 from micronpu.cli.help import Command
 from micronpu.cli.image import image
 from micronpu.cli.listing import passes, targets
+from micronpu.cli.new import new
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
@@ -426,6 +427,7 @@ app.command(cls=Command)(compare)
 app.command(cls=Command)(diff)
 app.command(cls=Command)(deploy)
 app.command(cls=Command)(image)
+app.command(cls=Command)(new)
 app.command(cls=Command)(doctor)
 app.command(cls=Command)(disassemble)
 app.command(cls=Command)(explore)

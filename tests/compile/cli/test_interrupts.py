@@ -29,7 +29,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "diff": ("diff", "net.pte", "net.pte"),
 }
 """A command line of each command that does more than to print a list."""
-LISTS = {"targets", "passes", "doctor"}
+LISTS = {"targets", "passes", "doctor", "new"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOMENTS = 5
 

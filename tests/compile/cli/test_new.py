@@ -1,0 +1,62 @@
+"""`micronpu new`: what it writes works as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from micronpu.cli.main import app
+from micronpu.cli.new import ACTIONS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("target", ("imxrt700", "ethos-u55-128", "cortex-m33"))
+def test_its_own_workflow_passes(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["new", "fresh", "-t", target])
+    assert done.exit_code == 0, done.output
+    assert sorted(p.relative_to("fresh").as_posix() for p in Path("fresh").rglob("*") if p.is_file()) == [
+        ".github/workflows/micronpu.yml",
+        ".gitignore",
+        "README.md",
+        "model.py",
+    ]
+    workflow = Path("fresh/.github/workflows/micronpu.yml").read_text()
+    command = re.search(r"run: >-\n((?: {10}.*\n)+)", workflow)
+    assert command is not None and "$" not in workflow
+    monkeypatch.chdir(tmp_path / "fresh")
+    micronpu, *words = shlex.split(command[1])
+    assert micronpu == "micronpu"
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert Path("fresh.pte").stat().st_size > 0
+    over = CliRunner().invoke(app, [*words, "--max-flash", "1K"])
+    assert over.exit_code == 3
+
+
+def test_actions_are_those_of_our_own_workflows() -> None:
+    ours = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert all(action in ours for action in ACTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    (
+        (["full"], "full holds files already"),
+        (["my network"], "'my network' is the program's too"),
+        (["fresh", "-t", "imxrt9000"], "imxrt9000"),
+        (["no/such/parent"], "does not exist"),
+    ),
+)
+def test_bad_input_writes_nothing(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    done = CliRunner().invoke(app, ["new", *words])
+    assert done.exit_code == 1 and said in " ".join(done.output.split())
+    assert [p.name for p in tmp_path.rglob("*")] == ["full", "mine"]
