@@ -2,6 +2,7 @@
 
     python -m benchmarks.board
     python -m benchmarks.board --operators 20 --networks 2 --random 5 --damaged 50
+    python -m benchmarks.board --add --write    # goes on where the figures end
 
 Three kinds of programs: the networks that are trained and the small ones of `benchmarks.networks`, random networks of
 the tests, and one program of each overload of the support table.  Each is compiled for ethos-u55-128, run in Arm's
@@ -109,8 +110,9 @@ def row_of(kind: str, name: str, board: str, npu: str, attempt: Callable[[], byt
     return {**row, **{k: v for k, v in outcome.to_dict().items() if k not in ("name", "board", "runner", "first")}}
 
 
-def damaged(most: int) -> dict[str, int]:
-    """Streams with one bit turned over: what became of each."""
+def damaged(first: int, most: int, seconds: float) -> dict[str, int]:
+    """Streams with one bit turned over, by number: what became of each."""
+    begin = time.monotonic()
     program = micronpu.compile(
         NETWORKS["fomo"][0]().eval(),
         (torch.randn(1, 3, 96, 96),),
@@ -121,8 +123,10 @@ def damaged(most: int) -> dict[str, int]:
     )
     stream = program.buffer.index(b"COP1")
     found: collections.Counter[str] = collections.Counter()
-    rng = np.random.default_rng(0)
-    for _ in range(most):
+    for number in range(first, most):
+        if time.monotonic() - begin > seconds:
+            break
+        rng = np.random.default_rng(number)
         data = bytearray(program.buffer)
         data[stream + int(rng.integers(0, 4000))] ^= 1 << int(rng.integers(8))
         try:
@@ -136,7 +140,9 @@ def damaged(most: int) -> dict[str, int]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    rows: list[Row] = []
+    known = results.read(NAME) if arguments.add else {"rows": [], "damaged": {}}
+    rows: list[Row] = known["rows"]
+    seen = {(r["kind"], r["name"]) for r in rows}
     sources = {
         "networks": networks(arguments.networks),
         "random": random_networks(arguments.random),
@@ -146,22 +152,27 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     begin = time.monotonic()
     for kind, programs in sources.items():
         for name, make in programs:
+            count += 1
+            if (kind, name) in seen:
+                continue
             if time.monotonic() - begin > arguments.seconds:
                 break
             tries = [("corstone300", "ethos-u55-128", lambda make=make: make("ethos-u55-128").buffer)]
-            if count % EVERY_310 == 0:
+            if count % EVERY_310 == 1:
                 tries.append(
                     ("corstone310", "ethos-u55-128", lambda make=make: make("ethos-u55-128").to_litert(vela=True))
                 )
-            if count % EVERY_U65 == 0:
+            if count % EVERY_U65 == 1:
                 tries.append(
                     ("corstone300", "ethos-u65-256", lambda make=make: make("ethos-u65-256").to_litert(vela=True))
                 )
-            count += 1
             for board, npu, attempt in tries:
                 rows.append(row_of(kind, name, board, npu, attempt))
                 print(rows[-1], flush=True)
-    return {"totals": totals(rows), "damaged": damaged(arguments.damaged), "rows": rows}
+    rows.sort(key=lambda row: list(sources).index(row["kind"]))  # a kind's rows stay in their order
+    before = collections.Counter(known["damaged"])
+    after = before + collections.Counter(damaged(before.total(), arguments.damaged, arguments.seconds))
+    return {"totals": totals(rows), "damaged": dict(sorted(after.items())), "rows": rows}
 
 
 def totals(rows: list[Row]) -> list[Row]:
@@ -193,7 +204,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, most in (("operators", 1000), ("networks", 100), ("random", 60), ("damaged", 1000)):
         parser.add_argument(f"--{name}", type=int, default=most, help="at most so many")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="no new program after this time")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="no new program, and no new damaged stream, after this time"
+    )
+    parser.add_argument("--add", action="store_true", help="keep the figures that are there, and go on behind them")
     parser.add_argument("--write", action="store_true", help=f"write benchmarks/results/{NAME}.json")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -31,7 +31,7 @@ SOURCES = Path(__file__).parent / "firmware"
 GOLDEN = Path(__file__).parents[1] / "golden"
 JOB, STREAM, CONSTANTS, SCRATCH = 0x70400000, 0x70410000, 0x70480000, 0x31100000
 SECURE = 0x10000000
-KINDS = [("ethosu-litert", "corstone300", 0), ("ethosu-tosa", "corstone320", 2)]
+KINDS = [("ethosu-litert", "corstone300", 0), ("ethosu-tosa", "corstone320", 2), ("ethosu-litert", "alif-e7-he", 0)]
 
 
 def built(name: str, folder: Path, board: str = "mps3-an547") -> Path:
@@ -47,16 +47,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("npu.c", tmp_path_factory.mktemp("driver"))
 
 
-def job(kind: str, board: str, product: int, folder: Path, *, stream: bytes | None = None, wrong: int = 0) -> list:
+def job(
+    kind: str, board: str, product: int, folder: Path, *, stream: bytes | None = None, wrong: int = 0, scratch: int = 0
+) -> list:
     """What the driver is to run, as files in the board's memory."""
     held = parse(read_pte((GOLDEN / f"{kind}.pte").read_bytes()).payloads[0][1])
     arrays = np.load(GOLDEN / f"{kind}.npz")
     words = np.array(words_of(held.commands), "<u4").tobytes() if stream is None else stream
     place = boards()[board].npus[0]
     output = SCRATCH + held.outputs[0].address
+    scratch = scratch or SCRATCH  # as the NPU sees it
     expected = bytearray(arrays["output_0"].tobytes())
     expected[0] ^= wrong
-    head = struct.pack("<10I", place.base + SECURE, place.irq, STREAM, len(words), CONSTANTS, SCRATCH, SCRATCH, output,
+    head = struct.pack("<10I", place.base + SECURE, place.irq, STREAM, len(words), CONSTANTS, scratch, scratch, output,
                        len(expected), product)  # fmt: skip
     files = {
         JOB: head + expected,
@@ -84,6 +87,20 @@ def test_a_driver_of_ones_own(driver: Path, kind: str, board: str, product: int,
     assert len(done.runs) == 1 and done.accesses > 30 and done.runs[0].cycles > 0
     done = run(driver, board, job(kind, board, product, tmp_path, wrong=1))
     assert done.output.startswith("FAIL: element 0 is") and done.status == 1
+
+
+def test_memories_of_a_chip(driver: Path, tmp_path: Path) -> None:
+    """What the chip's file says of the machine's memories: TCMs and MRAM, and no SRAM."""
+    extra = tmp_path / "extra.bin"
+    extra.write_bytes(bytes(64))
+    data = job("ethosu-litert", "alif-e7-he", 0, tmp_path)
+    for address in (0x20030000, 0x80000000):
+        assert run(driver, "alif-e7-he", [*data, (extra, address)]).status == 0
+    with pytest.raises(BoardError, match="alif-e7-he has no memory at 0x2000000"):
+        run(driver, "alif-e7-he", [*data, (extra, 0x02000000)])
+    with pytest.raises(OptionError, match="The board alif-e7-he has no ethos-u65-256"):
+        run(driver, "alif-e7-he", data, npu="ethos-u65-256")
+    assert find_board("alif-e7-hp").usual == "ethos-u55-256"
 
 
 def test_interrupts_come_late(driver: Path, tmp_path: Path) -> None:

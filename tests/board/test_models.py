@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, UnsupportedError
 from micronpu.board import BoardError, VirtualBoard, read_model
 from micronpu.board.check import MachineOptions, check_on_board, reference
 from micronpu.board.session import check_fits
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.vectors import made_up
+from micronpu.ethosu import EthosUCompileSpec
 from tests.board.needed import need_runners
 from tests.deploy import programs
 
@@ -56,6 +58,30 @@ def test_programs(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["ethosu_int8", "ethosu_int16"])
 def test_litert_models(kind: str, board: str) -> None:
     check(programs.program(kind).to_litert(vela=True), board)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "mode"),
+    [
+        ("ethos-u55-128", "Shared_Sram"),
+        ("ethos-u55-128", "Sram_Only"),
+        ("ethos-u65-256", "Shared_Sram"),
+        ("ethos-u65-256", "Sram_Only"),
+        ("ethos-u65-256", "Dedicated_Sram"),
+    ],
+)
+def test_memory_modes(accelerator: str, mode: str) -> None:
+    """Where Vela puts tensors and weights is another matter to the driver: regions, limits and base pointers."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3)).eval()
+    rows = [torch.randn(1, 3, 20, 20) for _ in range(2)]
+    options = EthosUCompileSpec(accelerator, memory_mode=mode)
+    program = micronpu.compile(
+        network, rows[0], accelerator, calibration=rows, options=options, quantization=micronpu.Quantization(io="int8")
+    )
+    check(program.to_litert(vela=True))
+    if accelerator.startswith("ethos-u55"):  # Arm's ExecuTorch runner for a U65 is not in the package
+        check(program.buffer)
 
 
 def test_in_python() -> None:
@@ -144,6 +170,9 @@ def test_what_is_refused_before_the_start() -> None:
         VirtualBoard(model, accelerator="ethos-u85-256")
     with pytest.raises(UnsupportedError, match=r"calls cortex_m::quantized_add\.out, and Arm's runner"):
         check_fits(replace(model, operators=("cortex_m::quantized_add.out", "aten::add.out")), b"aten::add.out\0", 1000)
+    scalar = replace(model.outputs[0], tensor=replace(model.outputs[0].tensor, shape=(), dim_order=()))
+    with pytest.raises(UnsupportedError, match="The output 0 of The model has no axes, and Arm's runner ends"):
+        check_fits(replace(model, outputs=(scalar,)), b"", 2 << 20)
     with pytest.raises(UnsupportedError, match="its planned memory takes 3,000,000 bytes of 2,097,152"):
         check_fits(replace(model, planned=3_000_000), b"", 2 << 20)
     with pytest.raises(UnsupportedError, match=r"the file takes 40,\d{3},\d{3} bytes"):

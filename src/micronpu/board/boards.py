@@ -9,6 +9,9 @@ from importlib import resources
 
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_toml
+from micronpu.chips import Chip, shipped_chips
+from micronpu.targets.ethosu.accelerators import find_accelerator
+from micronpu.targets.ethosu.family import EthosUNpu
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class BoardSpec:
         cpuid: what the core is to say that it is; 0 for what it says by itself.
         vectors: where the image's vector table is; None where the machine's core looks for it.
         note: in what it is not the board.
+        usual: its NPU unless another is asked for; "" for the usual one of its family.
+        aliases: (address for the NPU, address for the core, bytes) of memories that both see at other addresses.
     """
 
     name: str
@@ -44,13 +49,15 @@ class BoardSpec:
     cpuid: int = 0
     vectors: int | None = None
     note: str = ""
+    usual: str = ""
+    aliases: tuple[tuple[int, int, int], ...] = ()
 
 
 @functools.cache
 def boards() -> Mapping[str, BoardSpec]:
-    """Every board of the table by name."""
+    """Every board by name: of the table, then the chips whose file has a table ``[board]``."""
     text = resources.files("micronpu.board").joinpath("boards.toml").read_text(encoding="utf-8")
-    return {
+    found = {
         name: BoardSpec(
             name,
             entry["title"],
@@ -64,6 +71,28 @@ def boards() -> Mapping[str, BoardSpec]:
         )
         for name, entry in parse_toml(text).items()
     }
+    return found | {chip.name: _of_chip(chip) for chip in shipped_chips().values() if chip.board is not None}
+
+
+def _of_chip(chip: Chip) -> BoardSpec:
+    npu, told = EthosUNpu.of(chip), chip.board
+    assert told is not None
+    if npu.base is None or npu.interrupt is None:
+        raise OptionError(
+            f"The chip file {chip.file or chip.name} has a table [board], and does not say where its NPU is.",
+            hint="`base` and `interrupt` in its table [npu]",
+        )
+    return BoardSpec(
+        chip.name,
+        chip.title,
+        told.machine,
+        chip.core,
+        (NpuPlace(npu.base, npu.interrupt),),
+        (find_accelerator(npu.accelerator).family,),
+        note=told.note,
+        usual=npu.accelerator,
+        aliases=tuple((m.npu_address, m.address or 0, m.bytes) for m in chip.memories if m.npu_address),
+    )
 
 
 def find_board(name: str) -> BoardSpec:

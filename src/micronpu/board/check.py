@@ -20,6 +20,7 @@ from micronpu.board.gdb import BoardError
 from micronpu.board.machine import Listener, Machine, RunListener
 from micronpu.board.model import PTE, BoardModel, LiteRtReference
 from micronpu.board.npu import FAULTS, Npu, Run
+from micronpu.board.nsys import RUNNER, NsysBoard
 from micronpu.board.session import SECONDS, VirtualBoard, first_difference
 from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram
@@ -97,7 +98,8 @@ class Outcome:
         elements: that were compared.
         differing: of them.
         first: the first of those.
-        start, later: seconds of this machine: the first vector with the board's start, and the mean of the others.
+        start, later: seconds of this machine: the first vector with the board's start, and the mean of the others; all
+            of it and None in NXP's simulator, where cycles, runs and accesses are 0.
         cycles: estimated for the last vector.
         runs: of the NPU.
         accesses: of the core to its registers.
@@ -129,6 +131,9 @@ class Outcome:
                 f"first difference: vector {at.vector}, output {at.output}, element {at.element}: the board has "
                 f"{at.board:g}, this machine {at.wanted:g}"
             )
+        if not self.runs:
+            yield f"{self.runner}; {self.start:.2f} s of this machine"
+            return
         later = "" if self.later is None else f", each further vector {self.later:.2f} s"
         yield (
             f"{self.runner}; start and first vector {self.start:.2f} s of this machine{later}; the NPU ran "
@@ -213,6 +218,31 @@ def check_on_board(
             len(virtual.runs),
             virtual.accesses,
         )
+
+
+def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: Listener | None = None) -> Outcome:
+    """Runs vectors of a Neutron program for silicon in NXP's simulator, and compares every element.
+
+    Raises:
+        MicroNpuError: the runner fails, or does not finish.
+    """
+    begin = time.perf_counter()
+    try:
+        found = board.run_rows(rows.inputs)
+    finally:
+        if console is not None:
+            console(board.output.encode())
+    seconds = time.perf_counter() - begin
+    differing, first = 0, None
+    for number, (arrays, wanted) in enumerate(zip(found, rows.outputs, strict=True)):
+        differing += count_differences(arrays, wanted)
+        if first is None and (place := first_difference(arrays, wanted)) is not None:
+            first = Difference(number, *place)
+    elements = sum(array.size for wanted in rows.outputs for array in wanted)
+    name = f"{board.chip} in NXP's simulator"
+    return Outcome(
+        model.name, name, RUNNER, len(found), elements, differing, first, seconds, None, cycles=0, runs=0, accesses=0
+    )
 
 
 def count_differences(found: Sequence[Array], wanted: Sequence[Array]) -> int:
@@ -327,7 +357,7 @@ def npus_of(spec: BoardSpec, name: str) -> list[str]:
             raise OptionError(f"The board {spec.name} has no NPU.", hint="corstone300")
         return []
     usual = {"u55": "ethos-u55-128", "u65": "ethos-u65-256", "u85": "ethos-u85-256"}[spec.families[0]]
-    chosen = name or usual
+    chosen = name or spec.usual or usual
     if find_accelerator(chosen).family not in spec.families:
         known = [a for a in accelerators() if find_accelerator(a).family in spec.families]
         raise OptionError(f"The board {spec.name} has no {chosen}.", hint=f"one of {', '.join(known)}")

@@ -88,7 +88,9 @@ class Machine:
         self._emulator = Emulator(board.machine, image, data)
         try:
             self.stub: Stub = self._emulator.stub
-            self.npus = [Npu(a, self.stub, number=i, fault=fault) for i, a in enumerate(accelerators)]
+            self.npus = [
+                Npu(a, self.stub, number=i, fault=fault, aliases=board.aliases) for i, a in enumerate(accelerators)
+            ]
             self._places: dict[int, tuple[Npu, NpuPlace]] = {}
             for npu, place in zip(self.npus, board.npus, strict=False):
                 for page in (place.base, place.base ^ SECURE):

@@ -108,19 +108,29 @@ class Npu:
         memory: of the board.
         number: of several.
         fault: one of `FAULTS`, or "".
+        aliases: see `BoardSpec`.
 
     Attributes:
         runs: what it has done, in order.
         interrupt: whether its interrupt waits to be taken.
     """
 
-    def __init__(self, accelerator: str, memory: Memory, *, number: int = 0, fault: str = "") -> None:
+    def __init__(
+        self,
+        accelerator: str,
+        memory: Memory,
+        *,
+        number: int = 0,
+        fault: str = "",
+        aliases: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
         if fault and fault not in FAULTS:
             raise OptionError(f"There is no fault {fault!r} of an NPU.", hint=f"one of {', '.join(FAULTS)}")
         self.accelerator = accelerator
         self.memory = memory
         self.number = number
         self.fault = fault
+        self._aliases = aliases
         self._simulator = EthosUSimulator(accelerator)
         size = self._simulator.accelerator
         self._macs = size.macs * size.cores
@@ -219,8 +229,8 @@ class Npu:
         kept = self.registers
         kept.set_fields("STATUS", state=1, bus_status=0, cmd_parse_error=0, cmd_end_reached=0)
         mask = (1 << self.generation.address_bits) - 1
-        bases = tuple(kept.get("BASEP", i) & mask for i in range(REGIONS))
-        stream = (kept.get("QBASE") & mask, kept.get("QSIZE"))
+        bases = tuple(self._of_core(kept.get("BASEP", i) & mask) for i in range(REGIONS))
+        stream = (self._of_core(kept.get("QBASE") & mask), kept.get("QSIZE"))
         operations: list[Operation] = []
         written: list[tuple[int, int]] = []
         fault, field_ = "", ""
@@ -258,6 +268,12 @@ class Npu:
         kept.set("QREAD", 0 if fault else stream[1])
         kept.set_fields("STATUS", **{field_ or "cmd_end_reached": 1})
         self._count(traffic)
+
+    def _of_core(self, address: int) -> int:
+        """The core's address of what the NPU has at one."""
+        found = ((core, npu) for npu, core, size in self._aliases if npu <= address < npu + size)
+        core, npu = next(found, (0, 0))
+        return address - npu + core
 
     def _stream(self, base: int, size: int) -> bytes:
         """The words of the command stream."""

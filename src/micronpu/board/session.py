@@ -220,6 +220,12 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
             "has no such kernel.",
             hint="a program whose operators are all on the NPU; micronpu deploy, for a firmware with these kernels",
         )
+    scalars = [b.name.replace("_", " ") for b in (*model.inputs, *model.outputs) if not b.tensor.shape]
+    if scalars and model.format == PTE:
+        raise UnsupportedError(
+            f"The {scalars[0]} of {model.name} has no axes, and Arm's runner ends where it prints such a shape.",
+            hint="a tensor of one axis and one element, such as x.reshape(1)",
+        )
     told = package()
     inputs = sum(border.bytes for border in model.inputs)
     limits = [

@@ -115,6 +115,19 @@ class TargetEntry:
 
 
 @dataclass(frozen=True)
+class EmulatedBoard:
+    """The machine of QEMU that stands in for a chip, for firmware that needs no other peripheral of it.
+
+    Attributes:
+        machine: as QEMU calls it.
+        note: which of the chip's memories the machine has, and which not.
+    """
+
+    machine: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Chip:
     """A chip as its file describes it.
 
@@ -124,6 +137,7 @@ class Chip:
         file: path of the user's own file that it is from; "" for a chip that comes with the package.
         external_flash: whether its flash is a chip of its own, whose size is the board's.
         same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
+        board: what emulates it; None where nothing does.
     """
 
     name: str
@@ -137,6 +151,7 @@ class Chip:
     file: str = ""
     external_flash: bool = False
     same_core_as: str = ""
+    board: EmulatedBoard | None = None
 
     def memory_for(self, role: str) -> Memory | None:
         """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
@@ -196,7 +211,13 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         file=file,
         external_flash=data.flag("external_flash"),
         same_core_as=data.optional_text("same_core_as"),
+        board=_board(data.table("board")) if "board" in data else None,
     )
+
+
+def _board(section: ChipSection) -> EmulatedBoard:
+    section.refuse_others([f.name for f in fields(EmulatedBoard)])
+    return EmulatedBoard(section.text("machine"), section.optional_text("note"))
 
 
 def _memories(sections: Sequence[ChipSection], where: str) -> tuple[Memory, ...]:

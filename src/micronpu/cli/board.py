@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,11 @@ from micronpu.cli import console
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
+    from micronpu.board.check import Outcome
     from micronpu.board.model import BoardModel
     from micronpu.board.npu import Npu, Run
+    from micronpu.board.nsys import NsysBoard
+    from micronpu.deploy.vectors import Run as RunRow
     from micronpu.deploy.vectors import Vectors
 
 USUAL = "corstone300"
@@ -73,6 +77,21 @@ def run(
         list[str] | None,
         console.option("FILE@ADDRESS,SIZE", "Of a firmware: memory that is written to a file at the end."),
     ] = None,
+    reference: Annotated[
+        Path | None,
+        console.option(
+            "FILE.pte",
+            "Of a Neutron program for silicon: the same model compiled with `--converter reference`, which this "
+            "machine runs, to compare with.",
+            default="output_0 and so on of --vectors",
+        ),
+    ] = None,
+    runner: Annotated[
+        Path | None,
+        console.option(
+            "PATH", "ExecuTorch's nxp_executor_runner, for NXP's simulator.", default="NXP_RUNNER_PATH, or the PATH's"
+        ),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--console", help="Show what the runner prints; a firmware's is shown.")
     ] = False,
@@ -86,13 +105,30 @@ def run(
     """Run a model in Arm's own runner on an emulated board, or any firmware.
 
     A model's outputs are compared with those of this machine, element for element: exit code 1 where one differs. A
-    firmware's exit status becomes the command's.
+    firmware's exit status becomes the command's. With --board imxrt700 a Neutron program for silicon runs in NXP's
+    simulator, where that is installed.
     """
+    from micronpu.board import nsys
     from micronpu.board.check import MachineOptions, check_limits
 
     head = read_file(file)[:8]
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)
+    if board in nsys.chips():
+        if npu or data or dump or trace or fault or slow is not None:
+            raise OptionError(
+                "NXP's simulator knows nothing of --npu, --data, --dump, --trace, --fault and --slow.",
+                hint="leave them out",
+            )
+        simulated = nsys.NsysBoard(
+            nsys.read_silicon(read_file(file), str(file)), board, runner=str(runner or ""), seconds=time_limit
+        )
+        _run_in_nsys(simulated, vectors, reference, show=show, json=json)
+        return
+    if reference is not None or runner is not None:
+        raise OptionError(
+            "--reference and --runner are for programs in NXP's simulator.", hint=f"--board {next(iter(nsys.chips()))}"
+        )
     if head[:4] == b"\x7fELF":
         if vectors is not None:
             raise OptionError("--vectors are for a model.", hint="--data FILE@ADDRESS for a firmware")
@@ -111,7 +147,6 @@ def _run_model(
 
     begin = time.perf_counter()
     model = read_model(read_file(file), str(file))
-    out = console.output()
     outcome = check_on_board(
         model,
         _vectors(model, vectors),
@@ -120,11 +155,47 @@ def _run_model(
         console=_print_bytes if show and not json else None,
         on_run=None if json or not trace else _print_run,
     )
+    _show(outcome, json=json, seconds=time.perf_counter() - begin)
+
+
+def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, *, show: bool, json: bool) -> None:
+    from micronpu.board.check import check_in_nsys
+    from micronpu.board.check import reference as on_this_machine
+    from micronpu.board.nsys import read_program, same_border
+    from micronpu.cli.files import load_arrays
+    from micronpu.deploy.vectors import from_arrays, made_up
+
+    model = board.model
+    run: RunRow | None = None
+    if reference is not None:
+        other = read_program(read_file(reference), str(reference))
+        same_border(model, other)
+        run = on_this_machine(other)
+    arrays = None if vectors is None else load_arrays(vectors)
+    if run is None and (arrays is None or not any(name.startswith("output_") for name in arrays)):
+        raise OptionError(
+            "Nothing here says what the outputs are to be: a program for silicon does not run on this machine itself.",
+            hint="--reference FILE.pte, the same model compiled with --converter reference; or --vectors with output_0",
+        )
+
+    def not_called(row: Sequence[Any]) -> Sequence[Any]:
+        raise AssertionError("the vectors have their outputs")
+
+    if arrays is None:
+        assert run is not None
+        rows = made_up(model.inputs, run)
+    else:
+        rows = from_arrays(arrays, model.inputs, model.outputs, run or not_called, str(vectors))
+    outcome = check_in_nsys(model, rows, board, console=_print_bytes if show and not json else None)
+    _show(outcome, json=json)
+
+
+def _show(outcome: Outcome, *, json: bool, seconds: float | None = None) -> None:
     if json:
-        console.print_json({**outcome.to_dict(), "seconds": round(time.perf_counter() - begin, 3)})
+        console.print_json(outcome.to_dict() | ({} if seconds is None else {"seconds": round(seconds, 3)}))
     else:
         for line in outcome.lines():
-            out.print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
+            console.output().print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
     if not outcome.equal:
         raise typer.Exit(console.DIFFERENT)
 
@@ -261,6 +332,7 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
     """List the boards, and which models Arm has runners for on each."""
     from dataclasses import asdict
 
+    from micronpu.board import nsys
     from micronpu.board.boards import boards
     from micronpu.board.runners import package
 
@@ -272,6 +344,9 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
         line = f"{board.name:14} {board.title}; {board.machine}"
         line += f"; runners: {', '.join(runners)}" if runners else ""
         console.output().print(Text(line + (f" ({board.note})" if board.note else "")), soft_wrap=True)
+    for chip in nsys.chips().values():
+        line = f"{chip.name:14} {chip.title}; NXP's simulator and ExecuTorch's runner, which you have to have"
+        console.output().print(Text(line), soft_wrap=True)
 
 
 __all__ = ["app"]

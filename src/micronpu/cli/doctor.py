@@ -151,6 +151,7 @@ def examine() -> Iterator[Finding]:
     yield from _examine_plugin()
     yield _examine_cache()
     yield from _examine_boards()
+    yield from _examine_simulator()
     there = importlib.util.find_spec(_VENDOR) is not None
     remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
     yield Finding(_VENDOR, "installed" if there else "", there, remedy, needed=False)
@@ -203,6 +204,17 @@ def _examine_boards() -> Iterator[Finding]:
     there = all(runner.installed() for runner in told.runners)
     remedy = f"{INSTALL}, {for_boards}"
     yield Finding(told.name, told.version if there else "", there, remedy, needed=False)
+
+
+def _examine_simulator() -> Iterator[Finding]:
+    """What programs for silicon need to run in their vendor's simulator."""
+    try:
+        from micronpu.board.nsys import chips, examine
+    except ImportError:
+        return  # NumPy, which is missing above
+    for found in examine(next(iter(chips()))):
+        remedy = f"{found.remedy}, for programs of the SDK without a board"
+        yield Finding(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
 
 
 def _examine_plugin() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from micronpu.base.arguments import check_switch, check_type
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import ModelError, OptionError, PayloadError
 from micronpu.base.files import check_name, write_file
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
@@ -23,6 +23,7 @@ from micronpu.report.shown import short
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from micronpu.board.nsys import NsysBoard
     from micronpu.board.session import VirtualBoard
     from micronpu.deploy.deployment import Deployment
     from micronpu.frontend.integers import IntegerBorders
@@ -250,24 +251,29 @@ class CompiledProgram:
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
         return self._loaded(fast=fast, check=check).run(*inputs, method=self._name)
 
-    def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard:
-        """An emulated board that runs the program in Arm's own firmware; see docs/virtual-board.md.
+    def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard | NsysBoard:
+        """An emulated board that runs the program in Arm's own firmware, or NXP's simulator; see docs/virtual-board.md.
 
             with program.board() as board:
                 (scores,) = board.run(features)  # NumPy arrays, as often as wanted
 
         Args:
             on: name of the board. Where Arm has no ExecuTorch runner for it, the program runs as the LiteRT model of
-                ``to_litert(vela=True)``, whose inputs and outputs are integers.
+                ``to_litert(vela=True)``, whose inputs and outputs are integers. "imxrt700", for a Neutron program for
+                silicon, is NXP's simulator, where that is installed.
             seconds: time limit of the start, and of each call.
 
         Raises:
             MicroNpuError: the board does not take the program; or QEMU or the runner is missing.
         """
         from micronpu.board.model import read_model
+        from micronpu.board.nsys import NsysBoard, chips, read_silicon
         from micronpu.board.runners import has_runner
         from micronpu.board.session import SECONDS, VirtualBoard
 
+        if on in chips():
+            silicon = read_silicon(self.buffer, "The program")
+            return NsysBoard(silicon, on, seconds=SECONDS if seconds is None else seconds)
         model = read_model(self.buffer, "The program")
         if not has_runner(on, model.format, model.family) and has_runner(on, "tflite", model.family):
             model = read_model(self.to_litert(vela=True), "The program's LiteRT model")
@@ -291,7 +297,8 @@ class CompiledProgram:
             profile: where to write an ETDump of the run, and what each operation wrote beside it, ``PATH.values``; True
                 writes ``profile.etdump`` and ``profile.etdump.values``. See docs/profiling.md.
             on: an emulated board, such as "corstone300", in the place of this machine's runtime: Arm's own firmware,
-                started anew, with the first values of all states. See `board`.
+                started anew, with the first values of all states. See `board`. A Neutron program for silicon, which
+                this machine cannot run, runs in NXP's simulator where that is installed.
 
         Returns:
             The output, or a tuple where there are several.
@@ -310,7 +317,16 @@ class CompiledProgram:
             with HostProgram(self.buffer, RunOptions(fast=fast), method=self._name) as host:
                 results = host.record(*inputs, path=ETDUMP if profile is True else profile)
         else:
-            results = self._results(*inputs, fast=fast, check=check)
+            try:
+                results = self._results(*inputs, fast=fast, check=check)
+            except PayloadError:
+                from micronpu.board.nsys import chip_that_runs
+
+                # A program for silicon, which the vendor's simulator runs where it is installed.
+                chip = None if fast or check else chip_that_runs(self.buffer, self.report.target)
+                if chip is None:
+                    raise
+                return self.run(*inputs, on=chip)
         return results[0] if len(results) == 1 else results
 
     def reset(self) -> None:

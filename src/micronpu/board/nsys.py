@@ -1,0 +1,356 @@
+"""Neutron programs for silicon in NXP's own simulator, for those who have it.
+
+NXP's SDK has a simulator of the NPU, `nsys`, and the NPU's firmware for it; ExecuTorch's `nxp_executor_runner` runs a
+`.pte` with both.  Nothing of them is here: the runner is called as ExecuTorch's own tests call it, in a process with a
+time limit, and its outputs are read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from micronpu.base.errors import MicroNpuError, OptionError, PayloadError, UnsupportedError
+from micronpu.base.files import read_file
+from micronpu.base.leaving import scratch_folder, undone
+from micronpu.board.gdb import BoardError
+from micronpu.board.model import PTE, BoardModel
+from micronpu.chips import Chip, shipped_chips
+from micronpu.container.payload import parse
+from micronpu.program.border import borders_of
+from micronpu.program.plan import read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.targets.neutron.family import Neutron
+from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
+from micronpu.targets.registry import find_target
+
+Array = npt.NDArray[Any]
+
+RUNNER, SIMULATOR, FIRMWARE = "nxp_executor_runner", "nsys", "NeutronFirmware.elf"
+"""What is needed: ExecuTorch's runner, NXP's simulator, and the NPU's firmware for it."""
+RUNNER_VARIABLE, FIRMWARE_VARIABLE = "NXP_RUNNER_PATH", "NSYS_FIRMWARE_PATH"
+"""Where ExecuTorch's own tests look for two of them."""
+_SDK = "eiq_neutron_sdk"
+_REMEDIES = {
+    RUNNER: f"ExecuTorch's examples/nxp/executor_runner, built; its path in {RUNNER_VARIABLE} or --runner",
+    SIMULATOR: "NXP's eIQ Neutron simulator (pip package eiq_nsys), with nsys on the PATH",
+    FIRMWARE: f"NXP's {_SDK}, or the firmware's path in {FIRMWARE_VARIABLE}",
+}
+# When the parent is gone, however it went, the reader wakes up and ends the whole group: the runner starts a simulator.
+_WATCHED = (
+    'exec 9<&0; "$@" 9<&- </dev/null & runner=$!; '
+    "(read -r line <&9; kill -9 0) >/dev/null 2>&1 & reader=$!; "
+    "exec 9<&-; wait $runner; status=$?; kill $reader 2>/dev/null; exit $status"
+)
+_SAID = 2000
+"""Characters of the runner's output in which its last words are looked for."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of the three files.
+
+    Attributes:
+        name: of it.
+        path: where it is, None where it is not.
+        remedy: how to get it.
+    """
+
+    name: str
+    path: Path | None
+    remedy: str
+
+
+def chips() -> Mapping[str, Chip]:
+    """The chips whose programs the simulator runs, by name: those that NXP's converter serves for ExecuTorch."""
+    own = (chip for chip in shipped_chips().values() if chip.npu is not None and chip.npu.family == FAMILY)
+    return {chip.name: chip for chip in own if NeutronNpu.of(chip).converter}
+
+
+def examine(chip: str, runner: str = "") -> tuple[Finding, Finding, Finding]:
+    """What of NXP's and ExecuTorch's tools is here.
+
+    Args:
+        chip: a name of `chips`.
+        runner: path of the runner; what `RUNNER_VARIABLE` says, or what is on the PATH, unless given.
+    """
+    asked = runner or os.environ.get(RUNNER_VARIABLE, "")
+    found = {RUNNER: asked or shutil.which(RUNNER), SIMULATOR: shutil.which(SIMULATOR), FIRMWARE: _firmware(chip)}
+    paths = {name: Path(path).absolute() if path else None for name, path in found.items()}
+    one, two, three = (
+        Finding(name, path if path is not None and path.is_file() else None, _REMEDIES[name])
+        for name, path in paths.items()
+    )
+    return one, two, three
+
+
+def _firmware(chip: str) -> str | None:
+    if told := os.environ.get(FIRMWARE_VARIABLE):
+        return told
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(_SDK)  # it is not imported
+        if spec is not None and spec.submodule_search_locations:
+            folder = NeutronNpu.of(chips()[chip]).converter
+            return str(Path(next(iter(spec.submodule_search_locations)), "target", folder, "cmodel", FIRMWARE))
+    return None
+
+
+def chip_that_runs(data: bytes, target: str) -> str | None:
+    """The chip in whose simulator a program runs on this machine.
+
+    Args:
+        data: the program.
+        target: that it was compiled for.
+
+    Returns:
+        A name of `chips`; None where the program is not for silicon, or where the simulator is not there.
+    """
+    try:
+        chip = find_target(target).chip
+        read_silicon(data)
+    except MicroNpuError:
+        return None
+    if chip is None or chip.name not in chips() or any(found.path is None for found in examine(chip.name)):
+        return None
+    return chip.name
+
+
+def read_silicon(data: bytes, name: str = "The model") -> BoardModel:
+    """A program that NXP's converter has made.
+
+    Raises:
+        PayloadError: it is damaged.
+        UnsupportedError: the simulator has nothing to run in it.
+    """
+    plan, _ = read_plan(data, name=name)
+    payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend]
+    if not payloads or any(p.kind != "silicon" for p in payloads):
+        what = "is a reference program for this machine" if payloads else "has no part for a Neutron"
+        raise UnsupportedError(
+            f"{name} {what}, which NXP's simulator does not run.", hint="micronpu compile --converter sdk"
+        )
+    others = [d.backend for d in plan.delegates if d.backend != Neutron.backend]
+    if others:
+        raise UnsupportedError(f"{name} calls the delegate {others[0]}, too, which {RUNNER} does not have.")
+    return read_program(data, name)
+
+
+def read_program(data: bytes, name: str = "The program") -> BoardModel:
+    """Borders of a program, be it for silicon or for this machine.
+
+    Raises:
+        PayloadError: it is damaged.
+        UnsupportedError: it has several methods.
+    """
+    plan, summary = read_plan(data, name=name)
+    if len(summary.methods) > 1:
+        raise UnsupportedError(
+            f"{name} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the runner takes "
+            "the first.",
+            hint="a program of one method",
+        )
+    check_plan(data, name, plan.name)
+    inputs, outputs = borders_of(plan, summary.named_data, None)
+    states = any(value.initial is not None for value in plan.values)
+    return BoardModel(name, data, PTE, FAMILY, inputs, outputs, plan.operators, states=states)
+
+
+class NsysBoard:
+    """A chip with a Neutron in NXP's simulator.
+
+        with NsysBoard(read_silicon(data), "imxrt700") as board:
+            (scores,) = board.run(x)
+
+    Args:
+        model: what it runs.
+        chip: a name of `chips`.
+        runner: path of `nxp_executor_runner`; where `NXP_RUNNER_PATH` says, or on the PATH, unless given.
+        seconds: time limit of each call.
+
+    Attributes:
+        output: what the runner has printed.
+
+    Raises:
+        BoardError: the runner, the simulator or the firmware is missing; the message names each.
+        OptionError: there is no such chip.
+    """
+
+    def __init__(self, model: BoardModel, chip: str, *, runner: str = "", seconds: float = 120.0) -> None:
+        if chip not in chips():
+            raise OptionError(f"NXP's simulator runs no programs for {chip!r}.", hint=f"one of {', '.join(chips())}")
+        self.model, self.chip = model, chip
+        self._npu, self._seconds = NeutronNpu.of(chips()[chip]), seconds
+        self.output = ""
+        files = examine(chip, runner)
+        missing = [f for f in files if f.path is None]
+        if missing:
+            raise BoardError(
+                f"Programs for the Neutron of {chip} run in NXP's simulator, and there is no "
+                f"{', no '.join(f.name for f in missing)}.",
+                hint="; ".join(f.remedy for f in missing),
+            )
+        self._runner, self._nsys, self._firmware = (str(f.path) for f in files)
+
+    def run(self, *inputs: Array) -> tuple[Array, ...]:
+        """Runs the model once, in a process of its own: with the first values of its states.
+
+        Raises:
+            ModelError: another number, type or shape of the inputs.
+            BoardError: the runner fails, or does not finish.
+        """
+        return self.run_rows([inputs])[0]
+
+    def run_rows(self, rows: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
+        """Runs the model once for each row of inputs, one after the other, as `run` does."""
+        if not rows:
+            return []
+        for row in rows:
+            self.model.pack(row)  # refuses another number, type or shape
+        with scratch_folder("micronpu-nsys-") as folder:
+            names = self._write(folder, rows)
+            self._call(folder)
+            return [self.model.unpack(self._result(folder / "out" / name)) for name in names]
+
+    def _write(self, folder: Path, rows: Sequence[Sequence[Array]]) -> list[str]:
+        """The program and its inputs as files; the name under which the runner keeps each row's outputs."""
+        (folder / "model.pte").write_bytes(self.model.data)
+        sizes = f"num_pipelines = {self._npu.pipelines}\nnum_macs = {self._npu.macs}\n"
+        (folder / "nsys.ini").write_text(f"[neutron2]\n{sizes}", encoding="utf-8")
+        names = [f"{number:06d}" + (".bin" if self._is_dataset else "") for number in range(len(rows))]
+        (folder / "rows").mkdir()
+        for name, row in zip(names, rows, strict=True):
+            place = folder / "rows" / name
+            flat = [b.flat(array).tobytes() for b, array in zip(self.model.inputs, row, strict=True)]
+            if self._is_dataset:
+                place.write_bytes(flat[0])
+                continue
+            place.mkdir()
+            for number, data in enumerate(flat):
+                (place / f"{number:04d}.bin").write_bytes(data)
+        return names
+
+    @property
+    def _is_dataset(self) -> bool:
+        """Whether rows are files of one folder, which the runner takes in the order in which the system has them."""
+        return len(self.model.inputs) == 1 and not self.model.states
+
+    def _call(self, folder: Path) -> None:
+        rows = sorted(path.name for path in (folder / "rows").iterdir())
+        data = ["--dataset", "rows"] if self._is_dataset else ["--inputs", ",".join(f"rows/{name}" for name in rows)]
+        command = [self._runner, "--model", "model.pte", *data, "--output", "out", "--firmware", self._firmware]
+        command += ["--nsys", self._nsys, "--nsys_config", "nsys.ini"]
+        libraries = [str(Path(self._nsys).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+        log = folder / "log.txt"
+        status = _finish(command, folder, environment, log, self._seconds)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        self.output += said
+        if status:
+            raise BoardError(f"{RUNNER} {_how_it_ended(status)}.{_last_words(said)}", hint="--console shows all of it")
+        if status is None:
+            raise BoardError(
+                f"{RUNNER} did not finish within {self._seconds:g} seconds and was ended.{_last_words(said)}",
+                hint="a longer time limit, or fewer vectors",
+            )
+
+    def _result(self, folder: Path) -> bytes:
+        """A row's outputs, one behind the other."""
+        parts = []
+        for number, border in enumerate(self.model.outputs):
+            file = folder / f"{number:04d}.bin"
+            if not file.is_file():
+                raise BoardError(
+                    f"{RUNNER} says that it succeeded, and has left no output {number} of row {folder.name}.",
+                    hint="the runner of the ExecuTorch release that is installed",
+                )
+            data = read_file(file)
+            if len(data) != border.bytes:
+                raise BoardError(
+                    f"Output {number} of row {folder.name} has {len(data)} bytes where the program says "
+                    f"{border.bytes}.",
+                    hint="the runner of the ExecuTorch release that is installed",
+                )
+            parts.append(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Nothing runs on between calls."""
+
+    def __enter__(self) -> NsysBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def same_border(model: BoardModel, reference: BoardModel) -> None:
+    """Refuses a reference program that is none of the same model.
+
+    Raises:
+        PayloadError: its inputs or outputs are others.
+    """
+    for what in ("inputs", "outputs"):
+        mine, other = ([(b.tensor.dtype, b.tensor.shape) for b in getattr(m, what)] for m in (model, reference))
+        if mine != other:
+            raise PayloadError(
+                f"The {what} of {reference.name} are not those of {model.name}, so that it is no reference for it.",
+                hint='the same model and calibration data, compiled with converter="reference"',
+            )
+
+
+def _finish(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, seconds: float
+) -> int | None:
+    """Runs a command to its end; its exit status, None where the time was over."""
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that the simulator, which the runner starts, ends with it
+            )
+        except OSError as error:
+            raise BoardError(f"{command[0]} cannot be started: {error.strerror or error}.") from error
+        with undone(lambda: _end(process)):
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a runner that still runs, and what it has started."""
+    if process.returncode is None:  # once it has been waited for, its number may be another process's
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _how_it_ended(status: int) -> str:
+    number = -status if status < 0 else status - 128  # a shell has it so
+    with contextlib.suppress(ValueError):
+        return f"crashed with {signal.Signals(number).name}"
+    return f"ended with code {status & 0xFF}"
+
+
+def _last_words(said: str) -> str:
+    lines = [line.strip() for line in said[-_SAID:].splitlines() if line.strip()]
+    return f' Its last words: "{lines[-1][:200]}".' if lines else ""
