@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.board.gdb import BoardError
-from micronpu.board.nsys import NsysBoard, chips, examine, read_program, read_silicon, same_border
+from micronpu.board.nsys import NsysBoard, read_program, read_silicon, same_border
+from micronpu.board.nsys_tools import chips, examine
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
 from micronpu.neutron import NeutronCompileOptions

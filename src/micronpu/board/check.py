@@ -20,7 +20,8 @@ from micronpu.board.gdb import BoardError
 from micronpu.board.machine import Listener, Machine, RunListener
 from micronpu.board.model import PTE, BoardModel, LiteRtReference
 from micronpu.board.npu import FAULTS, Npu, Run
-from micronpu.board.nsys import RUNNER, NsysBoard
+from micronpu.board.nsys import NsysBoard
+from micronpu.board.nsys_tools import RUNNER
 from micronpu.board.session import SECONDS, VirtualBoard, first_difference
 from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram

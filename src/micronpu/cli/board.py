@@ -108,26 +108,27 @@ def run(
     firmware's exit status becomes the command's. With --board imxrt700 a Neutron program for silicon runs in NXP's
     simulator, where that is installed.
     """
-    from micronpu.board import nsys
     from micronpu.board.check import MachineOptions, check_limits
+    from micronpu.board.nsys_tools import chips
 
     head = read_file(file)[:8]
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)
-    if board in nsys.chips():
+    if board in chips():
         if npu or data or dump or trace or fault or slow is not None:
             raise OptionError(
                 "NXP's simulator knows nothing of --npu, --data, --dump, --trace, --fault and --slow.",
                 hint="leave them out",
             )
-        simulated = nsys.NsysBoard(
-            nsys.read_silicon(read_file(file), str(file)), board, runner=str(runner or ""), seconds=time_limit
-        )
+        from micronpu.board.nsys import NsysBoard, read_silicon
+
+        silicon = read_silicon(read_file(file), str(file))
+        simulated = NsysBoard(silicon, board, runner=str(runner or ""), seconds=time_limit)
         _run_in_nsys(simulated, vectors, reference, show=show, json=json)
         return
     if reference is not None or runner is not None:
         raise OptionError(
-            "--reference and --runner are for programs in NXP's simulator.", hint=f"--board {next(iter(nsys.chips()))}"
+            "--reference and --runner are for programs in NXP's simulator.", hint=f"--board {next(iter(chips()))}"
         )
     if head[:4] == b"\x7fELF":
         if vectors is not None:
@@ -332,8 +333,8 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
     """List the boards, and which models Arm has runners for on each."""
     from dataclasses import asdict
 
-    from micronpu.board import nsys
     from micronpu.board.boards import boards
+    from micronpu.board.nsys_tools import chips
     from micronpu.board.runners import package
 
     if json:
@@ -344,7 +345,7 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
         line = f"{board.name:14} {board.title}; {board.machine}"
         line += f"; runners: {', '.join(runners)}" if runners else ""
         console.output().print(Text(line + (f" ({board.note})" if board.note else "")), soft_wrap=True)
-    for chip in nsys.chips().values():
+    for chip in chips().values():
         line = f"{chip.name:14} {chip.title}; NXP's simulator and ExecuTorch's runner, which you have to have"
         console.output().print(Text(line), soft_wrap=True)
 

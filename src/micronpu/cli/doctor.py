@@ -209,7 +209,7 @@ def _examine_boards() -> Iterator[Finding]:
 def _examine_simulator() -> Iterator[Finding]:
     """What programs for silicon need to run in their vendor's simulator."""
     try:
-        from micronpu.board.nsys import chips, examine
+        from micronpu.board.nsys_tools import chips, examine
     except ImportError:
         return  # NumPy, which is missing above
     for found in examine(next(iter(chips()))):

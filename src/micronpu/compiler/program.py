@@ -267,7 +267,8 @@ class CompiledProgram:
             MicroNpuError: the board does not take the program; or QEMU or the runner is missing.
         """
         from micronpu.board.model import read_model
-        from micronpu.board.nsys import NsysBoard, chips, read_silicon
+        from micronpu.board.nsys import NsysBoard, read_silicon
+        from micronpu.board.nsys_tools import chips
         from micronpu.board.runners import has_runner
         from micronpu.board.session import SECONDS, VirtualBoard
 
