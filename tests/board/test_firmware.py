@@ -48,24 +48,31 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(
-    kind: str, board: str, product: int, folder: Path, *, stream: bytes | None = None, wrong: int = 0, scratch: int = 0
+    kind: str,
+    board: str,
+    product: int,
+    folder: Path,
+    *,
+    stream: bytes | None = None,
+    wrong: int = 0,
+    scratch: tuple[int, int] = (SCRATCH, SCRATCH),
 ) -> list:
     """What the driver is to run, as files in the board's memory."""
     held = parse(read_pte((GOLDEN / f"{kind}.pte").read_bytes()).payloads[0][1])
     arrays = np.load(GOLDEN / f"{kind}.npz")
     words = np.array(words_of(held.commands), "<u4").tobytes() if stream is None else stream
     place = boards()[board].npus[0]
-    output = SCRATCH + held.outputs[0].address
-    scratch = scratch or SCRATCH  # as the NPU sees it
+    mine, seen = scratch  # as the core and as the NPU have it
+    output = mine + held.outputs[0].address
     expected = bytearray(arrays["output_0"].tobytes())
     expected[0] ^= wrong
-    head = struct.pack("<10I", place.base + SECURE, place.irq, STREAM, len(words), CONSTANTS, scratch, scratch, output,
+    head = struct.pack("<10I", place.base + SECURE, place.irq, STREAM, len(words), CONSTANTS, seen, seen, output,
                        len(expected), product)  # fmt: skip
     files = {
         JOB: head + expected,
         STREAM: words,
         CONSTANTS: bytes(held.constants),
-        SCRATCH + held.inputs[0].address: arrays["input_0"].tobytes(),
+        mine + held.inputs[0].address: arrays["input_0"].tobytes(),
     }
     made = []
     for address, content in files.items():
@@ -101,6 +108,10 @@ def test_memories_of_a_chip(driver: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="The board alif-e7-he has no ethos-u65-256"):
         run(driver, "alif-e7-he", data, npu="ethos-u65-256")
     assert find_board("alif-e7-hp").usual == "ethos-u55-256"
+    # The NPU has the data TCM at another address than the core.
+    for seen, status in ((0x50830000, 0), (0x20030000, 0), (0x58830000, 4)):
+        data = job("ethosu-litert", "alif-e7-hp", 0, tmp_path, scratch=(0x20030000, seen))
+        assert run(driver, "alif-e7-hp", data, npu="ethos-u55-128").status == status
 
 
 def test_interrupts_come_late(driver: Path, tmp_path: Path) -> None:
