@@ -5,9 +5,11 @@
     python -m tests.fuzz --target chips --files 1000   one target
     python -m tests.fuzz --show chips 17 > file.toml   the mutated file of a number
 
-The plug-in is built with AddressSanitizer and UndefinedBehaviorSanitizer, in a cache of its own, and the process starts
-itself again with the sanitizer in front.  Counts go to `benchmarks/results/fuzz.json`.  The exit code is 1 where there
-is a defect: an exception that is no `MicroNpuError`, a report of a sanitizer that names our library, or a hang.
+Programs that are not among the golden ones are compiled first, unless MICRONPU_FUZZ_PROGRAMS names a folder that
+`python -m tests.fuzz.programs` has written.  The plug-in is built with AddressSanitizer and UndefinedBehaviorSanitizer,
+in a cache of its own, and the process starts itself again with the sanitizer in front.  Counts go to
+`benchmarks/results/fuzz.json`.  The exit code is 1 where there is a defect: an exception that is no `MicroNpuError`, a
+report of a sanitizer that names our library, or a hang.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz.harness import Counts, file_of, fuzz
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import FURTHER, TARGETS
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 SANITIZED = "g++ -fsanitize=address,undefined -fno-sanitize=vptr -fno-omit-frame-pointer -g1"
@@ -53,6 +55,9 @@ def restart_with_sanitizers() -> None:
     }
     # The compiler itself must not run with the sanitizer in front.
     subprocess.run([sys.executable, "-c", "from micronpu.runtime import build_plugin; build_plugin()"], env=environment)
+    if FURTHER not in os.environ:
+        environment[FURTHER] = tempfile.mkdtemp(prefix="micronpu-fuzz-programs-")
+        subprocess.run([sys.executable, "-m", "tests.fuzz.programs", environment[FURTHER]], check=True)
     environment["LD_PRELOAD"] = " ".join(libraries)
     os.execve(sys.executable, [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]], environment)
 

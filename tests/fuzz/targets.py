@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from tests.fuzz.harness import Mutate, Target
 from tests.fuzz.mutate import mutate_bytes, mutate_text, mutate_within
+from tests.fuzz.programs import KINDS
 
 from micronpu.base.flatbuffer import root
 from micronpu.host.litert_check import check_litert
@@ -28,6 +29,8 @@ from micronpu.program.pte import extents
 from micronpu.runtime import Digest, stamp, state_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+FURTHER = "MICRONPU_FUZZ_PROGRAMS"
+"""A folder with what `tests.fuzz.programs` has written."""
 _RECORD, _MAGIC = 64, b"MNPR"
 _MOST_ELEMENTS = 1 << 20
 
@@ -211,9 +214,22 @@ def _accidental() -> tuple[Sequence[bytes], Read]:
     return seeds, read
 
 
+def made_here() -> list[bytes]:
+    """Those further kinds that need no compiler."""
+    return [make() for kind, make in KINDS.items() if kind in ("stripped", "stripped-combined")]
+
+
 @target("plans, signed", plan, share=6)
 def _plans() -> tuple[Sequence[bytes], Read]:
     return golden(), _run_program(golden())
+
+
+@target("plans of further kinds, signed", plan, share=14)
+def _further() -> tuple[Sequence[bytes], Read]:
+    """Recurrent loops, states, sparse weights, int16, stripped programs: `tests.fuzz.programs`."""
+    folder = os.environ.get(FURTHER)
+    seeds = [path.read_bytes() for path in sorted(Path(folder).glob("*.pte"))] if folder else made_here()
+    return seeds, _run_program(seeds)
 
 
 @target("containers, signed", container)
