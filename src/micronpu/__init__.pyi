@@ -16,6 +16,7 @@ from micronpu.base.errors import ModelError as ModelError
 from micronpu.base.errors import MovedError as MovedError
 from micronpu.base.errors import NothingLeftError as NothingLeftError
 from micronpu.base.errors import OptionError as OptionError
+from micronpu.base.errors import PassError as PassError
 from micronpu.base.errors import PayloadError as PayloadError
 from micronpu.base.errors import RuntimeUnavailableError as RuntimeUnavailableError
 from micronpu.base.errors import UnsupportedError as UnsupportedError
@@ -27,6 +28,8 @@ from micronpu.compiler.program import CompiledProgram as CompiledProgram
 from micronpu.compiler.verification import Verification as Verification
 from micronpu.deploy.deployment import Deployment as Deployment
 from micronpu.partition.partition import Partitioning as Partitioning
+from micronpu.passes.base import Pass as Pass
+from micronpu.passes.pipeline import Pipeline as Pipeline
 from micronpu.quantize.quantization import Quantization as Quantization
 from micronpu.recipes import get_chip_recipe as get_chip_recipe
 from micronpu.recipes import get_corstone300_recipe as get_corstone300_recipe

@@ -18,7 +18,7 @@ from micronpu.board.check import MachineOptions, check_on_board, reference
 from micronpu.board.session import check_fits
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.vectors import made_up
-from micronpu.ethosu import EthosUCompileSpec
+from micronpu.ethosu import EthosUOptions
 from tests.board.needed import need_runners
 from tests.deploy import programs
 
@@ -75,7 +75,7 @@ def test_memory_modes(accelerator: str, mode: str) -> None:
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3)).eval()
     rows = [torch.randn(1, 3, 20, 20) for _ in range(2)]
-    options = EthosUCompileSpec(accelerator, memory_mode=mode)
+    options = EthosUOptions(accelerator, memory_mode=mode)
     program = micronpu.compile(
         network, rows[0], accelerator, calibration=rows, options=options, quantization=micronpu.Quantization(io="int8")
     )

@@ -23,7 +23,7 @@ from micronpu.board.nsys import NsysBoard, read_program, read_silicon, same_bord
 from micronpu.board.nsys_tools import chips, examine
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
-from micronpu.neutron import NeutronCompileOptions
+from micronpu.neutron import NeutronOptions
 from tests.deploy import programs
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.skipif(os.name == "nt", reason="a shell")]
@@ -44,7 +44,7 @@ def pair(model: torch.nn.Module, *x: torch.Tensor, monkeypatch: pytest.MonkeyPat
     rows = [tuple(torch.randn_like(t) for t in x) for _ in range(3)]
     return tuple(
         micronpu.compile(
-            model, x, "imxrt700-neutron", calibration=rows, options=NeutronCompileOptions(converter=converter),
+            model, x, "imxrt700-neutron", calibration=rows, options=NeutronOptions(converter=converter),
             quantization=micronpu.Quantization(io="int8"),
         )
         for converter in ("sdk", "reference")

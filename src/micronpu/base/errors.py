@@ -94,6 +94,10 @@ class MovedError(MicroNpuError, ImportError):
     """A public name of an earlier version, which has another name or place now."""
 
 
+class PassError(MicroNpuError):
+    """A pass of the user's own fails, or leaves a graph that is none; the message names the pass and the node."""
+
+
 class InternalError(MicroNpuError):
     """An invariant of the compiler is broken: a defect of micronpu, not of the model."""
 

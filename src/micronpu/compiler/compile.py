@@ -26,6 +26,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.frontend.separate import separate_clamps
 from micronpu.frontend.training import Train
 from micronpu.partition.partition import Partitioning
+from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
@@ -59,7 +60,7 @@ def compile_model(
     quantization: HowToQuantize = None,
     options: Options | None = None,
     verify: bool | Verification = True,
-    transforms: Transforms | str | SparsityOptions | None = None,
+    transforms: Transforms | str | SparsityOptions | Pipeline | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram: ...
 
@@ -84,7 +85,7 @@ def compile_model(
     quantization: HowToQuantize = None,
     options: Options | None = None,
     verify: bool | Verification = True,
-    transforms: Transforms | str | SparsityOptions | None = None,
+    transforms: Transforms | str | SparsityOptions | Pipeline | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram | CompiledMethods:
     """Compiles a PyTorch model for a chip, or several as the methods of one program.
@@ -104,7 +105,7 @@ def compile_model(
             dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.
-        transforms: `Transforms` of the model before; or in short "2:4" for sparse weights.
+        transforms: `Transforms` of the model before; or in short "2:4" for sparse weights, or a `Pipeline`.
         listener: hears about progress; in a notebook a line under the cell says it unless given.
 
     Returns:
@@ -117,7 +118,7 @@ def compile_model(
     checks, wanted = Verification.of(verify), Transforms.of(transforms)
     check_listener(listener)
     if isinstance(model, Mapping):
-        if train is not None or wanted != Transforms():
+        if train is not None or replace(wanted, passes=None) != Transforms():
             what = "train" if train is not None else "transforms"
             raise ModelError(
                 f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
@@ -135,10 +136,12 @@ def compile_model(
             quantization=quantization,
             options=options,
             checks=checks,
+            pipeline=wanted.passes,
             listener=listener,
         )
     clock = Clock(listener)
     device = device_for(target, options)
+    device.pipeline = wanted.passes or device.pipeline
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)

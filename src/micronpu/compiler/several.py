@@ -28,6 +28,7 @@ from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module
 from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.states import State, written
+from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
 from micronpu.quantize.loops import ALLOWED
@@ -52,6 +53,7 @@ def compile_methods(
     quantization: HowToQuantize,
     options: Options | None,
     checks: Verification,
+    pipeline: Pipeline | None,
     listener: Listener | None,
 ) -> CompiledMethods:
     """See `micronpu.compile`; the methods share states by the names of their buffers.
@@ -65,6 +67,7 @@ def compile_methods(
     """
     clock = Clock(listener)
     device = device_for(target, options)
+    device.pipeline = pipeline or device.pipeline
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)

@@ -17,6 +17,7 @@ from micronpu.partition.decisions import Decisions
 from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice, rewritten
+from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
@@ -174,12 +175,14 @@ class Device(ABC):
         chip: that the target is; None for an NPU or a core by itself.
         capabilities: what it computes with, which chooses among the ways of an operator.
         disabled_rewrites: names of rewrites of the float program that the user wants left out.
+        pipeline: what the graph of every partition goes through.
     """
 
     target: str
     capabilities: Capabilities
     disabled_rewrites: tuple[str, ...] = ()
     chip: Chip | None = None
+    pipeline: Pipeline = DEFAULT
     backend: str = ""
     beside: CorePart | None = None
 
@@ -241,8 +244,9 @@ class Device(ABC):
 
     def decisions(self, view: ProgramView) -> Decisions:
         """Every decision about a quantized program, for the NPU and the core together."""
-        beside = self.beside.policy() if self.beside is not None else None
-        return Decisions(view, self.policy(), beside, self.target)
+        policies = (self.policy(), self.beside.policy() if self.beside is not None else None)
+        npu, beside = (None if p is None else replace(p, pipeline=self.pipeline) for p in policies)
+        return Decisions(view, npu, beside, self.target)
 
     def partition(self, view: ProgramView) -> Partitioning:
         """Partitions and verdicts of a quantized program."""
@@ -313,4 +317,4 @@ def graph_for_npu(graph: Graph, policy: Policy) -> Graph:
         return answer if isinstance(answer, Choice) else None
 
     rewritten(graph, decide)
-    return policy.finish(graph)
+    return policy.finished(graph)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from micronpu.base.errors import FileError
 from micronpu.base.files import write_file
+from micronpu.ir.graph import Graph
+from micronpu.passes.pipeline import Pipeline
 
 
 class Intermediates:
@@ -29,6 +31,18 @@ class Intermediates:
         """
         if self._folder is not None:
             _write(self._folder / self._name / file, make())
+
+    def write_passes(self, graph: Graph, pipeline: Pipeline) -> None:
+        """Writes a graph as it was before the passes, and as each of them that changed something left it.
+
+        Raises:
+            FileError: a file cannot be written.
+        """
+        if self._folder is None:
+            return
+        self.write("graph_before.txt", lambda: f"{graph}\n")
+        for number, (name, text) in enumerate(pipeline.trace(graph), 1):
+            _write(self._folder / self._name / "passes" / f"{number:03}_{name}.txt", text)
 
     def write_anyway(self, file: str, content: str) -> None:
         """Writes a file that the user has asked for by itself: into the folder, or the current one without one."""

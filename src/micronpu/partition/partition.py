@@ -90,7 +90,7 @@ class Partition:
     @functools.cached_property
     def graph(self) -> Graph:
         """The chosen graph in its final form; what compilation writes."""
-        return self.policy.finish(self.chosen.clone())
+        return self.policy.finished(self.chosen.clone())
 
     @property
     def costs(self) -> dict[str, float]:

@@ -10,8 +10,8 @@ from torch.fx import Node as FxNode
 from micronpu.frontend.program import origin_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.op import Op
-from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice
+from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.verdict import Reason
 
 Decide = Callable[[Node], "Choice | list[Reason]"]
@@ -42,7 +42,9 @@ class Policy:
         name: of the target in reports.
         decide: what shall compute an imported operator, or why nothing does.
         exclude: a reason why the user does not want a node of the program there, or None.
-        finish: brings the graph of a partition, whose operators are chosen, to its final form; in place.
+        finish: brings the graph of a partition, whose operators are chosen, to its final form with the passes of a
+            pipeline; in place.
+        pipeline: the user's, or what there is.
         allow_no_op_partitions: also make partitions that only move values, reshapes included.
         allow_moves: also make partitions that only move values, where an operator writes them in another place.
         allow_empty: also make partitions with nothing to run at all.
@@ -56,7 +58,7 @@ class Policy:
     name: str
     decide: Decide
     exclude: Callable[[FxNode], Reason | None] = nothing
-    finish: Callable[[Graph], Graph] = run_passes
+    finish: Callable[[Graph, Pipeline], Graph] = lambda graph, pipeline: pipeline.run(graph)
     allow_no_op_partitions: bool = False
     allow_moves: bool = False
     allow_empty: bool = False
@@ -64,3 +66,8 @@ class Policy:
     finishing: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     most_tensors: int | None = None
+    pipeline: Pipeline = DEFAULT
+
+    def finished(self, graph: Graph) -> Graph:
+        """The final form of a graph whose operators are chosen; in place."""
+        return self.finish(graph, self.pipeline)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from micronpu.base.errors import InternalError, OptionError
+import numpy as np
+
+from micronpu.base.arguments import check_switch, described
+from micronpu.base.errors import InternalError, OptionError, PassError, first_line
 from micronpu.ir.graph import Graph
+from micronpu.ir.interpreter import interpret
+from micronpu.ir.types import DType
 from micronpu.ir.verify import Stage, verify
 from micronpu.passes.base import Pass
 from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
@@ -51,47 +57,254 @@ LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE)
 
 # A round reaches through a whole graph; later ones only see what earlier ones uncovered.
 _MOST_ROUNDS = 50
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Passes that run one after the other.
+
+    Attributes:
+        name: for people.
+        passes: in their order.
+        repeated: again and again until none of them changes anything; else once.
+    """
+
+    name: str
+    passes: tuple[Pass, ...]
+    repeated: bool = False
+
+
+_SINKING = (SinkTransposes, SinkThroughReshapes)
+
+PHASES = (
+    Phase("simplify", SIMPLIFY, repeated=True),
+    Phase("settle", (*SETTLE, *(step for step in SIMPLIFY if not isinstance(step, _SINKING))), repeated=True),
+    Phase("finish", FINISH),
+    Phase("legalize", LEGALIZE),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The passes that every graph goes through before it is written, in their order.
+
+        pipeline = Pipeline().without("fuse_activations").before("merge_reshapes", MyPass())
+        print(pipeline)
+        program = micronpu.compile(..., transforms=Transforms(passes=pipeline))
+
+    A value: each method returns another one.
+
+    Attributes:
+        phases: passes that run together.
+        verify_each: check the graph behind every pass, and run it before and behind each pass of your own on random
+            inputs, in NumPy, which takes minutes for a large network. Without it graphs are checked behind passes of
+            your own, and at the end.
+    """
+
+    phases: tuple[Phase, ...] = PHASES
+    verify_each: bool = False
+
+    def __post_init__(self) -> None:
+        check_switch("verify_each", self.verify_each)
+
+    def __iter__(self) -> Iterator[Pass]:
+        return iter(dict.fromkeys(step for phase in self.phases for step in phase.passes))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the passes, in the order in which they first run."""
+        return tuple(step.name for step in self)
+
+    def __str__(self) -> str:
+        lines = []
+        for phase in self.phases:
+            lines.append(f"{phase.name}{', until nothing changes' if phase.repeated else ''}:")
+            lines += [f"  {step.name}{'' if _is_known(step) else '  (your own)'}" for step in phase.passes]
+        return "\n".join(lines)
+
+    def without(self, *names: str) -> Pipeline:
+        """The pipeline without some passes.
+
+        Raises:
+            OptionError: it has no such pass, or the pass cannot be left out.
+        """
+        check_disabled(names, [step.name for step in self if not _is_known(step)])
+        for name in names:
+            self._check_has(name)
+        return self._changed(lambda step: [] if step.name in names else [step])
+
+    def before(self, name: str, *passes: Pass) -> Pipeline:
+        """The pipeline with passes right before another one, wherever that runs.
+
+        Args:
+            passes: of your own; their names are not those of others.
+
+        Raises:
+            OptionError: there is no such pass, or something is wrong with one of yours.
+        """
+        self._check_has(name)
+        self._check_own(passes)
+        return self._changed(lambda step: [*passes, step] if step.name == name else [step])
+
+    def after(self, name: str, *passes: Pass) -> Pipeline:
+        """The pipeline with passes right behind another one, wherever that runs; see `before`."""
+        self._check_has(name)
+        self._check_own(passes)
+        return self._changed(lambda step: [step, *passes] if step.name == name else [step])
+
+    def _changed(self, change: Callable[[Pass], list[Pass]]) -> Pipeline:
+        phases = (replace(p, passes=tuple(s for step in p.passes for s in change(step))) for p in self.phases)
+        return replace(self, phases=tuple(phases))
+
+    def _check_has(self, name: str) -> None:
+        if name not in self.names:
+            raise OptionError(f"The pipeline has no pass {described(name)}.", hint=f"one of {', '.join(self.names)}")
+
+    def _check_own(self, passes: Sequence[Pass]) -> None:
+        taken = {*self.names, *(step.name for step in LITERT_PASSES)}
+        for step in passes:
+            if not isinstance(step, Pass):
+                raise OptionError(f"A pass is {described(step)}.", hint="MyPass(), of a class derived from Pass")
+            name = getattr(step, "name", None)
+            if not isinstance(name, str) or not name.isidentifier() or name in taken:
+                why = "which another pass has" if name in taken else "which is no name"
+                raise OptionError(
+                    f"The pass {type(step).__name__} is called {described(name)}, {why}.", hint='name = "my_pass"'
+                )
+            taken.add(name)
+
+    def run(self, graph: Graph, after: Callable[[Pass, Graph], None] | None = None) -> Graph:
+        """Simplifies and legalises a graph in place and returns it.
+
+        Args:
+            after: called after every pass that changed something.
+
+        Raises:
+            PassError: a pass of your own breaks the graph; the message names it, and the node.
+        """
+        graph.remove_dead()
+        for phase in self.phases:
+            if phase.repeated:
+                self._until_stable(phase, graph, after)
+                continue
+            for step in phase.passes:
+                if self._step(step, graph) and after is not None:
+                    after(step, graph)
+        graph.rename()
+        own = [step.name for step in self if not _is_known(step)]
+        try:
+            verify(graph, Stage.LITERT)
+        except InternalError as error:
+            if not own:
+                raise
+            what = f"Behind your passes {', '.join(own)} the graph is none that can be written: {error.what}"
+            raise PassError(what, hint="Pipeline(verify_each=True), or one pass less") from error
+        return graph
+
+    def trace(self, graph: Graph) -> Iterator[tuple[str, str]]:
+        """Runs on a copy of a graph; each pass that changes something by its name, and the graph behind it as text."""
+        found: list[tuple[str, str]] = []
+        self.run(graph.clone(), lambda step, changed: found.append((step.name, f"{changed}\n")))
+        return iter(found)
+
+    def _until_stable(self, phase: Phase, graph: Graph, after: Callable[[Pass, Graph], None] | None) -> None:
+        last = ""
+        for _ in range(_MOST_ROUNDS):
+            changed = False
+            for step in phase.passes:
+                if self._step(step, graph):
+                    changed, last = True, "" if _is_known(step) else step.name
+                    graph.remove_dead()
+                    if after is not None:
+                        after(step, graph)
+            if not changed:
+                return
+        if last:
+            raise PassError(
+                f"The pass `{last}` still changes the graph after {_MOST_ROUNDS} rounds.",
+                hint="return whether anything changed, and do not undo what another pass does",
+            )
+        raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
+
+    def _step(self, step: Pass, graph: Graph) -> bool:
+        """Runs one pass, and checks what it leaves where it is one of the user's or everything is to be checked."""
+        if _is_known(step):
+            changed = step.run(graph)
+            if changed and self.verify_each:
+                try:
+                    verify(graph)
+                except InternalError as error:
+                    raise InternalError(f"The pass `{step.name}` breaks the graph: {error.what}") from error
+            return changed
+        before = graph.clone() if self.verify_each else None
+        border = [t.type for t in (*graph.inputs, *graph.outputs)]
+        try:
+            changed = step.run(graph)
+            graph.remove_dead()
+            verify(graph)
+        except InternalError as error:
+            raise PassError(f"The pass `{step.name}` breaks the graph: {error.what}", hint="print(graph)") from error
+        except Exception as error:  # whatever the user's code raises
+            what = f"The pass `{step.name}` fails with {type(error).__name__}: {first_line(error)}."
+            raise PassError(what, hint="print(graph) at its beginning") from error
+        if not isinstance(changed, bool):
+            what = f"The pass `{step.name}` returns {described(changed)}, not whether it changed anything."
+            raise PassError(what, hint="return True or False")
+        if [t.type for t in (*graph.inputs, *graph.outputs)] != border:
+            what = f"The pass `{step.name}` changes the types of the graph's inputs or outputs."
+            raise PassError(what, hint="keep shape, type and grid of what the graph takes and returns")
+        if before is not None and changed:
+            _check_same(step.name, before, graph)
+        return changed
+
+
+def _is_known(step: Pass) -> bool:
+    """Whether a pass is one of ours."""
+    return step in LITERT_PASSES
+
+
+def _check_same(name: str, before: Graph, after: Graph) -> None:
+    """Refuses a pass that changes what is computed, on random inputs."""
+    random = np.random.default_rng(_SEED)
+    given = []
+    for tensor in before.inputs:
+        low, high = (0, 1) if tensor.type.dtype is DType.BOOL else tensor.type.dtype.limits
+        integers = random.integers(low, high, tensor.shape, np.int64, endpoint=True)
+        given.append(integers.astype(tensor.type.dtype.numpy))
+    for old, new, x, y in zip(
+        before.outputs, after.outputs, interpret(before, given), interpret(after, given), strict=True
+    ):
+        if not np.array_equal(x, y):
+            node = after.producers().get(new)
+            what = f"The pass `{name}` changes what is computed: {old.name} differs in {np.sum(x != y):,} of {x.size:,}"
+            raise PassError(f"{what} values, computed by `{node}`.", hint="a pass is exact")
+
+
+DEFAULT = Pipeline()
+"""What every graph goes through unless the user says otherwise."""
 
 
 def run_passes(
-    graph: Graph, *, disabled: Sequence[str] = (), after: Callable[[Pass, Graph], None] | None = None
+    graph: Graph,
+    *,
+    disabled: Sequence[str] = (),
+    after: Callable[[Pass, Graph], None] | None = None,
+    pipeline: Pipeline = DEFAULT,
 ) -> Graph:
     """Simplifies and legalises a graph in place and returns it.
 
     Args:
-        disabled: names of passes to leave out; legalisation cannot be left out.
+        disabled: names of passes to leave out, those that the pipeline has; legalisation cannot be left out.
         after: called after every pass that changed something.
 
     Raises:
         OptionError: there is no such pass, or it cannot be left out.
+        PassError: a pass of the user's breaks the graph.
     """
-    check_disabled(disabled)
-    chosen = set(switchable_passes()).difference([disabled] if isinstance(disabled, str) else disabled)
-    graph.remove_dead()
-    sinking = (SinkTransposes, SinkThroughReshapes)
-    settling = (*SETTLE, *(step for step in SIMPLIFY if not isinstance(step, sinking)))
-    for steps in (SIMPLIFY, settling):
-        _until_stable(graph, [step for step in steps if step.name in chosen], after)
-    for step in (*(s for s in FINISH if s.name in chosen), *LEGALIZE):
-        if step.run(graph) and after is not None:
-            after(step, graph)
-    graph.rename()
-    verify(graph, Stage.LITERT)
-    return graph
-
-
-def _until_stable(graph: Graph, steps: Sequence[Pass], after: Callable[[Pass, Graph], None] | None) -> None:
-    for _ in range(_MOST_ROUNDS):
-        changed = False
-        for step in steps:
-            if step.run(graph):
-                changed = True
-                graph.remove_dead()
-                if after is not None:
-                    after(step, graph)
-        if not changed:
-            return
-    raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
+    names = (disabled,) if isinstance(disabled, str) else tuple(disabled)
+    check_disabled(names, [step.name for step in pipeline if not _is_known(step)])
+    return pipeline.without(*(name for name in names if name in pipeline.names)).run(graph, after)
 
 
 def switchable_passes() -> tuple[str, ...]:

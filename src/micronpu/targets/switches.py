@@ -26,6 +26,10 @@ class Switches:
         """Those of the disabled passes that work on a whole graph."""
         return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
 
+    def passes_of(self, passes: pipeline.Pipeline) -> pipeline.Pipeline:
+        """A pipeline without the disabled passes."""
+        return passes.without(*(name for name in self.disabled_graph_passes if name in passes.names))
+
     @property
     def disabled_node_rewrites(self) -> tuple[str, ...]:
         """Those of the disabled passes that rewrite one operator of a graph."""

@@ -14,19 +14,20 @@ from micronpu.ops.transposed import TransposeConv2d
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.fusion import FoldPads
-from micronpu.passes.pipeline import switchable_passes
+from micronpu.passes.pipeline import DEFAULT, Pipeline, switchable_passes
 from micronpu.targets.cortexm.emit import LOWERINGS
 from micronpu.targets.cortexm.rewrites import REWRITES, is_even
 from micronpu.targets.cortexm.table import is_table
 
 
-def legalize(graph: Graph, disabled: Collection[str] = ()) -> Graph:
+def legalize(graph: Graph, disabled: Collection[str] = (), pipeline: Pipeline = DEFAULT) -> Graph:
     """Simplifies an imported graph and rewrites what has no kernel, in place; returns it.
 
     Args:
         disabled: names of passes and rewrites to leave out.
+        pipeline: the passes that simplify.
     """
-    run_passes(graph, disabled=[name for name in disabled if name in switchable_passes()])
+    run_passes(graph, disabled=[name for name in disabled if name in switchable_passes()], pipeline=pipeline)
     FoldPads().run(graph)  # what LiteRT has no word for, CMSIS-NN takes along where both sides are padded alike
     graph.remove_dead()
     rewritten(graph, lambda node: choose_kernels(node, disabled))

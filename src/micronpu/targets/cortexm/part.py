@@ -44,7 +44,7 @@ class CortexMPart(CorePart):
         return Policy(
             name=self.core.title,
             decide=decide,
-            finish=lambda graph: legalize(graph, self._disabled),
+            finish=lambda graph, pipeline: legalize(graph, self._disabled, pipeline),
             allow_no_op_partitions=True,
             allow_empty=True,
             finishing=frozenset(rewrite.name for rewrite in REWRITES),

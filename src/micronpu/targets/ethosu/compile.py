@@ -22,6 +22,7 @@ from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
+from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
@@ -99,11 +100,14 @@ def compile_graph(graph: Graph, spec: EthosUOptions) -> EthosUPartition:
     return write_partition(planned, spec, before.first_operator())
 
 
-def plan_partition(graph: Graph, spec: EthosUOptions, before: Graph | None = None) -> Planned:
+def plan_partition(
+    graph: Graph, spec: EthosUOptions, before: Graph | None = None, pipeline: Pipeline = DEFAULT
+) -> Planned:
     """Asks Vela for a partition's graph, which stays as it is, in the ways that may pay; the best of them.
 
     Args:
         before: the graph as it was before the passes, for people who want to look.
+        pipeline: the passes.
 
     Raises:
         RefusedError: Vela refuses the graph, whose operators it takes one by one.
@@ -111,14 +115,14 @@ def plan_partition(graph: Graph, spec: EthosUOptions, before: Graph | None = Non
         FileError: an intermediate file cannot be written.
     """
     files = Intermediates(spec.intermediates_dir, (before or graph).first_operator())
-    files.write("graph_before.txt", lambda: f"{before or graph}\n")
+    files.write_passes(before or graph, spec.passes_of(pipeline))
     check = check_of(spec) if spec.verify_streams else None
     try:
         best = known_plan(graph, spec, check)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
-        best = _better_in_order(best, before, spec, check)
+        best = _better_in_order(best, before, spec, check, pipeline)
     return best
 
 
@@ -222,7 +226,9 @@ def _patterned(graph: Graph) -> set[str]:
     return found
 
 
-def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
+def _better_in_order(
+    best: Planned, before: Graph, spec: EthosUOptions, check: Check | None, pipeline: Pipeline
+) -> Planned:
     """The better of a plan and of one that leaves the columns of linear layers in the order of the program.
 
     Weights behind a flattened picture are reordered as a rule, so that the picture need not be; where they are two in
@@ -233,7 +239,7 @@ def _better_in_order(best: Planned, before: Graph, spec: EthosUOptions, check: C
         return best
     ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
     try:
-        graph = graph_for_npu(before.clone(), ethosu_policy(ordered))
+        graph = graph_for_npu(before.clone(), replace(ethosu_policy(ordered), pipeline=pipeline))
         found = known_plan(graph, ordered, check)
     except UnsupportedError:  # the plan that there is will do
         return best

@@ -66,7 +66,7 @@ class EthosUDevice(Device):
         return ethosu_policy(self.spec, self.target, self.additional_checks)
 
     def plan(self, partition: Partition) -> Planned:
-        return plan_partition(partition.graph, self.spec, partition.chosen)
+        return plan_partition(partition.graph, self.spec, partition.chosen, self.pipeline)
 
     def probe(self, partition: Partition) -> None:
         accept_partition(partition.graph, replace(self.spec, intermediates_dir=""))

@@ -19,6 +19,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.cleanup import MergeReshapes
+from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
@@ -26,9 +27,9 @@ from micronpu.targets.ethosu.rewrites.sound import pool_of_mean
 from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
-def legalize(graph: Graph, spec: EthosUOptions) -> Graph:
+def legalize(graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT) -> Graph:
     """Simplifies a graph and rewrites what Vela takes but had better not see, in place; returns it."""
-    run_passes(graph, disabled=spec.disabled_graph_passes)
+    run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
     flatten_pads(graph)
     if spec.accelerator.family != "u85":
         copy_slices(graph)

@@ -12,6 +12,7 @@ from micronpu.frontend.program import is_compute
 from micronpu.ir.graph import Graph, Node
 from micronpu.ops.movement import Reshape
 from micronpu.partition.policy import Policy, reason_at
+from micronpu.passes import Pipeline
 from micronpu.passes.choose import Choice, choose, no_cost
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.legalize import legalize
@@ -45,8 +46,8 @@ def ethosu_policy(spec: EthosUOptions, name: str = "", additional_checks: Sequen
         sentence = "The user's own checks accept the operator."
         return reason_at(node, "additional_check", sentence, f"{type(refusing).__name__} refuses it")
 
-    def finish(graph: Graph) -> Graph:
-        return legalize(graph, spec)
+    def finish(graph: Graph, pipeline: Pipeline) -> Graph:
+        return legalize(graph, spec, pipeline)
 
     return Policy(
         name=name or spec.silicon,

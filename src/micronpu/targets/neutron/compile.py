@@ -13,6 +13,7 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.partition.device import CompiledPartition, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.partition.policy import COMPUTES, COMPUTES_SENTENCE
+from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of
@@ -71,12 +72,14 @@ def convert_partition(
     options: NeutronOptions,
     converter: NeutronConverter | None = None,
     before: Graph | None = None,
+    pipeline: Pipeline = DEFAULT,
 ) -> Converted:
     """Emission and converter for a partition's graph, which stays as it is.
 
     Args:
         converter: the one that the options choose, unless given.
         before: the graph as it was before the passes, for people who want to look.
+        pipeline: the passes.
 
     Raises:
         RefusedError: the converter finds nothing to compute.
@@ -87,7 +90,7 @@ def convert_partition(
     name = (before or graph).first_operator()
     sources = {n: node.origin.source for node in (before or graph).nodes for n in node.origin.nodes}
     files = Intermediates(options.intermediates_dir, name)
-    files.write("graph_before.txt", lambda: f"{before or graph}\n")
+    files.write_passes(before or graph, options.passes_of(pipeline))
     if not options.use_neutron_for_format_conversion:
         take_border_transposes(graph)
         graph.rename()

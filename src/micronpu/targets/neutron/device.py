@@ -71,7 +71,7 @@ class NeutronDevice(Device):
         return bool(excluded) and self.options.excluded(written_names(node)) is not None
 
     def plan(self, partition: Partition) -> Converted:
-        return convert_partition(partition.graph, self.options, before=partition.chosen)
+        return convert_partition(partition.graph, self.options, before=partition.chosen, pipeline=self.pipeline)
 
     def probe(self, partition: Partition) -> None:
         """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""

@@ -12,7 +12,7 @@ from micronpu.container.payload import MOST_TENSORS
 from micronpu.frontend.program import is_compute, written_names
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide, Policy, reason_at
-from micronpu.passes import run_passes
+from micronpu.passes import Pipeline, run_passes
 from micronpu.passes.choose import Choice, choose
 from micronpu.report.verdict import Reason
 from micronpu.targets.cortexm.costs import host_cycles, leftover_cycles
@@ -51,8 +51,8 @@ def neutron_policy(
         detail = f"aten.{operator} is in operators_not_to_delegate"
         return reason_at(node, "is_wanted", "The user wants the operator on the NPU.", detail)
 
-    def finish(graph: Graph) -> Graph:
-        return run_passes(graph, disabled=options.disabled_graph_passes)
+    def finish(graph: Graph, pipeline: Pipeline) -> Graph:
+        return run_passes(graph, disabled=options.disabled_graph_passes, pipeline=pipeline)
 
     return Policy(
         name=name or f"{options.target_spec.chip.name}-neutron",
