@@ -11,7 +11,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_toml
 from micronpu.chips import Chip, shipped_chips
 from micronpu.targets.ethosu.accelerators import find_accelerator
-from micronpu.targets.ethosu.family import EthosUNpu
+from micronpu.targets.ethosu.npu import EthosUNpu
 
 
 @dataclass(frozen=True)

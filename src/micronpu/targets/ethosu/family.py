@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
 from micronpu.chips.core import Core
 from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
-from micronpu.targets.ethosu.timing import timing_of
+from micronpu.targets.ethosu.npu import EthosUNpu
 from micronpu.targets.family import Family, Target, sentences
 
 if TYPE_CHECKING:
@@ -24,43 +23,6 @@ if TYPE_CHECKING:
     from micronpu.targets.ethosu.firmware import EthosUFirmware
     from micronpu.targets.ethosu.host.disassembly import Disassembly
     from micronpu.targets.ethosu.options import EthosUOptions
-
-
-@dataclass(frozen=True)
-class EthosUNpu:
-    """The Ethos-U of a chip.
-
-    Attributes:
-        accelerator: Vela's name, such as "ethos-u55-128".
-        system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the accelerator's
-            defaults.
-        base, interrupt: address of its registers for the core, and number of its interrupt there; None where the file
-            does not say.
-    """
-
-    accelerator: str
-    system_config: str = ""
-    memory_mode: str = ""
-    base: int | None = None
-    interrupt: int | None = None
-
-    @classmethod
-    def of(cls, chip: Chip) -> EthosUNpu:
-        """The Ethos-U of a chip that has one.
-
-        Raises:
-            OptionError: its part of the chip file is wrong.
-        """
-        assert chip.npu is not None
-        own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us", "base", "interrupt")
-        accelerator = find_accelerator(own.text("accelerator"))
-        timing_of(chip, accelerator)
-        return cls(
-            accelerator.name,
-            own.optional_text("system_config"),
-            own.optional_text("memory_mode"),
-            *(own.optional_integer(name) for name in ("base", "interrupt")),
-        )
 
 
 _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
+from micronpu.targets.ethosu.npu import EthosUNpu
 from micronpu.targets.ethosu.payload import configuration, parse
 from micronpu.targets.firmware import Firmware, Started
 
@@ -74,8 +75,6 @@ def _filled(name: str, words: Mapping[str, str]) -> str:
 def _place(number: int, one: Started) -> str:
     """Lines of the header: where an NPU is, as the chip's file has it or the reader has to say."""
     name = f"MICRONPU_NPU_{number}"
-    from micronpu.targets.ethosu.family import EthosUNpu  # which imports this file
-
     npu = EthosUNpu.of(one.chip) if one.chip is not None and one.chip.npu is not None else None
     base = npu.base if npu is not None else None
     interrupt = npu.interrupt if npu is not None else None
