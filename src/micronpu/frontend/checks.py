@@ -83,6 +83,38 @@ def _named_tuple(spec: Any) -> str:
     return next((found for child in children if (found := _named_tuple(child))), "")
 
 
+_RUN = ("cond", "map", "map_impl", "scan")
+"""Control flow that ExecuTorch runs."""
+
+
+def check_control_flow(module: GraphModule, inside: str = "") -> None:
+    """Raises `ModelError` where a program has control flow that no runtime of ours has, or some inside of other.
+
+    Args:
+        module: a graph, with the graphs of its branches and loops.
+        inside: the operator whose branch or loop it is.
+    """
+    for node in module.graph.nodes:
+        if node.op != "call_function" or getattr(node.target, "namespace", "") != "higher_order":
+            continue
+        name = node.target.name()
+        graphs = [getattr(module, x.target) for x in node.all_input_nodes if x.op == "get_attr"]
+        graphs = [graph for graph in graphs if isinstance(graph, GraphModule)]
+        is_flow = bool(graphs) and not name.startswith("wrap_")
+        if is_flow and name not in _RUN:
+            raise ModelError(
+                f"The model has the control flow `{name}` (`{node.name}`), which the runtime does not have.",
+                hint="torch.cond or scan, or a fixed number of steps written out",
+            )
+        if is_flow and inside:
+            raise ModelError(
+                f"The model has `{name}` inside of `{inside}` (`{node.name}`); control flow has one level.",
+                hint="one torch.cond after the other, or torch.where, which computes both sides",
+            )
+        for graph in graphs:
+            check_control_flow(graph, name if is_flow else inside)
+
+
 def check_evaluation_mode(model: nn.Module) -> None:
     """Raises `ModelError` where the model or a part of it is in training mode."""
     for name, module in model.named_modules():

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.checks import check_evaluation_mode, check_names, check_tensors
+from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_names, check_tensors
 from micronpu.upstream.torch import buffers_of
 
 
@@ -190,7 +190,8 @@ def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
 
 
 def check_static(module: GraphModule) -> None:
-    """Raises `ModelError` where a shape of a program is only known at run time."""
+    """Raises `ModelError` where a shape of a program is only known at run time, or control flow is not run."""
+    check_control_flow(module)
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
