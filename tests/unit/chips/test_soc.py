@@ -301,7 +301,7 @@ def test_a_target_from_a_users_file(tmp_path):
     for name in (str(path), f"{path}:toy", f"{path}:toy-neutron"):
         target = find_target(name)
         assert (target.name, target.silicon, target.family) == ("toy-neutron", str(path), "neutron")
-        assert options_for(target).target.macs == 4
+        assert options_for(target).target_spec.macs == 4
     with pytest.raises(OptionError, match="'toy' has no Neutron"):  # reading a file leaves nothing behind
         NeutronTargetSpec("toy")
     with pytest.raises(OptionError, match=r"has no target 'tay'\. Try: one of toy-neutron"):

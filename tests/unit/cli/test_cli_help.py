@@ -76,7 +76,7 @@ def test_every_option_of_the_back_end_is_on_the_command_line(command):
     assert done.returncode == 0
     assert done.stderr == "['numpy']\n"
     options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
-    names = {f.name for f in options} - {"config", "target"}
+    names = {f.name for f in options} - {"config", "silicon"}
     assert names
     missing = [n for n in names if f"-{n.replace('_', '-')} " not in done.stdout]
     assert not missing
@@ -128,7 +128,7 @@ def test_no_option_is_cut_in_a_narrow_terminal():
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
-    names = {f.name.replace("_", "-") for f in options} - {"config", "target"} | {"no-verify", "allow-missing-kernels"}
+    names = {f.name.replace("_", "-") for f in options} - {"config", "silicon"} | {"no-verify", "allow-missing-kernels"}
     missing = [n for n in names if f"-{n} " not in done.stdout]
     assert not missing
 

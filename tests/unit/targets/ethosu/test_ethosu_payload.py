@@ -93,7 +93,7 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"target": "ethos-u55-64k"}, "There is no Ethos-U 'ethos-u55-64k'. Try: one of ethos-u55-32"),
+        ({"silicon": "ethos-u55-64k"}, "There is no Ethos-U 'ethos-u55-64k'. Try: one of ethos-u55-32"),
         ({"memory_mode": "Dedicated_Sram"}, "has no memory mode 'Dedicated_Sram'. Try: one of Sram_Only, Shared_Sram"),
         ({"system_config": "Ethos_U85_SYS_DRAM_Low"}, "has no system configuration 'Ethos_U85_SYS_DRAM_Low'"),
         (
@@ -112,7 +112,7 @@ def test_cores_and_macs_of_the_larger_u65() -> None:
 )
 def test_impossible_options_are_sentences(options: dict[str, object], part: str) -> None:
     with pytest.raises(OptionError) as caught:
-        EthosUOptions(**({"target": "ethos-u55-128"} | options))  # type: ignore[arg-type]
+        EthosUOptions(**({"silicon": "ethos-u55-128"} | options))  # type: ignore[arg-type]
     assert part in str(caught.value)
 
 
