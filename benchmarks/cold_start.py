@@ -131,7 +131,11 @@ def main() -> None:
                 plan.setdefault(what, {})[name] = command
         if given.peer:
             plan |= beside_peers(Path(scratch))
-        common = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": str(Path(scratch) / "bytecode")}
+        common = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "MICRONPU_CACHE": "off",
+            "PYTHONPYCACHEPREFIX": str(Path(scratch) / "bytecode"),
+        }
         common.pop("PYTHONDONTWRITEBYTECODE", None)
         for turn in range(given.repeat + 1):
             for what, by_side in plan.items():

@@ -356,6 +356,32 @@ def time(figures: Any) -> str:
 
 
 @on("figures.md")
+def growth(figures: Any) -> str:
+    """The largest size of each network that was grown, with the exponents of its steps."""
+
+    def row(found: dict[str, Any]) -> list[str]:
+        steps = ", ".join(f"{step} {power:.2f}" for step, power in found["steps"].items())
+        whole = (f"{found['operators']:,}", f"{found['cpu_seconds']:.1f}", f"{found['exponent']:.2f}", steps)
+        return [found["network"], f"`{found['target']}`", *whole]
+
+    head = ("network", "target", "operators", "CPU s", "exponent", "exponent of each step")
+    return table(head, map(row, figures["growth"]))
+
+
+@on("figures.md")
+def again(figures: Any) -> str:
+    """Seconds without the cache, with an empty one, and with one that knows the network."""
+
+    def row(found: dict[str, Any]) -> list[str]:
+        runs = {run["run"]: run for run in found["runs"]}
+        cells = [f"{run['cpu_seconds']:.2f}" for run in runs.values()]
+        return [f"`{found['what']}` of {_name(found['network'].removeprefix('trained:'))}", *cells]
+
+    runs = [run["run"] for run in figures[0]["runs"]]
+    return table(("", *runs), map(row, figures))
+
+
+@on("figures.md")
 def ethosu_trained(figures: Any) -> str:
     """Accuracy and cycles of trained networks, a line per network."""
     cells = {(r["network"], r["target"], r["activations"]): r for r in figures}

@@ -36,6 +36,7 @@ def json_row(
         ChildError: it fails, prints no row, or exceeds the time limit.
     """
     limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+    limited |= {"MICRONPU_CACHE": os.environ.get("MICRONPU_CACHE", "off")}  # what is measured is not what was kept
     with (
         _ended_by_sigterm(),
         tempfile.TemporaryDirectory() as scratch,

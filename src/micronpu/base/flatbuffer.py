@@ -62,9 +62,9 @@ class Vector:
     def integers(self, format_: str = "<i") -> tuple[int, ...]:
         """All elements of a vector of numbers; `format_` is a `struct` format of one element."""
         size = struct.calcsize(format_)
-        if self.start + size * self.length > len(self.data):
+        if self.start < 0 or self.start + size * self.length > len(self.data):
             raise CorruptFlatbufferError(f"a vector of {self.length} elements leaves the {len(self.data)} bytes")
-        return tuple(_read(format_, self.data, self.start + size * index) for index in range(self.length))
+        return struct.unpack_from(f"{format_[:-1]}{self.length}{format_[-1]}", self.data, self.start)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.emit.tosa_file import NUMPY, TosaModel, TosaOperator, TosaTensor, Word, serialized
-from micronpu.ir.arithmetic import quantize_multiplier
+from micronpu.ir.arithmetic import quantize_multiplier, quantize_multipliers
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Size2d
@@ -427,8 +427,7 @@ class TosaEmitter:
             factors: one, or one per channel.
             limits: smallest and largest integer of the result.
         """
-        pairs = [quantize_multiplier(factor) for factor in factors]
-        return self.requantize_by([p[0] for p in pairs], [p[1] for p in pairs], x, limits, zero)
+        return self.requantize_by(*quantize_multipliers(factors), x, limits, zero)
 
     def requantize_by(
         self,

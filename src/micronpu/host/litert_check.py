@@ -177,9 +177,11 @@ def _check_grid(quantization: Table, shape: tuple[int, ...], kind: int, where: s
     low, high = _RANGES.get(kind, _INT32)
     _need(not quantization.integer(4, "<B"), f"{where} has a grid of another kind")
     for scale in scales:
-        _need(math.isfinite(scale) and scale > 0, f"{where} has the scale {scale}")
+        if not 0 < scale < math.inf:
+            raise _BadGraphError(f"{where} has the scale {scale}")
     for zero in zeros:
-        _need(low <= zero <= high, f"{where} has the zero point {zero}")
+        if not low <= zero <= high:
+            raise _BadGraphError(f"{where} has the zero point {zero}")
     if len(scales) > 1:
         _need(0 <= axis < len(shape) and shape[axis] == len(scales), f"{where} has {len(scales)} scales")
     _need(len(zeros) in (0, 1, len(scales)), f"{where} has {len(scales)} scales and {len(zeros)} zero points")

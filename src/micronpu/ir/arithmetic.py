@@ -11,6 +11,7 @@ described here by their results.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,17 @@ def quantize_multiplier(value: float) -> tuple[int, int]:
     if shift > 30:
         return INT32_MAX, 30
     return multiplier, shift
+
+
+def quantize_multipliers(values: Sequence[float]) -> tuple[list[int], list[int]]:
+    """The multipliers and the shifts of `quantize_multiplier` for each of some numbers, one per channel."""
+    fractions, shifts = np.frexp(np.array(values, np.float64))
+    multipliers = np.floor(fractions * 2.0**31 + 0.5).astype(np.int64)
+    up = multipliers == 1 << 31
+    multipliers, shifts = np.where(up, 1 << 30, multipliers), shifts.astype(np.int64) + up
+    small, large = (shifts < -31) | (multipliers == 0), shifts > 30
+    multipliers = np.where(small, 0, np.where(large, INT32_MAX, multipliers))
+    return multipliers.tolist(), np.where(small, 0, np.where(large, 30, shifts)).tolist()
 
 
 def wrap_int32(x: IntArray) -> IntArray:

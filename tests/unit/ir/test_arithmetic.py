@@ -20,6 +20,7 @@ from micronpu.ir.arithmetic import (
     one_over_one_plus_x,
     per_channel_multipliers,
     quantize_multiplier,
+    quantize_multipliers,
     reciprocal,
     requantize,
     round_half_away,
@@ -95,6 +96,14 @@ def exact_product(x: int, multiplier: int, shift: int) -> int:
 @example(2.0**31)
 def test_quantize_multiplier_is_the_rule(value):
     assert quantize_multiplier(value) == exact_multiplier(value)
+
+
+@given(st.lists(reals, min_size=1, max_size=40))
+@example([0.0, 1.0, 1 - 2**-53, 2.0**-32, 2.0**-33, 1 - 2**-32, 5e-324, 2.0**30, 2.0**31, 2.0**40])
+def test_many_multipliers_are_those_of_each(values):
+    multipliers, shifts = quantize_multipliers(values)
+    assert list(zip(multipliers, shifts, strict=True)) == [quantize_multiplier(value) for value in values]
+    assert all(type(number) is int for number in (*multipliers, *shifts))
 
 
 @given(st.floats(2.0**-31, 2.0**29))

@@ -126,8 +126,8 @@ def requantized(
     Bit for bit as `requantize_accumulators`.
     """
     x, y = emit.input_type(0), emit.output_type
-    factors = [x.scale * scale / y.scale for scale in scales]
-    return emit.requantize(accumulators, factors, activation.limits(y))
+    own, wanted = x.scale, y.scale  # once: there are as many scales as channels
+    return emit.requantize(accumulators, [own * scale / wanted for scale in scales], activation.limits(y))
 
 
 def transposed(
