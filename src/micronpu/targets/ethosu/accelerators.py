@@ -15,6 +15,7 @@ from pathlib import Path
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
+from micronpu.targets.ethosu.schedule.engines import Memories
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -212,6 +213,30 @@ def entries_for(
         found.setdefault(f"{memory}_clock_scale", min(round(scale, 4), 1.0))
     return tuple(
         f"{key}={value:.10g}" for key, value in found.items() if float(system.get(key.lower(), value)) != value
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def memories_of(ini: str, system_config: str, memory_mode: str, accelerator: Accelerator) -> Memories | None:
+    """The two memories of a Vela configuration in which constants have one for themselves; None for others."""
+    system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
+    constants, arena, near = (system.get(f"{mode.get(area, '').lower()}_port", "") for area in _AREAS)
+    if constants == near or arena != near:
+        return None
+
+    def figure(memory: str, key: str, usual: float) -> float:
+        return float(system.get(f"{memory}_{key}".lower(), usual))
+
+    def rate(memory: str) -> float:
+        return accelerator.port_bytes * figure(memory, "clock_scale", 1) * figure(memory, "ports_used", 1)
+
+    return Memories(
+        constants,
+        near,
+        rate(constants),
+        rate(near),
+        int(figure(constants, "read_latency", 0)),
+        int(figure(near, "write_latency", 0)),
     )
 
 

@@ -27,6 +27,7 @@ from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
+from micronpu.targets.ethosu.faster import Ahead, brought_ahead
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -55,6 +56,7 @@ class EthosUPartition(CompiledPartition):
         unproved: why nobody can tell whether the stream computes the graph, or "".
         waiting: how many operations Vela lets begin too early, which were made to wait.
         trace: where the operations of the stream come from.
+        ahead: what bringing weights ahead has done, or None where nothing was.
     """
 
     spec: EthosUOptions
@@ -66,6 +68,7 @@ class EthosUPartition(CompiledPartition):
     trace: StreamTrace
     unproved: str = ""
     waiting: int = 0
+    ahead: Ahead | None = None
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -123,6 +126,9 @@ def plan_partition(
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
         best = _better_in_order(best, before, spec, check, pipeline)
+    if spec.prefetch:
+        program, ahead = brought_ahead(best.program, spec)
+        best = replace(best, program=program, ahead=ahead)
     return best
 
 
@@ -204,6 +210,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         rewrites=best.rewrites,
         unproved=best.unproved,
         waiting=best.waiting,
+        ahead=best.ahead,
         costs=costs_of(program, model.nodes, spec.accelerator),
         sparse=_sparse(program, model.nodes),
         constant_bytes=len(program.constants),

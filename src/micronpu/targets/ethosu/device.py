@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -127,6 +127,7 @@ class EthosUDevice(Device):
             if p.waiting
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
+        notes += [note for p in own for note in _ahead(p)]
         if self.spec.via == "auto" and not can_be_written():
             notes.append(
                 f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {HOST_TOOLS}."
@@ -142,7 +143,7 @@ def _entries(entries: Sequence[str]) -> str:
 
 def _plan(part: EthosUPartition) -> str:
     """Which plan was chosen, with which rewrites, and what the others would have cost."""
-    cycles = part.program.cycles
+    cycles = part.plan.cycles or part.program.cycles
     others = "; ".join(
         f"{o.name} refused"
         if o.cycles is None
@@ -152,6 +153,26 @@ def _plan(part: EthosUPartition) -> str:
     names = ", ".join(f"{count} x {name}" for name, count in part.rewrites.items())
     made = f" ({names})" if names else ""
     return f"Partition `{part.name}`: {part.plan.name}{made}, {cycles:,} cycles. Other ways: {others}."
+
+
+def _ahead(part: EthosUPartition) -> Iterator[str]:
+    """What bringing weights ahead saves, and what it takes."""
+    ahead = part.ahead
+    if ahead is None:
+        return
+    if ahead.objection:
+        yield (
+            f"Partition `{part.name}` keeps Vela's schedule: with its weights brought ahead {ahead.objection}. Please "
+            "report it."
+        )
+        return
+    cycles = part.program.cycles
+    more = f" and {ahead.scratch:,} bytes more of scratch memory" if ahead.scratch else " and no more memory"
+    yield (
+        f"Partition `{part.name}`: the weights of {ahead.brought} of {plural(ahead.with_weights, 'operation')}, "
+        f"{ahead.size:,} bytes, are in SRAM when they are read (`prefetch`): {cycles:,} cycles "
+        f"({cycles / ahead.cycles - 1:+.1%}){more}."
+    )
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:

@@ -15,9 +15,11 @@ from micronpu.targets.ethosu.accelerators import (
     check_configuration,
     default_ini,
     find_accelerator,
+    memories_of,
     with_entries,
 )
 from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
+from micronpu.targets.ethosu.schedule.engines import Memories
 from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
@@ -60,6 +62,9 @@ class EthosUOptions(Switches, Options):
         via: format that Vela is given: "litert", "tosa", or "auto" for the better of both; TOSA takes `micronpu[host]`.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the board reads are the same.
+        prefetch: weights that Vela leaves in flash until they are computed with are brought into SRAM before, by
+            transfers beside the arithmetic, where that saves 3 % of the cycles; takes what SRAM of `max_sram_bytes` is
+            free, or none beyond Vela's where that is 0.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
@@ -80,6 +85,7 @@ class EthosUOptions(Switches, Options):
     only_where_given: ClassVar[tuple[str, ...]] = (
         "system_entries",
         "disabled_passes",
+        "prefetch",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -95,6 +101,7 @@ class EthosUOptions(Switches, Options):
     system_entries: tuple[str, ...] = ()
     via: str = "auto"
     carry_graph: bool = False
+    prefetch: bool = True
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
@@ -116,7 +123,7 @@ class EthosUOptions(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        for name in ("carry_graph", "verify_streams", "debug_info"):
+        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info"):
             check_switch(name, getattr(self, name))
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
@@ -149,6 +156,11 @@ class EthosUOptions(Switches, Options):
     def accelerator(self) -> Accelerator:
         """The NPU that `silicon` names, with its defaults for Vela."""
         return find_accelerator(self.silicon)
+
+    @property
+    def memories(self) -> Memories | None:
+        """What moving constants into the memory of the tensors takes; None where both are in the same."""
+        return memories_of(self.ini, self.system_config, self.memory_mode, self.accelerator)
 
     @property
     def ini(self) -> str:

@@ -28,6 +28,7 @@ from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
+from micronpu.targets.ethosu.faster import Ahead
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.legalize import copy_returned
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -91,6 +92,7 @@ class Planned:
         unproved: why nobody can tell whether the stream computes the graph; "" where it does, or was not asked.
         waiting: how many operations Vela lets begin too early, which were made to wait.
         offers: what `use_cheapest` chose for the graph, in its order; empty where it stayed as it was given.
+        ahead: what bringing weights ahead has done, or None where nothing was.
     """
 
     graph: Graph
@@ -102,6 +104,7 @@ class Planned:
     unproved: str = ""
     waiting: int = 0
     offers: Sequence[Offer | None] = ()
+    ahead: Ahead | None = None
 
 
 class BorderError(VelaError):

@@ -64,11 +64,11 @@ def words_of(commands: bytes) -> tuple[int, ...]:
     Raises:
         PayloadError: there is no such stream.
     """
-    first, length = _place_of(commands)
+    first, length = place_of(commands)
     return _words(commands)[first : first + length]
 
 
-def _place_of(commands: bytes) -> tuple[int, int]:
+def place_of(commands: bytes) -> tuple[int, int]:
     """Number of the stream's first word, and how many there are."""
     words = _words(commands)
     at = 1
@@ -119,7 +119,7 @@ def made_to_wait(commands: bytes, offset: int) -> bytes | None:
         at += 2 if has_value else 1
     if last is None or not words[last] >> 16:
         return None
-    place = 4 * (_place_of(commands)[0] + last)
+    place = 4 * (place_of(commands)[0] + last)
     return commands[:place] + struct.pack("<I", words[last] & 0xFFFF) + commands[place + 4 :]
 
 

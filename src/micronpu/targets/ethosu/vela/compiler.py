@@ -12,6 +12,7 @@ from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.kept import entry_of
 from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.schedule.engines import NOTHING, Work
 from micronpu.targets.ethosu.stream.commands import operation_offsets
 from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
 
@@ -39,6 +40,7 @@ class LayerEstimate:
         npu_cycles: of the arithmetic.
         memory_cycles: of reading and writing, per memory.
         staging_bytes: working memory in use meanwhile.
+        work: what it takes without the transfers of its weights.
     """
 
     name: str
@@ -49,6 +51,7 @@ class LayerEstimate:
     npu_cycles: int = 0
     memory_cycles: Mapping[str, int] = field(default_factory=dict)
     staging_bytes: int = 0
+    work: Work = NOTHING
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class VelaProgram:
         clock_hz: clock that the cycles are of.
         sources: for each operation of the command stream in order, transfers included, index of the operator in the
             program that Vela was given, or -1.
+        places: for each operation of the command stream, number of its layer, or -1.
     """
 
     commands: bytes
@@ -79,6 +83,7 @@ class VelaProgram:
     layers: tuple[LayerEstimate, ...]
     clock_hz: float
     sources: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
 
     @property
     def sram_bytes(self) -> int:
@@ -169,6 +174,7 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
         layers=_layers(result["tables"]),
         clock_hz=clock_hz(spec.ini, spec.system_config or ""),
         sources=_sources(result["tables"], result["commands"]),
+        places=_places(result["tables"], result["commands"]),
     )
 
 
@@ -188,8 +194,8 @@ def unpack_program(data: memoryview) -> VelaProgram:
     own, end = told["program"], start + told["commands"]
     for name in ("inputs", "outputs"):
         own[name] = tuple(Border(tuple(shape), *rest) for shape, *rest in own[name])
-    own["layers"] = tuple(LayerEstimate(*layer) for layer in own["layers"])
-    own["sources"] = tuple(own["sources"])
+    own["layers"] = tuple(LayerEstimate(*layer[:-1], work=Work(*layer[-1])) for layer in own["layers"])
+    own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(data[start:end]), constants=data[end:], **own)
 
 
@@ -219,21 +225,35 @@ def _options(spec: EthosUOptions, more: Mapping[tuple[str, str], str]) -> str:
 
 
 def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
-    """Which operator each operation of a stream is part of.
-
-    Vela's table of the queue has the offset at which the commands of an operation begin; those up to the next are its.
-    """
+    """Which operator each operation of a stream is part of."""
     if not {"queue", "optimised", "source"} <= tables.keys():
         return ()
     keys = _column(tables["source"], "id", "ext_key")
     optimised = _column(tables["optimised"], "id", "source_id")
-    queue = sorted((int(o), i) for o, i in _column(tables["queue"], "offset", "optimised_id").items())
+    return tuple(int(keys.get(optimised.get(i, ""), "-1")) for i in _queued(tables["queue"], "optimised_id", commands))
+
+
+def _places(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
+    """Which row of the table of estimates each operation of a stream is part of."""
+    if not {"queue", "perf"} <= tables.keys():
+        return ()
+    header, *rows = tables["perf"]
+    numbers = {row[header.index("id")]: number for number, row in enumerate(rows)}
+    return tuple(numbers.get(i, -1) for i in _queued(tables["queue"], "scheduled_id", commands))
+
+
+def _queued(table: Sequence[Sequence[str]], column: str, commands: bytes) -> list[str]:
+    """What a column of Vela's table of the queue says of each operation of a stream.
+
+    The table has the offset at which the commands of an operation begin; those up to the next are its.
+    """
+    queue = sorted((int(o), i) for o, i in _column(table, "offset", column).items())
     found, at = [], -1
     for offset in operation_offsets(commands):
         while at + 1 < len(queue) and queue[at + 1][0] <= offset:
             at += 1
-        found.append(int(keys.get(optimised.get(queue[at][1], ""), "-1")) if at >= 0 else -1)
-    return tuple(found)
+        found.append(queue[at][1] if at >= 0 else "")
+    return found
 
 
 def _column(table: Sequence[Sequence[str]], key: str, value: str) -> dict[str, str]:
@@ -249,7 +269,8 @@ def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimat
     # Vela leaves the constants of shapes out of its numbers, but names the operator of the file.
     names, *sources = tables.get("source") or [["id", "ext_key"]]
     order = {row[names.index("id")]: int(row[names.index("ext_key")]) for row in sources}
-    wanted = ("name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
+    works = _works(tables.get("figures") or [["id"]])
+    wanted = ("id", "name", "operator", "source_id", "op_cycles", "mac_count", "npu_cycles", "staging_usage")
     column = {name: header.index(name) for name in wanted}
     memories = {name.removesuffix("_ac"): i for i, name in enumerate(header) if name.endswith("_ac")}
     return tuple(
@@ -262,6 +283,29 @@ def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimat
             int(row[column["npu_cycles"]]),
             {name: int(row[i]) for name, i in memories.items()},
             int(row[column["staging_usage"]]),
+            works.get(row[column["id"]], NOTHING),
         )
         for row in rows
     )
+
+
+def _works(table: Sequence[Sequence[str]]) -> dict[str, Work]:
+    """What Vela's operations take without the transfers of their weights, by identifier.
+
+    Where a memory's rows say how much of it an operation reads, "" stands for nothing.
+    """
+    header, *rows = table
+
+    def total(row: Sequence[str], ends: tuple[str, ...]) -> int:
+        return sum(int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(ends))
+
+    found = {}
+    for row in rows:
+        arithmetic = int(row[header.index("est_op_cycles_without_buffering")] or 0)
+        # Of weights that are transferred, the table has both: the transfer's bytes and what the operation reads.
+        weights, scales = (
+            max((int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(end)), default=0)
+            for end in ("Weights_read", "Scales_read")
+        )
+        found[row[header.index("id")]] = Work(arithmetic, total(row, ("FeatureMap_ac",)), weights + scales)
+    return found

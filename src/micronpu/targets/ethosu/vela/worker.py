@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _GRACE = 5
 """Seconds after its time limit at which a worker ends itself, which matters only where its parent is gone."""
 _TABLES = ("perf", "source", "optimised", "queue")
+_FIGURES = ("id", "est_op_cycles_without_buffering")
+_FIGURES_OF_MEMORIES = ("FeatureMap_ac", "Weights_read", "Scales_read")
+"""Columns of the table of all figures, which has 130 of them: named so, and ending so."""
 
 
 def main() -> None:
@@ -71,7 +74,7 @@ def _answer(regor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> 
         "fast_scratch_size": int(compiled.scratch_fast.size),
         "inputs": _borders(compiled.inputs),
         "outputs": _borders(compiled.outputs),
-        "tables": {name: _rows(tables[name]) for name in _TABLES if name in tables},
+        "tables": {name: _rows(tables[name]) for name in _TABLES if name in tables} | _figures(tables),
     }
     return ("", result), compiled.read_only.data
 
@@ -83,6 +86,15 @@ def _borders(tensors: Any) -> list[tuple[tuple[int, ...], int, int, int]]:
 def _rows(table: Any) -> list[list[str]]:
     """The header of a table and its rows."""
     return [[str(cell) for cell in row] for row in (table.header, *table.data)]
+
+
+def _figures(tables: Any) -> dict[str, list[list[str]]]:
+    """What an operation takes beside the transfers of its weights: those columns of the table of all figures."""
+    if "perf_debug" not in tables:
+        return {}
+    table = tables["perf_debug"]
+    wanted = [i for i, n in enumerate(table.header) if n in _FIGURES or str(n).endswith(_FIGURES_OF_MEMORIES)]
+    return {"figures": [[str(row[i]) for i in wanted] for row in (table.header, *table.data)]}
 
 
 def _number(data: bytes) -> int:

@@ -1,0 +1,155 @@
+"""A compiled program made faster behind Vela, and proved to compute what it computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from micronpu.base.errors import MicroNpuError
+from micronpu.targets.ethosu.host.proof import random_integers
+from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, Operation
+from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.payload import checksum, content_of
+from micronpu.targets.ethosu.schedule.hazards import missing_waits
+from micronpu.targets.ethosu.schedule.operations import Access, is_indexed
+from micronpu.targets.ethosu.schedule.prefetch import Analysed, Prefetched, analysed, prefetched
+from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.stream import actions_of
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
+
+LEAST_GAIN = 0.03
+"""Part of the cycles that another schedule must save."""
+_NEAR_BEST = 1.01
+"""Cycles, in those of the best schedule, that another may take which needs less memory."""
+_LEAST_ROOM = 16 * 1024
+_PART_OF_MEMORY = 0.75
+"""Of the SRAM that there is: what is not the NPU's needs some, too."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What bringing weights ahead has done to a program.
+
+    Attributes:
+        cycles: of Vela's own schedule, by Vela's own estimate.
+        brought: operations whose weights are in SRAM when they begin.
+        with_weights: operations that have weights.
+        size: bytes that are brought.
+        scratch: bytes of scratch memory that they take beyond Vela's.
+        objection: why nothing was done that would have paid, or "".
+    """
+
+    cycles: int
+    brought: int = 0
+    with_weights: int = 0
+    size: int = 0
+    scratch: int = 0
+    objection: str = ""
+
+
+def brought_ahead(program: VelaProgram, spec: EthosUOptions) -> tuple[VelaProgram, Ahead | None]:
+    """The program with its weights brought ahead, where that pays; else as it was, and None.
+
+    The new stream runs in the simulator beside the old one, and no two of its operations that may overlap in any order
+    which its waits allow touch the same bytes.
+    """
+    memories = spec.memories
+    # The addresses that a gather reads depend on its data.
+    if memories is None or program.commands[:4] != b"COP1" or any(map(is_indexed, actions_of(program.commands))):
+        return program, None
+    if not any(layer.work.weight_bytes for layer in program.layers) or not program.places:
+        return program, None
+    try:
+        before = run(program, spec)
+    except MicroNpuError:  # it cannot be run here, which others say
+        return program, None
+    found = analysed(program, before.accesses, spec.accelerator.family, memories)
+    best = _best(found, _limit(program, spec))
+    if best is None:
+        return program, None
+    made = best.program
+    if objection := _objection(before, made, spec):
+        return program, Ahead(program.cycles, objection=objection)
+    more = made.scratch_size - program.scratch_size
+    return made, Ahead(program.cycles, best.brought, best.with_weights, best.size, more)
+
+
+def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
+    """Bytes that the scratch memory may have."""
+    room = int(spec.max_sram_bytes * _PART_OF_MEMORY) - program.sram_bytes
+    return program.scratch_size + max(room, 0)
+
+
+def _best(found: Analysed, limit: int) -> Prefetched | None:
+    """The schedule of the fewest cycles, or one nearly as good that takes less memory; None where it does not pay."""
+    # Vela's total does not know that transfers and operations share a port, and ours does: it has to be better by both.
+    enough = (1 - LEAST_GAIN) * min(found.program.cycles, found.before.cycles)
+    candidates = [prefetched(found, room) for room in _rooms(found.program.scratch_size, limit)]
+    best = min(candidates, key=lambda x: x.program.cycles)
+    if best.program.cycles > enough:
+        return None
+    near = [x for x in candidates if x.program.cycles <= min(best.program.cycles * _NEAR_BEST, enough)]
+    return min(near, key=lambda x: (x.program.scratch_size, x.program.cycles))
+
+
+def _rooms(least: int, most: int) -> Iterator[int]:
+    """Sizes of the scratch memory to try: the least, and ever larger ones."""
+    yield least
+    more = _LEAST_ROOM
+    while least + more < most:
+        yield least + more
+        more *= 2
+    if most > least:
+        yield most
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run on random integers.
+
+    Attributes:
+        accesses: what each operation reads and writes, transfers included.
+    """
+
+    inputs: list[Array]
+    outputs: list[Array]
+    accesses: list[Access]
+
+
+def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> Ran:
+    """Runs a program in the simulator, on random integers unless some are given.
+
+    Raises:
+        SimulationError: it does what no correct program does, or what the simulator cannot compute.
+        RuntimeUnavailableError: there is no simulator here.
+    """
+    accesses: list[Access] = []
+
+    def watch(operation: Operation) -> None:
+        reads, writes = (Ranges((r, a, a + size) for r, a, size in x) for x in (operation.reads, operation.writes))
+        accesses.append(Access(operation.work, reads, writes))
+
+    content = content_of(program)
+    if inputs is None:
+        seed = checksum(program)
+        borders = enumerate(content.inputs)
+        inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in borders]
+    simulator = EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN)
+    return Ran(inputs, simulator.run(content, inputs, watch=watch, accesses=True), accesses)
+
+
+def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
+    """Why a stream must not be used in the place of another; "" where it may."""
+    try:
+        after = run(made, spec, before.inputs)
+    except MicroNpuError as error:
+        return error.what.rstrip(".")
+    for number, (old, new) in enumerate(zip(before.outputs, after.outputs, strict=True)):
+        if wrong := int(np.count_nonzero(old != new)):
+            return f"{wrong:,} of {old.size:,} values of output {number} differ"
+    accesses = [(access.reads, access.writes) for access in after.accesses]
+    if missing := missing_waits(actions_of(made.commands), accesses, spec.accelerator.family):
+        return f"operation {missing[0][0]} may begin before one has ended that it must not overlap"
+    return ""

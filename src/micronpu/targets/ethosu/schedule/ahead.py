@@ -1,0 +1,240 @@
+"""Which transfers bring which weights, when and to where: as early as the channel is idle and memory is free.
+
+    computes   [ conv 0 ][ conv 1, waits for flash      ][ conv 2 ..
+    moves                                                            (Vela)
+
+    computes   [ conv 0 ][ conv 1 ][ conv 2 ..
+    moves      [ weights of 1 ][ weights of 2 ]..                    (ahead)
+
+One pass over the operations, with the time of both engines as it goes by.  Before each operation the next weights are
+begun where the channel is idle by then and a place in memory is free until they are read; a large transfer is made in
+pieces, so that what has to come between is not kept waiting.  Weights without a place are read where they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from micronpu.targets.ethosu.schedule.engines import Engines, Memories, Work
+from micronpu.targets.ethosu.schedule.operations import cycles_of
+from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.space import GRAIN, Space
+from micronpu.targets.ethosu.schedule.stream import Action
+from micronpu.targets.ethosu.schedule.weights import Weights
+
+_LEAST_PIECE = 4096
+"""Bytes of a transfer that is not made smaller."""
+_LOOK_AHEAD = 8
+"""Weights that may overtake others, for which there is no place yet."""
+_LONGEST_PAUSE = 64
+"""Operations between two that read the same weights, from which on they are brought twice."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An operation that keeps its place: one that computes, or a transfer that brings no weights.
+
+    Attributes:
+        action: what the stream says.
+        before: commands in front of it that stay, such as waits for operations that compute.
+        work: what it takes.
+        place, source: see `VelaProgram`.
+        reads, writes: without the weights, where those are known.
+        weights: that it reads, where that is known.
+        settled: how many of the transfers among the slots Vela waits for in front of it.
+    """
+
+    action: Action
+    before: tuple[Action, ...]
+    work: Work
+    place: int
+    source: int
+    reads: Ranges
+    writes: Ranges
+    weights: Weights | None = None
+    settled: int = 0
+
+
+@dataclass
+class Load:
+    """Weights that are brought once, for one operation or several.
+
+    Attributes:
+        weights: their rows of constants.
+        users: numbers of the slots that read them.
+        address: where they are brought to; None where they are read where they are stored.
+        free: number of the slot from which on that place is free.
+        begins: number of the slot before which the transfer may begin.
+        moved: bytes that have been.
+        done: how many transfers there are when all is there.
+    """
+
+    weights: Weights
+    users: list[int]
+    address: int | None = None
+    free: int = -1
+    begins: int = -1
+    moved: int = 0
+    done: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that are still to be brought."""
+        return self.weights.size - self.moved
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A transfer.
+
+    Attributes:
+        load: which weights it brings.
+        source: first byte among the constants.
+        target: first byte in the scratch memory.
+        length: in bytes.
+    """
+
+    load: Load = field(repr=False)
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """What is brought when.
+
+    Attributes:
+        pieces: by the slot in front of which they begin.
+        loads: by slot, of those whose weights are brought.
+    """
+
+    pieces: dict[int, list[Piece]]
+    loads: dict[int, Load]
+
+    @property
+    def top(self) -> int:
+        """Bytes of the scratch memory up to the last that is used for weights."""
+        return max((x.address + x.weights.size for x in self.loads.values() if x.address is not None), default=0)
+
+
+def arranged(slots: Sequence[Slot], space: Space, memories: Memories, family: str) -> Arrangement:
+    """Arranges the transfers of all weights.
+
+    Args:
+        space: is changed.
+    """
+    return _Arranging(slots, space, memories, family).run()
+
+
+class _Arranging:
+    def __init__(self, slots: Sequence[Slot], space: Space, memories: Memories, family: str) -> None:
+        self._slots, self._space, self._memories = slots, space, memories
+        self._engines = Engines(family)
+        self._waiting = _loads(slots)
+        self._placed: list[Load] = []
+        self._found = Arrangement({}, {})
+
+    def run(self) -> Arrangement:
+        for now, slot in enumerate(self._slots):
+            self._begin(now)
+            if slot.action.is_transfer:
+                self._engines.transfer(*cycles_of(slot.action, self._memories))
+                continue
+            load = self._found.loads.get(now)
+            if load is not None:
+                self._engines.wait_for_transfers(len(self._engines.transfers) - load.done)
+            if load is None and slot.weights is not None:
+                self._engines.kernel(*slot.work.direct(self._memories))
+            else:
+                self._engines.kernel(slot.work.near(self._memories))
+        return self._found
+
+    def _begin(self, now: int) -> None:
+        """Begins what can begin in front of a slot, and ends what it reads."""
+        while (load := self._next(now)) is not None:
+            urgent = load.users[0] == now
+            # The command processor, which is two operations ahead, stands still until the channel is idle: that must be
+            # while the last but one computes, so that the last has not ended when the next is handed over.
+            if not urgent and self._engines.idle_from() > self._engines.kernel_end(1):
+                return
+            if urgent and not load.moved and not self._pays(load):
+                self._leave(load)
+            else:
+                self._move(load, now, load.left if urgent else self._piece(load))
+            if not load.left or load.address is None:
+                self._placed.remove(load)
+
+    def _next(self, now: int) -> Load | None:
+        """The weights that are read first of those that may begin; finds places until there are some."""
+        while self._waiting:
+            able = any(x.begins <= now for x in self._placed)
+            if self._waiting[0].users[0] > now and (able or len(self._placed) >= _LOOK_AHEAD):
+                break
+            self._place(self._waiting.pop(0), now)
+        return min((x for x in self._placed if x.begins <= now), key=lambda x: x.users[0], default=None)
+
+    def _place(self, load: Load, now: int) -> None:
+        first, last, size = load.users[0], load.users[-1], load.weights.size
+        # The operation in front of which it begins is not the first that it must not disturb: two before are at work.
+        free = self._space.earliest(size, now - 2, first, last)
+        if free is None:
+            return
+        address = self._space.find(size, free, last)
+        assert address is not None
+        load.address, load.free = address, free
+        load.begins = max(min(free + 1, first), now) if free else now
+        self._space.take(address, size, free, last)
+        self._placed.append(load)
+        self._found.loads.update((user, load) for user in load.users)
+
+    def _leave(self, load: Load) -> None:
+        """Has weights read where they are stored after all."""
+        assert load.address is not None
+        self._space.give(load.address, load.weights.size, load.free, load.users[-1])
+        load.address = None
+        for user in load.users:
+            del self._found.loads[user]
+
+    def _pays(self, load: Load) -> bool:
+        """Whether weights of which nothing is there yet are worth waiting for."""
+        works = [self._slots[user].work for user in load.users]
+        brought = self._memories.transfer(load.weights.size) + sum(work.near(self._memories) for work in works)
+        return brought < sum(max(work.direct(self._memories)) for work in works)
+
+    def _piece(self, load: Load) -> int:
+        """Bytes that are brought by the time when the next operation begins."""
+        begin = max(self._engines.idle_from(), self._engines.kernel_end(1))
+        cycles = self._engines.kernel_end(0) - begin - self._memories.stored_latency
+        size = max(int(cycles * self._memories.stored_rate) // GRAIN * GRAIN, _LEAST_PIECE)
+        return load.left if load.left < size + _LEAST_PIECE else size
+
+    def _move(self, load: Load, now: int, size: int) -> None:
+        assert load.address is not None
+        if load.free > now - 2 and now:
+            self._engines.wait_for_kernels(now - load.free)
+        end, before = load.moved + size, 0
+        for begin, length in load.weights.segments:
+            first, last = max(load.moved, before), min(end, before + length)
+            if first < last:
+                piece = Piece(load, begin + first - before, load.address + first, last - first)
+                self._found.pieces.setdefault(now, []).append(piece)
+                self._engines.transfer(self._memories.transfer(piece.length))
+            before += length
+        load.moved, load.done = end, len(self._engines.transfers)
+
+
+def _loads(slots: Sequence[Slot]) -> list[Load]:
+    """What has to be brought, by the first operation that reads it."""
+    found: list[Load] = []
+    latest: dict[tuple[tuple[int, int], ...], Load] = {}
+    for number, slot in enumerate(slots):
+        if slot.weights is None:
+            continue
+        load = latest.get(slot.weights.segments)
+        if load is None or number - load.users[-1] > _LONGEST_PAUSE:
+            load = latest[slot.weights.segments] = Load(slot.weights, [])
+            found.append(load)
+        load.users.append(number)
+    return found

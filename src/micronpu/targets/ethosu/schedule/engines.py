@@ -1,0 +1,168 @@
+"""The two engines of an Ethos-U over time: the one that computes, and the channel that moves bytes beside it.
+
+What an operation takes is Vela's own figure for it.  The order is that of the stream: the command processor hands each
+engine as many operations as it can hold, stands still where that is full, and at the waits of the stream.
+
+    commands   conv 0 | transfer for 2 | conv 1 | wait for transfers | conv 2
+    computes   [ conv 0      ][ conv 1    ]      [ conv 2 ]
+    moves           [ transfer for 2       ]
+
+An operation that reads its weights where they are stored holds the port of that memory meanwhile, and so does a
+transfer: what comes later takes what the other leaves of it.  Vela's own total knows nothing of that.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEPTHS: Mapping[str, tuple[int, int]] = {"u55": (2, 1), "u65": (2, 2), "u85": (2, 4)}
+"""Operations and transfers that the engines of a family hold, the one at work included."""
+
+
+@dataclass(frozen=True)
+class Memories:
+    """What moving a byte takes.
+
+    Attributes:
+        stored: name of the memory of the constants, as Vela calls it.
+        near: name of the memory of everything else.
+        stored_rate, near_rate: bytes that each gives per cycle.
+        stored_latency, near_latency: cycles before the first byte that is read, and written.
+    """
+
+    stored: str
+    near: str
+    stored_rate: float
+    near_rate: float
+    stored_latency: int
+    near_latency: int
+
+    def transfer(self, size: int) -> int:
+        """Cycles of a transfer from the one into the other, as Vela counts them."""
+        reading = int(size / self.stored_rate) + self.stored_latency
+        return max(reading, int(size / self.near_rate) + self.near_latency)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operation takes of each part of the machine, in cycles.
+
+    Attributes:
+        arithmetic: of computing alone.
+        feature_maps: of reading and writing feature maps.
+        weight_bytes: weights and scales that it reads, as often as it reads them.
+    """
+
+    arithmetic: float = 0
+    feature_maps: float = 0
+    weight_bytes: float = 0
+
+    def near(self, memories: Memories) -> int:
+        """Cycles with the weights in the near memory."""
+        return math.ceil(max(self.arithmetic, self.feature_maps + self.weight_bytes / memories.near_rate))
+
+    def direct(self, memories: Memories) -> tuple[int, int]:
+        """Cycles with the weights where they are stored, without waiting for them; and cycles of that memory."""
+        return math.ceil(max(self.arithmetic, self.feature_maps)), math.ceil(self.weight_bytes / memories.stored_rate)
+
+
+NOTHING = Work()
+
+
+@dataclass
+class _Port:
+    """A memory that gives its bytes to one at a time: spans of cycles that are taken, in order, none touching."""
+
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def take(self, start: int, cycles: int) -> int:
+        """Takes so many free cycles from `start` on; the first cycle after them."""
+        if cycles <= 0:
+            return start
+        at = bisect_right(self.ends, start)
+        first, begin, time = at, start, start
+        while at < len(self.begins):
+            if self.begins[at] <= time:  # taken
+                begin, time = (min(begin, self.begins[at]) if at == first else begin), max(time, self.ends[at])
+            elif self.begins[at] - time < cycles:
+                cycles -= self.begins[at] - time
+                time = self.ends[at]
+            else:
+                break
+            at += 1
+        time += cycles
+        if at < len(self.begins) and self.begins[at] == time:
+            end, at = self.ends[at], at + 1
+        else:
+            end = time
+        self.begins[first:at], self.ends[first:at] = [begin], [end]
+        return time
+
+
+class Engines:
+    """Time as a stream goes by: each method is the next command.
+
+    Attributes:
+        kernels, transfers: begin and end of each so far, in cycles.
+    """
+
+    def __init__(self, family: str) -> None:
+        self._most_kernels, self._most_transfers = DEPTHS[family]
+        self._now = 0
+        self._port = _Port()
+        self.kernels: list[tuple[int, int]] = []
+        self.transfers: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        """When all is done."""
+        return max(self._now, self._last(self.kernels), self._last(self.transfers))
+
+    @staticmethod
+    def _last(jobs: list[tuple[int, int]]) -> int:
+        return jobs[-1][1] if jobs else 0
+
+    def idle_from(self) -> int:
+        """When the channel has moved all that it was given."""
+        return self._last(self.transfers)
+
+    def kernel_end(self, back: int) -> int:
+        """When an operation ends, counted from the last; 0 where there is none."""
+        return self.kernels[-1 - back][1] if back < len(self.kernels) else 0
+
+    def _wait(self, jobs: list[tuple[int, int]], count: int) -> None:
+        if len(jobs) > count:
+            self._now = max(self._now, jobs[-1 - count][1])
+
+    def wait_for_kernels(self, count: int) -> None:
+        """Until at most so many are left."""
+        self._wait(self.kernels, count)
+
+    def wait_for_transfers(self, count: int) -> None:
+        """Until at most so many are left."""
+        self._wait(self.transfers, count)
+
+    def kernel(self, cycles: int, stored: int = 0) -> None:
+        """An operation.
+
+        Args:
+            cycles: that it takes at the least.
+            stored: cycles of the memory of the constants that it takes beside.
+        """
+        self.wait_for_kernels(self._most_kernels - 1)
+        begin = max(self._now, self._last(self.kernels))
+        self.kernels.append((begin, max(begin + cycles, self._port.take(begin, stored))))
+
+    def transfer(self, cycles: int, stored: bool = True) -> None:
+        """A transfer.
+
+        Args:
+            stored: whether it reads the memory of the constants.
+        """
+        self.wait_for_transfers(self._most_transfers - 1)
+        begin = max(self._now, self._last(self.transfers))
+        self.transfers.append((begin, self._port.take(begin, cycles) if stored else begin + cycles))

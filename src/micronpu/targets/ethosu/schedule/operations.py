@@ -1,0 +1,179 @@
+"""The operations of a finished program with what each of them costs, reads and writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from micronpu.targets.ethosu.schedule.engines import NOTHING, Engines, Memories, Work
+from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.stream import (
+    CONVOLUTION,
+    DEPTHWISE,
+    KERNEL_WAIT,
+    TRANSFER_WAIT,
+    Action,
+)
+
+CONSTANTS, SCRATCH = 0, 1
+"""Numbers of the regions."""
+SOURCE_REGION, TARGET_REGION = 0x130, 0x131
+SOURCE, TARGET, LENGTH = 0x30, 0x31, 0x32
+WEIGHT_REGION, SCALE_REGION = 0x128, 0x129
+_REGION = 7
+_INDEXED = 1 << 11
+"""Of the region of a transfer of U85: its rows are where a table of indices says."""
+_OF_IFM2 = 1
+"""Parameter of a convolution of U85 whose weights are its second input."""
+COUNT = 15
+"""The largest number of a wait."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stream of weights or scales that an operation reads.
+
+    Attributes:
+        base: code of the register of its address.
+        region: code of the register of its region.
+        address, length: as the registers say.
+    """
+
+    base: int
+    region: int
+    address: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the simulator says of an operation.
+
+    Attributes:
+        work: multiplications, and bytes moved.
+        reads, writes: every byte, by region.
+    """
+
+    work: int
+    reads: Ranges
+    writes: Ranges
+
+
+_PARTS = {
+    "u55": ((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
+    "u65": (
+        *((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
+        *((0x90, 0x91, WEIGHT_REGION), (0x92, 0x93, SCALE_REGION)),
+    ),
+    "u85": (
+        *((0x20, 0x21, WEIGHT_REGION), (0x22, 0x23, SCALE_REGION)),
+        *((0x90, 0x91, WEIGHT_REGION), (0x92, 0x93, WEIGHT_REGION), (0x94, 0x95, WEIGHT_REGION)),
+    ),
+}
+"""Codes of the registers of address, length and region of what an operation with weights reads, by family."""
+
+
+def parts_of(action: Action, family: str) -> tuple[Part, ...]:
+    """The weights and scales of an operation, () for one without."""
+    if action.code not in (CONVOLUTION, DEPTHWISE):
+        return ()
+    if family == "u85" and action.code == CONVOLUTION and action.parameter & _OF_IFM2:
+        return ()
+    found = (
+        Part(base, region, action.address(base), action.address(length)) for base, length, region in _PARTS[family]
+    )
+    return tuple(part for part in found if part.length)
+
+
+def region_of(action: Action, code: int) -> int:
+    """Number of the region that a register of an operation names."""
+    return action.number(code) & _REGION
+
+
+def brings_constants(action: Action) -> bool:
+    """Whether a transfer copies a row of constants into the scratch memory."""
+    source, target = action.number(SOURCE_REGION), action.number(TARGET_REGION)
+    plain = source & ~_REGION == 0 and target & ~_REGION == 0
+    return action.is_transfer and plain and source & _REGION == CONSTANTS and target & _REGION == SCRATCH
+
+
+def is_indexed(action: Action) -> bool:
+    """Whether what a transfer reads or writes depends on data."""
+    return action.is_transfer and bool((action.number(SOURCE_REGION) | action.number(TARGET_REGION)) & _INDEXED)
+
+
+def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[Access]) -> list[float]:
+    """Which part of its layer's work each operation does; 0 of a transfer.
+
+    Args:
+        places: number of the layer of each operation, transfers included.
+        accesses: of each operation, transfers included.
+    """
+    total: Counter[int] = Counter()
+    operations = [a for a in actions if a.is_operation]
+    for action, place, access in zip(operations, places, accesses, strict=True):
+        if action.is_kernel:
+            total[place] += access.work
+    return [
+        access.work / total[place] if action.is_kernel and total[place] else 0.0
+        for action, place, access in zip(operations, places, accesses, strict=True)
+    ]
+
+
+def part_of(work: Work, share: float) -> Work:
+    """What a part of a layer takes."""
+    return Work(work.arithmetic * share, work.feature_maps * share, work.weight_bytes * share)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A stream over time.
+
+    Attributes:
+        cycles: of the whole.
+        spans: begin and end of each operation, transfers included, in the order of the stream.
+    """
+
+    cycles: int
+    spans: tuple[tuple[int, int], ...]
+
+
+def timed(actions: Sequence[Action], works: Mapping[int, Work], memories: Memories, family: str) -> Timed:
+    """When each operation of a stream begins and ends.
+
+    Args:
+        works: what an operation takes, by its number in the stream, transfers included.
+    """
+    engines = Engines(family)
+    order: list[tuple[bool, int]] = []
+    for action in actions:
+        if action.code == TRANSFER_WAIT:
+            engines.wait_for_transfers(action.parameter & COUNT)
+        elif action.code == KERNEL_WAIT:
+            engines.wait_for_kernels(action.parameter & COUNT)
+        elif action.is_transfer:
+            engines.transfer(*cycles_of(action, memories))
+            order.append((True, len(engines.transfers) - 1))
+        elif action.is_kernel:
+            run(engines, action, works.get(len(order), NOTHING), memories, family)
+            order.append((False, len(engines.kernels) - 1))
+    spans = tuple(engines.transfers[i] if transfer else engines.kernels[i] for transfer, i in order)
+    return Timed(engines.end, spans)
+
+
+def run(engines: Engines, action: Action, work: Work, memories: Memories, family: str) -> None:
+    """Has the engines compute an operation."""
+    if parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
+        engines.kernel(*work.direct(memories))
+    else:
+        engines.kernel(work.near(memories))
+
+
+def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:
+    """Cycles of a transfer, and whether it reads constants."""
+    rows = max(action.number(0x132), 1) * max(action.number(0x133), 1) if action.number(TARGET_REGION) >> 9 else 1
+    size = action.address(LENGTH) * rows
+    if region_of(action, SOURCE_REGION) == CONSTANTS:
+        return memories.transfer(size), True
+    return int(size / memories.near_rate) + memories.near_latency, False

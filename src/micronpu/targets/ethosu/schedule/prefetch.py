@@ -1,0 +1,273 @@
+"""A finished program with its weights brought ahead: the same results, fewer cycles.
+
+    conv 0                                   transfer of 1's weights into scratch
+    conv 1, weights among the constants  ->  conv 0
+                                             wait for transfers; conv 1, weights in scratch
+
+The encoded weights stay as they are, and so do feature maps and the order of what computes.  Vela's own transfers of
+weights are arranged anew together with those that it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.schedule.ahead import Arrangement, Piece, Slot, arranged
+from micronpu.targets.ethosu.schedule.engines import NOTHING, Memories, Work
+from micronpu.targets.ethosu.schedule.hazards import Order
+from micronpu.targets.ethosu.schedule.operations import (
+    CONSTANTS,
+    COUNT,
+    LENGTH,
+    SCRATCH,
+    SOURCE,
+    SOURCE_REGION,
+    TARGET,
+    TARGET_REGION,
+    Access,
+    Timed,
+    part_of,
+    shares,
+    timed,
+)
+from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.space import GRAIN, Space
+from micronpu.targets.ethosu.schedule.stream import (
+    KERNEL_WAIT,
+    TRANSFER,
+    TRANSFER_WAIT,
+    Action,
+    actions_of,
+    large,
+    small,
+    with_actions,
+)
+from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
+from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A program as its operations.
+
+    Attributes:
+        program: Vela's.
+        family: of the accelerator.
+        memories: what moving bytes takes.
+        slots: the operations that stay.
+        last: commands behind them.
+        before: the program's own stream over time.
+    """
+
+    program: VelaProgram
+    family: str
+    memories: Memories
+    slots: tuple[Slot, ...]
+    last: tuple[Action, ...]
+    before: Timed
+
+
+def analysed(program: VelaProgram, accesses: Sequence[Access], family: str, memories: Memories) -> Analysed:
+    """Takes a program apart.
+
+    Args:
+        accesses: what each operation of its stream reads and writes, transfers included.
+    """
+    actions = actions_of(program.commands)
+    share = shares(actions, program.places, accesses)
+    works = {
+        number: part_of(program.layers[place].work, part)
+        for number, (place, part) in enumerate(zip(program.places, share, strict=True))
+        if place >= 0 and part
+    }
+    slots, last = _slots(program, actions, accesses, works, family)
+    return Analysed(program, family, memories, slots, last, timed(actions, works, memories, family))
+
+
+def _slots(
+    program: VelaProgram, actions: Sequence[Action], accesses: Sequence[Access], works: Mapping[int, Work], family: str
+) -> tuple[tuple[Slot, ...], tuple[Action, ...]]:
+    found = weights_of(actions, family)
+    slots: list[Slot] = []
+    before: list[Action] = []
+    number, stays, settled = 0, list[bool](), 0
+    for at, action in enumerate(actions):
+        if action.code == TRANSFER_WAIT:
+            ended = max(len(stays) - (action.parameter & COUNT), 0)
+            settled = max(settled, sum(stays[:ended]))
+        elif not action.is_operation:
+            before.append(action)
+        else:
+            if action.is_transfer:
+                stays.append(at not in found.bringing)
+            if at in found.bringing:
+                # What had to end before it began is nothing to what follows.
+                before = [x for x in before if x.code != KERNEL_WAIT]
+            else:
+                access, weights = accesses[number], found.weights.get(at)
+                reads = access.reads - _weights_read(weights) if weights is not None else access.reads
+                source = program.sources[number] if number < len(program.sources) else -1
+                slots.append(
+                    Slot(
+                        *(action, tuple(before), works.get(number, NOTHING), program.places[number], source),
+                        *(reads, access.writes, weights, settled),
+                    )
+                )
+                before = []
+            number += 1
+    return tuple(slots), tuple(before)
+
+
+def _weights_read(weights: Weights) -> Ranges:
+    return Ranges(
+        (region, part.address, part.address + part.length) for part, _ in weights.origins for region in (0, 1)
+    )
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """A program with its weights brought ahead.
+
+    Attributes:
+        program: the new one.
+        timed: its stream over time.
+        brought: operations whose weights are in the scratch memory when they begin, of those that have any.
+        with_weights: how many those are.
+        size: bytes that are brought.
+    """
+
+    program: VelaProgram
+    timed: Timed
+    brought: int
+    with_weights: int
+    size: int
+
+
+def prefetched(found: Analysed, limit: int) -> Prefetched:
+    """Brings the weights of a program ahead.
+
+    Args:
+        limit: bytes of scratch memory that there may be; what Vela has taken stays in any case.
+    """
+    program = found.program
+    limit = max(limit, program.scratch_size)
+    outputs = Ranges((b.region, b.address, b.address + _bytes(b)) for b in program.outputs)
+    space = Space(
+        [slot.reads for slot in found.slots],
+        [slot.writes for slot in found.slots],
+        *(outputs, SCRATCH, program.scratch_size, limit),
+    )
+    arrangement = arranged(found.slots, space, found.memories, found.family)
+    items = _Written(found, arrangement)
+    time = timed(items.actions, items.works, found.memories, found.family)
+    scratch = max(program.scratch_size, -(-arrangement.top // GRAIN) * GRAIN)
+    more = scratch - program.scratch_size
+    memory = {**program.memory, found.memories.near: program.memory.get(found.memories.near, 0) + more}
+    made = replace(
+        program,
+        commands=with_actions(program.commands, items.actions),
+        scratch_size=scratch,
+        cycles=time.cycles,
+        memory=memory,
+        layers=_layers(program, items.places, time),
+        sources=tuple(items.sources),
+        places=tuple(items.places),
+    )
+    loads = {id(load): load for load in arrangement.loads.values()}
+    size = sum(load.weights.size for load in loads.values())
+    return Prefetched(made, time, len(arrangement.loads), sum(s.weights is not None for s in found.slots), size)
+
+
+def _bytes(border: Border) -> int:
+    size = border.element_size
+    for extent in border.shape:
+        size *= extent
+    return size
+
+
+def _layers(program: VelaProgram, places: Sequence[int], time: Timed) -> tuple[LayerEstimate, ...]:
+    """Vela's rows with the cycles from the end of what was before to the end of each."""
+    cycles, ended = [0] * len(program.layers), 0
+    for place, (_, end) in zip(places, time.spans, strict=True):
+        if place >= 0 and end > ended:
+            cycles[place] += end - ended
+            ended = end
+    return tuple(replace(layer, cycles=count) for layer, count in zip(program.layers, cycles, strict=True))
+
+
+class _Written:
+    """The commands of an arrangement.
+
+    Attributes:
+        actions: all of them.
+        works, places, sources: of the operations, transfers included.
+    """
+
+    def __init__(self, found: Analysed, arrangement: Arrangement) -> None:
+        self._slots = found.slots
+        self._order = Order(found.family)
+        self.actions: list[Action] = []
+        self.works: dict[int, Work] = {}
+        self.places: list[int] = []
+        self.sources: list[int] = []
+        settled: list[int] = [0]  # by how many transfers of the slots: how many there are by then
+        for now, slot in enumerate(self._slots):
+            for piece in arrangement.pieces.get(now, ()):
+                self._transfer(piece)
+            for action in slot.before:
+                self._order.waited(action)
+                self.actions.append(action)
+            load = arrangement.loads.get(now)
+            action, reads = slot.action, slot.reads
+            if slot.weights is not None:
+                action = _reading(action, slot.weights, None if load is None else load.address)
+                reads |= _places(slot.weights, None if load is None else load.address)
+            self.works[len(self.places)] = slot.work
+            self._add(action, reads, slot.writes, slot.place, slot.source, settled[min(slot.settled, len(settled) - 1)])
+            if action.is_transfer:
+                settled.append(self._order.transfers)
+        self.actions += found.last
+
+    def _transfer(self, piece: Piece) -> None:
+        first = self._slots[piece.load.users[0]]
+        registers = {
+            small(SOURCE_REGION): (CONSTANTS, None),
+            small(TARGET_REGION): (SCRATCH, None),
+            **{large(c): _wide(v) for c, v in ((SOURCE, piece.source), (TARGET, piece.target), (LENGTH, piece.length))},
+        }
+        reads = Ranges([(CONSTANTS, piece.source, piece.source + piece.length)])
+        writes = Ranges([(SCRATCH, piece.target, piece.target + piece.length)])
+        self._add(Action(TRANSFER, 0, registers), reads, writes, first.place, first.source)
+
+    def _add(self, action: Action, reads: Ranges, writes: Ranges, place: int, source: int, settled: int = 0) -> None:
+        waits = self._order.waits_for(action.is_transfer, reads, writes, settled)
+        for wait in waits:
+            self._order.waited(wait)
+        self._order.add(action.is_transfer, reads, writes)
+        self.actions += [*waits, action]
+        self.places.append(place)
+        self.sources.append(source)
+
+
+def _wide(value: int) -> tuple[int, int]:
+    return value >> 32, value & 0xFFFFFFFF
+
+
+def _reading(action: Action, weights: Weights, address: int | None) -> Action:
+    """An operation that reads its weights at an address of the scratch memory, or None: where they are stored."""
+    registers = dict(action.registers)
+    for part, origin in weights.origins:
+        place = origin if address is None else address + weights.offset(origin)
+        registers[large(part.base)] = _wide(place)
+        registers[small(part.region)] = (CONSTANTS if address is None else SCRATCH), None
+    return replace(action, registers=registers)
+
+
+def _places(weights: Weights, address: int | None) -> Ranges:
+    region = CONSTANTS if address is None else SCRATCH
+    starts = (
+        (origin if address is None else address + weights.offset(origin), part) for part, origin in weights.origins
+    )
+    return Ranges((region, start, start + part.length) for start, part in starts)

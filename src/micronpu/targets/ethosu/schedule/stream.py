@@ -1,0 +1,135 @@
+"""A command stream as operations, each with the registers that it sees, and back.
+
+    SET IFM_BASE ..  SET WEIGHT_BASE ..  CONV  SET WEIGHT_BASE ..  CONV
+    (CONV, {IFM_BASE, WEIGHT_BASE}), (CONV, {IFM_BASE, WEIGHT_BASE'})
+
+A register keeps its value from one operation to the next, so that a stream says only what changes.  Taken apart in this
+way operations may be moved, changed and put between others; written again, a stream sets what differs and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from micronpu.targets.ethosu.stream.commands import place_of, words_of
+
+HAS_VALUE, CODE = 0x4000, 0x3FF
+STOP, CONVOLUTION, DEPTHWISE, TRANSFER = 0x000, 0x002, 0x003, 0x010
+TRANSFER_WAIT, KERNEL_WAIT = 0x011, 0x012
+KERNELS = (CONVOLUTION, DEPTHWISE, 0x005, 0x006, 0x007)
+"""Codes of convolution, depthwise convolution, pool, element-wise operation and resize."""
+_FIRST_REGISTER = 0x100
+_TRANSFER_SMALL, _TRANSFER_LARGE = range(0x130, 0x140), range(0x030, 0x040)
+"""Codes of the registers that transfers alone read, without and with a second word."""
+
+Register = tuple[bool, int]
+"""Whether it has a second word, and its code."""
+Value = tuple[int, int | None]
+"""Parameter, and the second word of those that have one."""
+
+
+def small(code: int) -> Register:
+    """The register of a code that has 16 bits."""
+    return False, code
+
+
+def large(code: int) -> Register:
+    """The register of a code that has a second word."""
+    return True, code
+
+
+@dataclass(frozen=True)
+class Action:
+    """An operation, a transfer, a wait or another command that does something.
+
+    Attributes:
+        code: of the command.
+        parameter: its upper 16 bits.
+        registers: what an operation sees, or a transfer; empty for the rest.
+    """
+
+    code: int
+    parameter: int = 0
+    registers: Mapping[Register, Value] = field(default_factory=dict)
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.code in KERNELS
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.code == TRANSFER
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether it is one of what disassemblies and profiles number."""
+        return self.is_kernel or self.is_transfer
+
+    def number(self, code: int) -> int:
+        """Of a register of 16 bits; 0 where the stream has not set it."""
+        return self.registers.get(small(code), (0, None))[0]
+
+    def address(self, code: int) -> int:
+        """Of a register with a second word, whose parameter is the upper part; 0 where the stream has not set it."""
+        high, low = self.registers.get(large(code), (0, 0))
+        return (low or 0) | high << 32
+
+
+def _of_transfers(register: Register) -> bool:
+    has_value, code = register
+    return code in (_TRANSFER_LARGE if has_value else _TRANSFER_SMALL)
+
+
+def actions_of(commands: bytes) -> list[Action]:
+    """What a stream does, in order.
+
+    Raises:
+        PayloadError: there is no stream in it.
+    """
+    words, at, found = words_of(commands), 0, []
+    registers: dict[Register, Value] = {}
+    while at < len(words):
+        word = words[at]
+        has_value, code = bool(word & HAS_VALUE), word & CODE
+        if has_value and at + 1 < len(words):
+            registers[large(code)] = word >> 16, words[at + 1]
+        elif code >= _FIRST_REGISTER:
+            registers[small(code)] = word >> 16, None
+        elif code == TRANSFER:
+            seen = {r: v for r, v in registers.items() if _of_transfers(r)}
+            found.append(Action(code, word >> 16, seen))
+        elif code in KERNELS:
+            found.append(Action(code, word >> 16, {r: v for r, v in registers.items() if not _of_transfers(r)}))
+        else:
+            found.append(Action(code, word >> 16))
+        at += 2 if has_value else 1
+    return found
+
+
+def _words(actions: Sequence[Action]) -> Iterator[int]:
+    state: dict[Register, Value] = {}
+    for action in actions:
+        for (has_value, code), value in action.registers.items():
+            if state.get((has_value, code)) == value:
+                continue
+            state[has_value, code] = value
+            yield value[0] << 16 | (HAS_VALUE if has_value else 0) | code
+            if value[1] is not None:
+                yield value[1]
+        yield action.parameter << 16 | action.code
+
+
+def with_actions(commands: bytes, actions: Sequence[Action]) -> bytes:
+    """The driver actions of a stream (``COP1``) round another.
+
+    Raises:
+        PayloadError: there is no stream in it.
+    """
+    first, length = place_of(commands)
+    words = list(_words(actions))
+    # The word in front of the stream has its length: 16 bits of it on top, 8 more below.
+    head = 2 | (len(words) >> 16 & 0xFF) << 8 | (len(words) & 0xFFFF) << 16
+    front, rest = commands[: 4 * (first - 1)], commands[4 * (first + length) :]
+    return front + struct.pack(f"<{1 + len(words)}I", head, *words) + rest

@@ -1,0 +1,122 @@
+"""Which weights each operation of a stream reads, wherever the stream has put them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from micronpu.targets.ethosu.schedule.operations import (
+    CONSTANTS,
+    LENGTH,
+    SCRATCH,
+    SOURCE,
+    TARGET,
+    Part,
+    brings_constants,
+    parts_of,
+    region_of,
+)
+from micronpu.targets.ethosu.schedule.stream import Action
+
+_ALIGNMENT = 16
+_NEAR = 64
+"""Bytes between two parts that are brought along with them."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What an operation reads of the constants.
+
+    Attributes:
+        segments: first byte and number of bytes of each row of constants, both multiples of 16, in order.
+        origins: for each part, where it is among the constants.
+    """
+
+    segments: tuple[tuple[int, int], ...]
+    origins: tuple[tuple[Part, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(length for _, length in self.segments)
+
+    def offset(self, origin: int) -> int:
+        """Of a byte of the constants, where all segments stand one behind the other."""
+        before = 0
+        for begin, length in self.segments:
+            if begin <= origin < begin + length:
+                return before + origin - begin
+            before += length
+        raise ValueError(origin)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The weights of a stream's operations.
+
+    Attributes:
+        weights: by number of the action.
+        bringing: numbers of the actions that do nothing but bring them.
+    """
+
+    weights: dict[int, Weights]
+    bringing: frozenset[int]
+
+
+def weights_of(actions: Sequence[Action], family: str) -> Found:
+    """Finds where the weights of every operation come from.
+
+    Operations whose weights come from elsewhere than one row of constants are left out, with the transfers that they
+    need.
+    """
+    brought: list[tuple[int, int, int, int]] = []  # of each transfer: its number, target, source and length
+    found: dict[int, Weights] = {}
+    users: dict[int, list[int]] = {}
+    for number, action in enumerate(actions):
+        if brings_constants(action):
+            brought.append((number, action.address(TARGET), action.address(SOURCE), action.address(LENGTH)))
+        parts = parts_of(action, family)
+        origins = [_origin(action, part, brought) for part in parts]
+        known = [o for o in origins if o is not None]
+        if not parts or len(known) < len(parts):
+            for o in known:
+                users.setdefault(o[1], []).append(-1)
+            continue
+        found[number] = Weights(
+            _segments([(o, part.length) for part, (o, _) in zip(parts, known, strict=True)]),
+            tuple((part, o) for part, (o, _) in zip(parts, known, strict=True)),
+        )
+        for _, transfer in known:
+            users.setdefault(transfer, []).append(number)
+    users.pop(-1, None)
+    fixed = {number for numbers in users.values() if -1 in numbers for number in numbers}
+    return Found(
+        {number: weights for number, weights in found.items() if number not in fixed},
+        frozenset(t for t, numbers in users.items() if not fixed.intersection(numbers)),
+    )
+
+
+def _origin(action: Action, part: Part, brought: Sequence[tuple[int, int, int, int]]) -> tuple[int, int] | None:
+    """Where a part is among the constants, and the transfer that brings it, -1 for none."""
+    region = region_of(action, part.region)
+    if region == CONSTANTS:
+        return part.address, -1
+    if region != SCRATCH:
+        return None
+    for number, target, source, length in reversed(brought):
+        if target <= part.address and part.address + part.length <= target + length:
+            return source + part.address - target, number
+        if target < part.address + part.length and part.address < target + length:
+            return None
+    return None
+
+
+def _segments(parts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for begin, length in sorted(parts):
+        first, end = begin // _ALIGNMENT * _ALIGNMENT, -(-(begin + length) // _ALIGNMENT) * _ALIGNMENT
+        if found and first <= found[-1][1] + _NEAR:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((first, end))
+    return tuple((begin, end - begin) for begin, end in found)
