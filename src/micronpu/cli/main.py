@@ -239,7 +239,7 @@ def compile_command(
             listener=listener,
         )
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
-    program.report = replace(program.report, budgets=results)
+    program = replace(program, report=replace(program.report, budgets=results))
     out = reports.words
     reports.show(program.report, program.seconds)
     if program.report.sparsity is not None:

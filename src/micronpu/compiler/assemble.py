@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.fx import GraphModule
 
@@ -27,7 +28,8 @@ from micronpu.partition.kernels import kernel_handles
 from micronpu.program.digest import stamp
 from micronpu.program.plan import read_plan
 from micronpu.report.budgets import check_budgets
-from micronpu.report.delegation import StateRow
+from micronpu.report.delegation import DelegationReport, StateRow
+from micronpu.report.memory import MemoryReport
 from micronpu.report.warnings import AccuracyWarning, check_strict
 
 
@@ -87,29 +89,30 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
         hosts = [within(s.host, buffer) for s in staged]
     consists = [part.program_bytes() for host in hosts for part in host.partitions]
     consists += [constant_bytes(graph) for host in hosts for graph in host.core_graphs]
-    programs = [
-        _program(own, host, buffer, made, consists, target, clock) for own, host in zip(staged, hosts, strict=True)
+    several = len(hosts) > 1
+    every = tuple(part for host in hosts for part in host.partitions) if several else ()
+    loaded: dict[Any, Any] = {}  # methods that share a state are loaded together
+    untried = [
+        replace(
+            _untried(own, host, buffer, made, memory_of(buffer, target, consists, host.partitions, own.name), clock),
+            _every=every,
+            _host=loaded if several else {},
+        )
+        for own, host in zip(staged, hosts, strict=True)
     ]
     release()
-    every = tuple(part for program in programs for part in program.partitions)
-    for program in programs if len(programs) > 1 else ():
-        program._host, program._every = programs[0]._host, every  # methods that share a state are loaded together
-    for own, host, program in zip(staged, hosts, programs, strict=True):
-        _judge(own, host, program, checks, clock)
+    programs = []
+    for own, host, program in zip(staged, hosts, untried, strict=True):
+        programs.append(replace(program, report=_judged(own, host, program, checks, clock)))
     for program in programs:
         program.reset_states()
     return programs
 
 
-def _program(
-    own: Staged,
-    host: HostPart,
-    buffer: bytes,
-    made: Lowered,
-    consists: Sequence[Mapping[str, int]],
-    target: str,
-    clock: Clock,
+def _untried(
+    own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport, clock: Clock
 ) -> CompiledProgram:
+    """The program of a method, with what its report says before it is run."""
     quantized, borders = own.quantized, own.quantized.borders
     inputs, outputs = border_tensors(own.whole, borders)
     report = replace(
@@ -119,11 +122,15 @@ def _program(
         inputs=inputs,
         outputs=outputs,
         hashes=digests(buffer, host.partitions),
-        memory=memory_of(buffer, target, consists, host.partitions, own.name),
+        memory=memory,
         states=tuple(map(_reported, quantized.states)),
         sparsity=quantized.sparsity,
     )
-    program = CompiledProgram(
+    kernels: Mapping[int, tuple[int, ...]] = {}
+    if host.core_graphs:
+        operators = [call.operator for call in read_plan(buffer, method=own.name)[0].calls]
+        kernels = kernel_handles(host.module, operators)
+    return CompiledProgram(
         buffer,
         report,
         host.partitions,
@@ -135,15 +142,14 @@ def _program(
         quantized.states,
         own.name,
         quantized.examples,
+        _kernels=kernels,
     )
-    if host.core_graphs:
-        operators = [call.operator for call in read_plan(buffer, method=own.name)[0].calls]
-        program._kernels = kernel_handles(host.module, operators)
-    return program
 
 
-def _judge(own: Staged, host: HostPart, program: CompiledProgram, checks: Verification, clock: Clock) -> None:
-    """Tries the program, and adds to its report what that shows; warns, and refuses what misses a budget."""
+def _judged(
+    own: Staged, host: HostPart, program: CompiledProgram, checks: Verification, clock: Clock
+) -> DelegationReport:
+    """Tries the program; its report with what that shows.  Warns, and refuses what misses a budget."""
     report, quantized = program.report, own.quantized
     if own.expected is not None:
         with clock.step("verify"):
@@ -151,17 +157,18 @@ def _judge(own: Staged, host: HostPart, program: CompiledProgram, checks: Verifi
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     seen = (*quantized.warnings, *of_graph(own.whole, quantized.trial.exact, may_choose=own.may_choose))
     report = replace(report, warnings=(*report.warnings, *seen))
-    program.report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
+    report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
-        results = checks.budgets.results(program.report)
+        results = checks.budgets.results(report)
         check_budgets(results)
-        program.report = replace(program.report, budgets=results)
+        report = replace(report, budgets=results)
     if checks.strict:
-        check_strict(program.report.warnings)
-    for warning in program.report.warnings:
+        check_strict(report.warnings)
+    for warning in report.warnings:
         if warning.is_severe:
             text = f"Method `{own.name}`: {warning}" if own.name else str(warning)
-            warnings.warn(text, AccuracyWarning, stacklevel=4)
+            warnings.warn(text, AccuracyWarning, stacklevel=5)  # the line that calls `micronpu.compile`
+    return report
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
