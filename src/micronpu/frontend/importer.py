@@ -39,7 +39,6 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.ir.op import Op
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import WAYS
 from micronpu.ir.window import Activation
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.clamps import clamp_bounds
@@ -376,10 +375,7 @@ def import_of(node: Node) -> AtenImport:
     entry = known_import(node)
     if entry is None:
         name = overload_name(node)
-        what = f"No operator of micronpu imports {name or node.target}."
-        if name in WAYS:
-            what = f"`{name}` is written as other operators, which was not done for this call."
-        raise UnsupportedError(what, hint=hint_for(name))
+        raise UnsupportedError(f"No operator of micronpu imports {name or node.target}.", hint=hint_for(name))
     return entry
 
 

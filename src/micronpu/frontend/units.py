@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
-from micronpu.frontend.importer import Piece, clamp_behind, import_piece, known_import
+from micronpu.frontend.importer import Piece, clamp_behind, import_of, import_piece, known_import
 from micronpu.frontend.program import ProgramView, is_compute
 
 
@@ -52,6 +52,11 @@ class Unit:
     @functools.cached_property
     def imported(self) -> Piece | UnsupportedError:
         """What it computes, or why that cannot be expressed."""
+        if self.head is not None:
+            try:
+                import_of(self.head)
+            except UnsupportedError as error:
+                return error.with_traceback(None)
         for node in self.body:
             outside = [u for u in node.users if u not in self.body and u not in self.quantizes]
             if outside:

@@ -246,15 +246,37 @@ def _running_product(write: Writer) -> Float:
 
 @composes("max.default", "min.default", "max.dim", "min.dim")
 def _extremum(write: Writer) -> Float:
-    """max(x), max(x, dim)[0] -> amax; where the index is read, too, the operator stays."""
-    overload = "amax.default" if write.overload.startswith("max") else "amin.default"
+    """max(x), max(x, dim)[0] -> amax; max(x, dim)[1] -> argmax, which is the first of equal ones as well"""
+    value, position = ("amax", "argmax") if write.overload.startswith("max") else ("amin", "argmin")
     x = write.given["self"]
     if write.overload.endswith(".default"):
-        return write(overload, x, [])
-    read = write.read()
-    if read is None or not read <= {0}:
+        return write(f"{value}.default", x, [])
+    return _value_and_position(write, x, (value, position), write.given["dim"], write.given["keepdim"])
+
+
+@composes("topk.default")
+def _largest(write: Writer) -> Float:
+    """topk(x, 1) -> amax and argmax; of more than one the operator stays"""
+    x, given = write.given["self"], write.given
+    if given["k"] != 1 or not write.shape(x):
         return None
-    return Results({0: write(overload, x, [write.given["dim"]], write.given["keepdim"])})
+    return _value_and_position(write, x, ("amax", "argmax") if given["largest"] else ("amin", "argmin"), given["dim"])
+
+
+def _value_and_position(
+    write: Writer, x: Float, names: tuple[str, str], axis: int, keepdim: bool = True
+) -> Results | None:
+    """What is read of an extremum along an axis and of where it is."""
+    read = write.read()
+    if read is None or not read <= {0, 1}:
+        return None
+    value, position = (f"{name}.default" for name in names)
+    made: dict[int, Float] = {}
+    if 0 in read:
+        made[0] = write(value, x, [axis], keepdim)
+    if 1 in read:
+        made[1] = write(position, x, axis, keepdim)
+    return Results(made)
 
 
 @composes("var.dim", "var.correction", "var.default", "std.dim", "std.correction", "std.default")

@@ -38,6 +38,25 @@ def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tu
 
 def float_verdict(node: FxNode) -> Verdict:
     """The verdict on an operator whose result nobody quantizes."""
+    detail, hint = _on_integers(node), ""
+    if not detail:
+        detail, hint = _why_float(node)
+    return verdict_on(node, None, (reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint),))
+
+
+def _on_integers(node: FxNode) -> str:
+    """What is said of integers that are computed from integers; "" of anything else."""
+    types = [getattr(value_of(n), "dtype", None) for n in (node, *node.all_input_nodes)]
+    if types[0] is torch.bool or any(t is None or t.is_floating_point or t.is_complex for t in types):
+        return ""
+    return (
+        f"it computes {str(types[0]).removeprefix('torch.')} from integers, as positions and indices are: the host "
+        "does that in no time, and an int8 grid does not hold them"
+    )
+
+
+def _why_float(node: FxNode) -> tuple[str, str]:
+    """Why an operator is not quantized, and what to try."""
     try:
         entry = import_of(node)
         detail = "its result is not quantized"
@@ -54,8 +73,7 @@ def float_verdict(node: FxNode) -> Verdict:
                 hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
     except UnsupportedError as error:
         detail, hint = error.what, error.hint
-    reason = reason_at(node, IMPORTED, IMPORTED_SENTENCE, detail, hint)
-    return verdict_on(node, None, (reason,))
+    return detail, hint
 
 
 def _hint_without_table(overload: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -236,7 +236,7 @@ def calibrate_and_quantize(
         quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`, made with ``is_qat=True`` for the following.
         is_qat: prepare the model for quantization-aware training.
         train_fn: trains the module that it is given, in place; without it, calibration sets the ranges.  With it, the
-            calibration inputs are not run.
+            calibration inputs are not run, and may be an empty list.
 
     Returns:
         The quantized module, ready for a second ``torch.export.export``.
@@ -258,7 +258,11 @@ def calibrate_and_quantize(
         from micronpu.quantize.qat import train_or_calibrate
 
         check_stateless(states)
-        return train_or_calibrate(module, calibration_batches(calibration_inputs, examples), quantizer, train_fn)
+        if train_fn is not None and isinstance(calibration_inputs, Sized) and not len(calibration_inputs):
+            batches = [tuple(torch.zeros([int(n) for n in x.shape], dtype=x.dtype) for x in examples)]
+        else:
+            batches = calibration_batches(calibration_inputs, examples)
+        return train_or_calibrate(module, batches, quantizer, train_fn)
     if lifted is not module:
         return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer, states=states))
     return quantize(module, [calibration_batches(calibration_inputs, examples)], quantizer)

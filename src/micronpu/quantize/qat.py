@@ -21,10 +21,11 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
-from micronpu.frontend.program import overload_name
+from micronpu.frontend.program import origin_of, overload_name
 from micronpu.frontend.training import Train, is_dropout, set_training
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.observers.moving_average import MovingAverageObserver
+from micronpu.quantize.poles import bounded
 from micronpu.quantize.pt2e import (
     FakeQuantize,
     FakeQuantizeBase,
@@ -157,7 +158,7 @@ def train_or_calibrate(
     """prepare_qat_pt2e, training or else calibration in evaluation mode, and convert_pt2e, of an exported module.
 
     Args:
-        batches: of inputs; where there is something to train with, only their shapes matter.
+        batches: of inputs, at least one; where there is something to train with, only their shapes matter.
         around: training happens inside of this context; it gets the float program and the module to train.
 
     Raises:
@@ -196,8 +197,10 @@ def train_prepared(prepared: GraphModule, examples: tuple[torch.Tensor, ...], tr
     """
     allow_train_and_eval(prepared)
     prepared.train()
-    train(prepared)
+    with bounded(prepared):
+        train(prepared)
     _check_finite(prepared)
+    _check_ranges(prepared)
     prepared.eval()
     _observe_weights(prepared, examples)
 
@@ -236,8 +239,9 @@ def _activations(model: nn.Module) -> list[Any]:
 
 
 def _is_empty(module: Any) -> bool:
+    """Whether nothing has been observed; what is endless has."""
     lowest = getattr(module.activation_post_process, "min_val", None)
-    return lowest is not None and bool(torch.isinf(lowest).any())
+    return lowest is not None and bool(torch.isposinf(lowest).any())
 
 
 def _check_finite(model: GraphModule) -> None:
@@ -250,13 +254,29 @@ def _check_finite(model: GraphModule) -> None:
             )
 
 
-def _observe_weights(model: GraphModule, examples: tuple[torch.Tensor, ...]) -> None:
-    """Sets the grids of the weights after the last step of training; the module is in evaluation mode."""
+def _check_ranges(model: GraphModule) -> None:
+    """Every tensor has a range that training has set."""
     if any(map(_is_empty, _activations(model))):
         raise ModelError(
             "Training has not run the module once, so that no range of its tensors is known.",
             hint="call the module that `train` is given, with typical inputs",
         )
+    for node in model.graph.nodes:
+        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        observer = getattr(module, "activation_post_process", None)
+        ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
+        if all(end is None or bool(torch.isfinite(end).all()) for end in ends):
+            continue
+        source = origin_of(node.all_input_nodes[0]).source
+        raise ModelError(
+            f"`{node.all_input_nodes[0].name}`{f' ({source})' if source else ''} has computed NaN or infinity in "
+            "training, so that its tensor has no range.",
+            hint="a look for exponentials of large values and divisions by almost nothing; a smaller learning rate",
+        )
+
+
+def _observe_weights(model: GraphModule, examples: tuple[torch.Tensor, ...]) -> None:
+    """Sets the grids of the weights after the last step of training; the module is in evaluation mode."""
     for module in model.modules():
         if isinstance(module, FakeQuantizeBase) and module not in _activations(model):
             module.enable_observer()

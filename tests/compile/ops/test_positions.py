@@ -71,3 +71,48 @@ def test_positions_among_int16_values_are_the_hosts() -> None:
     (reason,) = {str(v.reasons[0]) for v in program.report.host if v.operator == "argmax.default"}
     assert "positions are found among int8 ones" in reason
     assert torch.equal(program.run(x), Last()(x))
+
+
+class Both(nn.Module):
+    """Scores and where they are, as the first of a ranking."""
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        highest, where = x.max(1)
+        lowest, there = z.min(-1, keepdim=True)
+        best, place = z.topk(1, 1)
+        least, at = x.topk(1, -1, largest=False)
+        return highest * 2, where, lowest + z, there, best, place, least, at, z.max(0)[1]
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128"])
+def test_values_and_positions_of_extrema(target: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, z = (torch.randint(-6, 7, shape, generator=generator).float() for shape in (LARGE, SMALL))
+    ends = [tuple(torch.full(shape, end) for shape in (LARGE, SMALL)) for end in (-12.75, 12.75)]
+    program = micronpu.compile(Both().eval(), (x, z), target, calibration=[*ends, (x, z)])
+    results = program.run(x, z)
+    for got, expected in zip(results, Both()(x, z), strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        if got.is_floating_point():
+            assert torch.allclose(got, expected, atol=0.21)
+    # The first of equal ones, where torch's topk gives any.
+    wanted = (x.argmax(1), z.argmin(-1, True), z.argmax(1, True), x.argmin(-1, True), z.argmax(0))
+    for got, place in zip((*results[1:8:2], results[8]), wanted, strict=True):
+        assert torch.equal(got, place)
+    assert not any("max.dim" in v.operator or "topk" in v.operator for v in program.report.verdicts)
+
+
+class Indices(nn.Module):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = (at.to(torch.int32) + 3) // 2 % 7
+        return torch.relu(x + rows.float()), (at + 1).gather(1, at % 4)
+
+
+def test_arithmetic_on_positions_says_what_it_is() -> None:
+    x, at = torch.randn(1, 8), torch.arange(8)[None]
+    program = micronpu.compile(Indices().eval(), (x, at), calibration=[(x, at)] * 2)
+    reasons = {v.operator: str(v.reasons[0]) for v in program.report.host if v.reasons}
+    assert {"add.Tensor", "floor_divide.default", "gather.default"} <= set(reasons)
+    for name in ("add.Tensor", "floor_divide.default", "gather.default"):
+        assert "from integers, as positions and indices are" in reasons[name], reasons[name]
+        assert "Try:" not in reasons[name]

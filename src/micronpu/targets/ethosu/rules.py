@@ -17,7 +17,9 @@ from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities
+from micronpu.ops.indices import LOOKUP_HINT, GatherRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
+from micronpu.ops.tables.lookups import ScatterRows
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.emitters import emitters_of
@@ -67,7 +69,7 @@ class Judge:
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-        hint = HINT
+        hint = LOOKUP_HINT if isinstance(node.op, GatherRows | ScatterRows) else HINT
         if node.output.type.dtype is DType.INT16:
             hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {HINT}'
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
