@@ -277,6 +277,7 @@ _GIVEN: dict[str, Call] = {
     "tile.default": _with([1, 2, 1]),
     "to.device": lambda op, i: op(i.x, "cpu", torch.float32),
     "to.dtype": _with(torch.float32),
+    "topk.default": lambda op, i: op(i.x, 1)[0],
     "transpose.int": _with(0, 1),
     "transpose_copy.int": _with(0, 1),
     "true_divide.Tensor": lambda op, i: op(i.x, i.positive),
