@@ -134,6 +134,10 @@ class Writer(AtenArguments, Protocol):
     def capabilities(self) -> Capabilities:
         """Of the device that the program is for."""
 
+    @property
+    def unevenness(self) -> float:
+        """Of a norm, how many times larger than small rows calibration has seen large ones; 1 of other operators."""
+
     def __call__(self, overload: str, *arguments: Any) -> Float:
         """A new operator's result."""
 

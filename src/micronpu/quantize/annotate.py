@@ -21,6 +21,7 @@ from micronpu.quantize.config import AVERAGES, SHARES, QuantizationConfig
 from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, is_float, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
+from micronpu.quantize.norms import reaches_beyond
 from micronpu.quantize.specs import (
     IS_KEPT_OR_ZERO,
     KEY,
@@ -171,7 +172,9 @@ def _inputs_and_output(
         return shared
     for operand in operands:
         inputs.setdefault(operand, kept_grid(operand, activation, config, able))
-    return dictated_grid(node, rule, config, able) if rule.output is OutputQuantization.FIXED else activation
+    if rule.output is OutputQuantization.FIXED:
+        return dictated_grid(node, rule, config, able)
+    return config.beyond if config.activations == "int16" and reaches_beyond(node) else activation
 
 
 def _shared(
@@ -184,6 +187,9 @@ def _shared(
 ) -> Spec:
     """The spec of a result that is on its operand's grid if that has steps for it; fills in that of the operand."""
     whole, averages = whole_grid_of(operand, able), rule.new_values is NewValues.AVERAGES and not config.is_qat
+    if rule.new_values is not NewValues.NONE and _is_coarser(operand, config):
+        inputs[operand] = config.activation
+        return SharedQuantizationSpec((operand, node))
     if whole is None or rule.new_values is NewValues.NONE:
         output = _grid_of(operand, node, config.activation, inputs)
         if (given_grid := given_grid_of(operand)) is not None:
@@ -196,6 +202,16 @@ def _shared(
         return replace(config.average, options=(("operand_grid", grid),))
     inputs[operand] = config.activation if finer is None else finer
     return SharedQuantizationSpec((operand, node))
+
+
+def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:
+    """Whether a value that is read in int16 was made in int8."""
+    annotation = operand.meta.get(KEY)
+    while annotation is not None and isinstance(annotation.output_qspec, SharedQuantizationSpec):
+        place = annotation.output_qspec.edge_or_node
+        annotation = place.meta.get(KEY) if isinstance(place, Node) and place is not operand else None
+    spec = annotation.output_qspec if annotation is not None else None
+    return config.dtype is torch.int16 and spec is not None and spec.dtype is torch.int8
 
 
 def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:

@@ -25,6 +25,7 @@ from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.double import runnable
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
+from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import one_thread, run_sequence, seen_calls
@@ -130,6 +131,7 @@ def observed(module: GraphModule, quantizer: Any) -> GraphModule:
     with quiet(), torch.no_grad(), one_thread():
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         fold_batch_norms(module)
+        mark_uneven(module, sequences, states)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
         prepare_loops(prepared, quantizer, _prepared)

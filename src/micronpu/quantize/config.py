@@ -30,6 +30,7 @@ WEIGHT_EPS = 2**-24
 SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
 AVERAGES = "averages"
+_BEYOND = "beyond"
 """Name of the observer of averages, which may have the grid of what they are averages of."""
 
 Activations = Literal["int8", "int16"]
@@ -167,6 +168,11 @@ class QuantizationConfig:
     def may_share(self) -> bool:
         """Whether it is int8 and not for training, which shows fake quantization one grid from the beginning."""
         return self.activations == "int8" and not self.is_qat
+
+    @property
+    def beyond(self) -> QuantizationSpec:
+        """Of what other data may have more of than calibration has seen."""
+        return replace(self.activation, observer=_BEYOND, options=())
 
     @property
     def average(self) -> QuantizationSpec:

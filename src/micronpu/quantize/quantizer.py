@@ -32,6 +32,7 @@ from micronpu.quantize.equalize import equalize
 from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
 from micronpu.quantize.masks import observe_what_counts
+from micronpu.quantize.norms import widen
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import prepare_for_annotation
@@ -241,6 +242,7 @@ class StaticQuantizer:
         self.settings.find(model)
         self.settings.check(model)
         stamp(model, self.settings)
+        widen(model, self.settings.default, self.capabilities)
         if self.settings.corrections.equalize:
             equalize(model)
         if self.is_qat:

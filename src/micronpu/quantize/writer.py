@@ -21,7 +21,7 @@ from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.attributes import attribute, is_constant, is_trained
 from micronpu.quantize.config import STAMP
 from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
-from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO
+from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO, UNEVEN
 
 aten = torch.ops.aten
 
@@ -58,6 +58,10 @@ class GraphWriter(NodeArguments):
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @property
+    def unevenness(self) -> float:
+        return float(self.node.meta.get(UNEVEN, 1.0))
 
     def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
         return self._write(*_called(overload, given), named, self._place, self.node)

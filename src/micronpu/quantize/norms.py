@@ -1,0 +1,165 @@
+"""Norms over rows of unequal size, whose squares no grid of int8 holds.
+
+Rows that differ 10 times have squares that differ 100 times: on one grid of 255 steps those of the small rows are few.
+Which norms have such rows is seen in a few calibration rows, before the model is rewritten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.states import States
+from micronpu.ir.way import Capabilities
+from micronpu.quantize.config import STAMP, QuantizationConfig
+from micronpu.quantize.running import Row
+from micronpu.quantize.specs import UNEVEN
+
+_WHOLE = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
+"""Norms that are one operator; the others are found by the squares that they add up."""
+_SQUARES = ("pow.Tensor_Scalar", "square.default", "mul.Tensor")
+_POWERS = ("rsqrt.default", "reciprocal.default", "pow.Tensor_Scalar")
+_UNEQUAL = 1.5
+"""How many times larger, of 100 rows, the 95th is than the 5th, from which a norm is computed in int16; beyond what so
+many normal numbers differ by."""
+_NORMAL = 1.65
+"""Standard deviations from the middle to the 95th of 100 normal numbers."""
+_ROWS = 8
+"""Calibration rows that are looked at."""
+
+
+def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
+    """Notes in the meta of a norm's operators how unequal the sizes of its rows are, in place.
+
+    Args:
+        sequences: calibration data, of which the first calls of some sequences are looked at.
+        states: of the module, where it has lifted ones.
+    """
+    norms = {node: parts for node in module.graph.nodes if (parts := _parts(node))}
+    if not norms:
+        return
+    seen = _Sizes(module, norms)
+    for sequence in sequences[:: max(1, len(sequences) // _ROWS)][:_ROWS]:
+        if sequence:
+            with torch.no_grad():
+                seen.run(*sequence[0], *states.initial)
+    for node, parts in norms.items():
+        ratio = seen.ratio(node)
+        for part in parts:
+            part.meta[UNEVEN] = max(ratio, part.meta.get(UNEVEN, 1.0))
+
+
+def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabilities) -> None:
+    """Stamps the operators of such norms with int16, where the device has it and no setting is about them, in place."""
+    if default is None or default.activations != "int8" or default.is_qat or not able.has_int16:
+        return
+    wide = replace(default, activations="int16")
+    for node in model.graph.nodes:
+        if _is_uneven(node) and node.meta.get(STAMP) == (default,):
+            node.meta[STAMP] = (wide,)
+
+
+def reaches_beyond(node: Node) -> bool:
+    """Whether a value is a negative power of a row's size, of which a smaller row than any that was seen has more."""
+    name = overload_name(node)
+    if not _is_uneven(node) or name not in _POWERS:
+        return False
+    return name != "pow.Tensor_Scalar" or float(arguments(node)["exponent"]) < 0
+
+
+def _is_uneven(node: Node) -> bool:
+    return bool(node.meta.get(UNEVEN, 1.0) >= _UNEQUAL)
+
+
+class _Sizes(Interpreter):
+    """Runs a module and notes the size of each row of each norm."""
+
+    def __init__(self, module: GraphModule, norms: dict[Node, list[Node]]) -> None:
+        super().__init__(module)
+        self._norms = norms
+        self._found: dict[Node, list[torch.Tensor]] = {}
+        self._counts: dict[Node, int] = {}
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n in self._norms:
+            args, _ = self.fetch_args_kwargs_from_env(n)
+            sizes = _sizes(n, args[0], result).flatten()
+            self._found.setdefault(n, []).append(sizes)
+            self._counts[n] = args[0].numel() // max(1, sizes.numel())
+        return result
+
+    def ratio(self, norm: Node) -> float:
+        """Of a large row and a small one, of those that are not empty, beyond that of normal numbers."""
+        sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
+        sizes = sizes[sizes.isfinite() & (sizes > 1e-3 * sizes.nan_to_num(posinf=0.0).max())]
+        if sizes.numel() < 2:
+            return 1.0
+        small, large = torch.quantile(sizes, torch.tensor([0.05, 0.95], dtype=torch.float64))
+        spread = min(0.9, _NORMAL / math.sqrt(2 * self._counts[norm]))
+        return float(large / small) * (1 - spread) / (1 + spread)
+
+
+def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The root mean square of each row that a norm divides, up to a factor."""
+    name = overload_name(node)
+    if name not in _WHOLE:
+        return result if name.startswith(("linalg_vector_norm", "std")) else result.clamp(min=0.0).sqrt()
+    given = arguments(node)
+    if name in ("layer_norm.default", "rms_norm.default"):
+        rows = x.flatten(-len(given["normalized_shape"]))
+    else:
+        rows = x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
+    return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
+
+
+def _parts(node: Node) -> list[Node]:
+    """The operators of the norm whose rows a node measures; [] where it measures none."""
+    name = overload_name(node)
+    if name in _WHOLE:
+        return [node]
+    squares = _squares_of(node)
+    if squares is None and not name.startswith(("linalg_vector_norm", "var.", "std.")):
+        return []
+    divided = list(_divided(node))
+    return [*([squares] if squares is not None else []), node, *divided] if divided else []
+
+
+def _squares_of(node: Node) -> Node | None:
+    """The squares of which a node is the mean or sum; None where it is that of anything else."""
+    if overload_name(node) not in ("mean.dim", "sum.dim_IntList") or not isinstance(node.args[0], Node):
+        return None
+    terms = node.args[0]
+    name = overload_name(terms)
+    if name == "pow.Tensor_Scalar" and arguments(terms)["exponent"] == 2:
+        return terms
+    return terms if name in _SQUARES[1:] and len(terms.all_input_nodes) == 1 else None
+
+
+def _divided(node: Node) -> Iterator[Node]:
+    """What leads from the size of each row to the rows over it, and these; nothing where no rows are divided."""
+    rows, found = node.meta["val"].numel(), dict[Node, None]()
+    waiting, ends = list(node.users), False
+    while waiting:
+        user = waiting.pop(0)
+        value, name = user.meta.get("val"), overload_name(user)
+        if user in found or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        if value.numel() == rows or name.startswith("expand"):
+            found[user] = None
+            waiting += list(user.users)
+        elif name in ("mul.Tensor", "div.Tensor"):
+            found[user] = None
+            ends = True
+            # What is divided may be centred first.
+            centred = [n for n in user.all_input_nodes if overload_name(n) == "sub.Tensor"]
+            means = [m for n in centred for m in n.all_input_nodes if overload_name(m) == "mean.dim"]
+            found |= dict.fromkeys([*centred, *means])
+    if ends and any(overload_name(n) in (*_POWERS, "sqrt.default", "div.Tensor") for n in found):
+        yield from found
