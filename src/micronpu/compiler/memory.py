@@ -16,7 +16,8 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
 from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
 from micronpu.program.strip import strip
-from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport
+from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
+from micronpu.report.texts import file_name
 
 ALIGNMENT = 16
 _HIDDEN = (
@@ -59,6 +60,11 @@ def memory_of(
         temporary_pool=pools.temporary,
         scratch=pools.scratch,
         npu_sram=max(known, default=None),
+        inside=tuple(
+            found
+            for i, part in enumerate(parts)
+            if part.npu_sram is not None and (found := partition_memory(f"inside partition {i}", part)) is not None
+        ),
         open=(*pools.open, *([_HIDDEN] if inside else [])),
     )
 
@@ -100,6 +106,23 @@ def arena_of(plan: Plan, number: int, region: str) -> Arena:
             found[found.index(same)] = joined
     bound = lower_bound([Lifetime(t.bytes, t.first, t.last) for t in found])
     return Arena(f"planned memory {number}", region, plan.memories[number - 1], bound, tuple(steps), tuple(found))
+
+
+def partition_memory(name: str, part: CompiledPartition) -> PartitionMemory | None:
+    """What a partition takes over time by its compiler's estimates; None where there are none."""
+    counted = [(i, cost.memory_bytes) for i, cost in sorted(part.costs.items()) if cost.memory_bytes]
+    if not counted:
+        return None
+    names = []
+    for i, _ in counted:
+        node = part.graph.nodes[i]
+        place = file_name(node.origin.source)
+        names.append(f"{node.op.name} ({place})" if place else node.op.name)
+    most = max(counted, key=lambda entry: entry[1])[0]
+    alive = sorted(graph_arena(name, part.graph).alive(most), key=lambda life: -life.bytes)
+    return PartitionMemory(
+        name, tuple(names), tuple(size for _, size in counted), tuple(Item(t.name, t.bytes) for t in alive)
+    )
 
 
 def _step(call: Call) -> str:

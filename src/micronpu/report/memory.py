@@ -130,6 +130,39 @@ class Arena:
 
 
 @dataclass(frozen=True)
+class PartitionMemory:
+    """What a partition takes of the SRAM over time, as the NPU's compiler counts it.
+
+    Attributes:
+        name: which partition.
+        steps: its operations that take any, in order, each with its line of the model.
+        bytes: in use during each of them.
+        alive: the values that are needed during the one with the most, the largest first.
+    """
+
+    ALSO: ClassVar[tuple[str, ...]] = ("peak_step",)
+
+    name: str
+    steps: tuple[str, ...]
+    bytes: tuple[int, ...]
+    alive: tuple[Item, ...]
+
+    @property
+    def peak_step(self) -> int:
+        """The first step during which the most bytes are in use."""
+        return self.bytes.index(max(self.bytes))
+
+    def __str__(self) -> str:
+        """``inside partition 0: at most 126,976 bytes, during concat (net.py:18); needed then: 57,344 cat``."""
+        needed = [f"{item.bytes:,} {item.what}" for item in self.alive[:4]]
+        rest = f" and {len(self.alive) - 4} more" if len(self.alive) > 4 else ""
+        return (
+            f"{self.name}: at most {max(self.bytes):,} bytes, during {self.steps[self.peak_step]}; needed then: "
+            f"{', '.join(needed)}{rest}"
+        )
+
+
+@dataclass(frozen=True)
 class MemoryReport:
     """What a program takes.
 
@@ -140,6 +173,7 @@ class MemoryReport:
         method_pool, temporary_pool: bytes that the runtime's allocators hand out.
         scratch: of the temporary pool, scratch memory of each delegate that needs one.
         npu_sram: peak use of the SRAM by the NPU; None where its compiler does not say.
+        inside: what each partition takes over time, where the NPU's compiler says it.
         open: what is not known, a sentence each.
     """
 
@@ -153,6 +187,7 @@ class MemoryReport:
     scratch: tuple[int, ...] = ()
     npu_sram: int | None = None
     open: tuple[str, ...] = ()
+    inside: tuple[PartitionMemory, ...] = ()
 
     @property
     def sram(self) -> int:
@@ -166,7 +201,7 @@ class MemoryReport:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A sentence for each region and each arena of the runtime, and what to do where something is too small."""
+        """A sentence for each region, arena and partition, and what to do where something is too small."""
         found = [f"{r.name}: {r.bytes:,} bytes{_of(r)}, {r.verdict}." for r in self.regions]
         for region in (r for r in self.regions if r.over):
             largest = max(region.items, key=lambda item: item.bytes)
@@ -174,7 +209,7 @@ class MemoryReport:
                 f"{region.name}: too small by {region.over:,} bytes; most of it is {largest.what}, "
                 f"{largest.bytes:,}. Try: {_REMEDIES[region.kind]}."
             )
-        return (*found, *(f"{arena}." for arena in self.arenas))
+        return (*found, *(f"{part}." for part in (*self.arenas, *self.inside)))
 
 
 CODE, WEIGHTS, TABLES, REST = "NPU code", "weights and biases", "tables", "plan, headers and padding of the program"

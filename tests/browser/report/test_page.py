@@ -16,7 +16,7 @@ from micronpu.ir.graph import Origin
 from micronpu.report.candidates import Candidate, Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.estimate import Latency
-from micronpu.report.memory import Arena, Item, Life, MemoryReport, Region
+from micronpu.report.memory import Arena, Item, Life, MemoryReport, PartitionMemory, Region
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.pages import write_candidates
 
@@ -60,7 +60,9 @@ def report(blocks: int) -> DelegationReport:
     latency = (Latency("NPU", 1000, 500.0, 0.8, 1.2, "a model"),)
     lives = tuple(Life(f"tensor {i}", 100 + i, 100 * (i % 2), i, i + 1) for i in range(4))
     arena = Arena("planned memory 1", "sram", 302, 205, ("a", "b", "c", "d", "e"), lives)
-    memory = MemoryReport((Region("sram", "sram", (Item("planned memory 1", 302),), 300),), (arena,), (302,), 0, 0)
+    inside = PartitionMemory("inside partition 0", ("a", "b (net.py:1)"), (64, 96), (Item("b", 96),))
+    region = Region("sram", "sram", (Item("planned memory 1", 302),), 300)
+    memory = MemoryReport((region,), (arena,), (302,), 0, 0, inside=(inside,))
     return DelegationReport("chip", tuple(verdicts), operations=tuple(operations), latency=latency, memory=memory)
 
 
@@ -114,10 +116,16 @@ def test_an_operation_shows_its_cost(opened: Callable[[int], Browser]) -> None:
 def test_memory_is_drawn_and_what_is_over_said(opened: Callable[[int], Browser]) -> None:
     page = opened(6)
     assert "over by 2 bytes" in text(page, ".tiles strong")
-    assert page.execute_script("return document.querySelectorAll('.arena .tensor').length") == 4
-    tops = page.execute_script("return [...document.querySelectorAll('.arena .top title')].map(t => t.textContent)")
+    assert page.execute_script("return document.querySelectorAll('[data-arena] .tensor').length") == 4
+    tops = page.execute_script(
+        "return [...document.querySelectorAll('[data-arena] .top title')].map(t => t.textContent)"
+    )
     assert [t.split("\n")[0] for t in tops] == ["tensor 2", "tensor 3"], "most is alive while both are"
     assert "205; at the peak (d): 103 tensor 3, 102 tensor 2" in text(page, ".arena figcaption")
+    heights = "[...document.querySelectorAll('[data-inside] rect')].map(r => Math.round(r.height.baseVal.value))"
+    assert page.execute_script(f"return {heights}") == [147, 220]
+    said = page.execute_script("return document.querySelector('[data-inside] .top title').textContent")
+    assert said == "b (net.py:1)\n96 bytes in use"
 
 
 def test_colours_follow_the_mode(opened: Callable[[int], Browser]) -> None:

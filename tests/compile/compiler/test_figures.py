@@ -147,6 +147,12 @@ def test_the_memory_is_that_of_the_file(target):
     inside = parts.get("inside of the NPU's partitions, at least", 0)
     assert memory.sram >= sum(pools.planned) + pools.method + inside
     assert (inside > 0) == (memory.npu_sram is None and bool(program.partitions))
+    # Of an NPU whose compiler speaks, the most that any of its operations takes is what the NPU takes.
+    assert len(memory.inside) == (len(program.partitions) if memory.npu_sram is not None else 0)
+    for part in memory.inside:
+        assert max(part.bytes) == part.bytes[part.peak_step] == memory.npu_sram
+        assert len(part.steps) == len(part.bytes) and "test_figures.py" in part.steps[part.peak_step]
+        assert sum(item.bytes for item in part.alive) > 0 and str(part).rstrip(".") in str(program.report)
 
 
 @pytest.mark.parametrize("target", TARGETS)

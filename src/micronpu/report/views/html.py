@@ -193,16 +193,22 @@ def _memory_tile(region: Region) -> tuple[str, str, str, str]:
 
 def _memory(report: DelegationReport) -> str:
     """Who lies where when; the script draws it, the sentences stand by themselves."""
+    if report.memory is None:
+        return ""
     figures = [
         f'<figure class="arena" data-arena="{number}"><figcaption>{escape(str(arena))}.</figcaption></figure>'
-        for number, arena in enumerate(report.memory.arenas if report.memory is not None else ())
+        for number, arena in enumerate(report.memory.arenas)
         if arena.tensors
+    ]
+    figures += [
+        f'<figure class="arena" data-inside="{number}"><figcaption>{escape(str(part))}.</figcaption></figure>'
+        for number, part in enumerate(report.memory.inside)
     ]
     if not figures:
         return ""
     parts = "\n".join(figures)
     return f"""<section class="card">
-<h2>Memory over time</h2> <span class="about">a column is a step, a row of it bytes of the arena</span>
+<h2>Memory over time</h2> <span class="about">a column is a step, its height bytes of the memory; inside a partition each is as high as what the NPU takes</span>
 {parts}
 </section>"""
 
@@ -250,7 +256,8 @@ def _notes(report: DelegationReport, drawn: bool) -> str:
     notes = [f"{n.processor}: the time is estimated at {n.clock_mhz:g} MHz by {n.source}." for n in report.latency]
     notes += report.times[len(report.latency) :]
     if report.memory is not None:
-        captions = {f"{arena}." for arena in report.memory.arenas if drawn and arena.tensors}
+        shown = (*(arena for arena in report.memory.arenas if arena.tensors), *report.memory.inside)
+        captions = {f"{part}." for part in shown} if drawn else set()
         notes += [line for line in report.memory.lines[len(report.memory.regions) :] if line not in captions]
     return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*notes, *report.remarks))
 

@@ -357,7 +357,7 @@
       button.addEventListener("click", () => paint(key));
       bar.append(button);
     }
-    const fit = element("button", { type: "button" }, "fit");
+    const fit = element("button", { type: "button" }, "zoom to fit");
     fit.addEventListener("click", whole);
     bar.append(fit);
     const search = document.getElementById("search");
@@ -413,38 +413,59 @@
 
   // ---- memory over time ---------------------------------------------------------------------------------------------
 
-  function drawArena(box) {
-    const arena = report.memory.arenas[box.dataset.arena];
+  // A drawing of memory: `draw` is given what makes a rectangle of it, with words for the pointer.
+  function drawMemory(box, words, draw) {
     const space = "http://www.w3.org/2000/svg";
-    const steps = Math.max(arena.steps.length, ...arena.tensors.map((t) => t.last + 1));
     const width = 1000, height = 220;
     const svg = document.createElementNS(space, "svg");
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("preserveAspectRatio", "none");
     svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `${arena.tensors.length} tensors in ${count(arena.bytes)} bytes over ${steps} steps`);
-    const rectangle = (x, y, w, h, kind, words) => {
+    svg.setAttribute("aria-label", words);
+    draw((x, y, w, h, kind, words) => {
       const made = document.createElementNS(space, "rect");
       for (const [name, value] of Object.entries({ x, y, width: w, height: h, class: kind })) made.setAttribute(name, value);
       const title = document.createElementNS(space, "title");
       title.textContent = words;
       made.append(title);
       svg.append(made);
-    };
-    const at = (step) => (width * step) / steps;
-    rectangle(at(arena.peak_step), 0, at(1), height, "peak", `the peak: ${arena.steps[arena.peak_step] || ""}`);
-    for (const t of arena.tensors) {
-      // Offsets grow upwards, as memory is drawn.
-      const tall = (height * t.bytes) / arena.bytes;
-      rectangle(at(t.first), height - (height * (t.offset + t.bytes)) / arena.bytes, at(t.last - t.first + 1), Math.max(tall, 1),
-        arena.peak.includes(t.name) ? "tensor top" : "tensor",
-        `${t.name}\n${count(t.bytes)} bytes at ${count(t.offset)}\n${arena.steps[t.first] || ""} to ${arena.steps[t.last] || ""}`);
-    }
+    }, width, height);
     box.prepend(svg);
   }
 
+  function drawArena(box) {
+    const arena = report.memory.arenas[box.dataset.arena];
+    const steps = Math.max(arena.steps.length, ...arena.tensors.map((t) => t.last + 1));
+    const words = `${arena.tensors.length} tensors in ${count(arena.bytes)} bytes over ${steps} steps`;
+    drawMemory(box, words, (rectangle, width, height) => {
+      const at = (step) => (width * step) / steps;
+      rectangle(at(arena.peak_step), 0, at(1), height, "peak", `the peak: ${arena.steps[arena.peak_step] || ""}`);
+      for (const t of arena.tensors) {
+        // Offsets grow upwards, as memory is drawn.
+        const tall = (height * t.bytes) / arena.bytes;
+        rectangle(at(t.first), height - (height * (t.offset + t.bytes)) / arena.bytes, at(t.last - t.first + 1), Math.max(tall, 1),
+          arena.peak.includes(t.name) ? "tensor top" : "tensor",
+          `${t.name}\n${count(t.bytes)} bytes at ${count(t.offset)}\n${arena.steps[t.first] || ""} to ${arena.steps[t.last] || ""}`);
+      }
+    });
+  }
+
+  function drawInside(box) {
+    const part = report.memory.inside[box.dataset.inside];
+    const most = Math.max(...part.bytes);
+    drawMemory(box, `memory of the NPU over ${part.bytes.length} operations, at most ${count(most)} bytes`, (rectangle, width, height) => {
+      const wide = width / part.bytes.length;
+      part.bytes.forEach((size, i) => {
+        const tall = Math.max((height * size) / most, 1);
+        const kind = i === part.peak_step ? "tensor top" : "tensor";
+        rectangle(wide * i, height - tall, wide, tall, kind, `${part.steps[i]}\n${count(size)} bytes in use`);
+      });
+    });
+  }
+
   drawTimeline();
-  document.querySelectorAll(".arena").forEach(drawArena);
+  document.querySelectorAll("[data-arena]").forEach(drawArena);
+  document.querySelectorAll("[data-inside]").forEach(drawInside);
   // The page is painted first; a large network takes a moment.
   requestAnimationFrame(() => setTimeout(() => {
     if (!nodes.length) return;
