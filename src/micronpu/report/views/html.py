@@ -208,7 +208,7 @@ def _memory(report: DelegationReport) -> str:
         return ""
     parts = "\n".join(figures)
     return f"""<section class="card">
-<h2>Memory over time</h2> <span class="about">a column is a step, its height bytes of the memory; inside a partition each is as high as what the NPU takes</span>
+<h2>Memory over time</h2> <span class="about">a column is a step, its height bytes of the memory</span>
 {parts}
 </section>"""
 
