@@ -109,7 +109,7 @@ def calibrated(
         progress: called with the number of calls done.
         states: of the module, where it has lifted ones.
     """
-    prepared = observed(module, quantizer)
+    prepared = observed(module, quantizer, sequences, states)
     with quiet(), torch.no_grad(), one_thread():
         number = 0
         with finite_values(prepared, lambda: number):
@@ -124,14 +124,25 @@ def calibrated(
     return prepared
 
 
-def observed(module: GraphModule, quantizer: Any) -> GraphModule:
-    """The float module with observers that have seen nothing yet; the module is used up."""
+def observed(
+    module: GraphModule,
+    quantizer: Any,
+    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]] = (),
+    states: States = NO_STATES,
+) -> GraphModule:
+    """The float module with observers that have seen nothing yet; the module is used up.
+
+    Args:
+        sequences: calibration data, which decides where norms need int16; without any they are like the rest.
+        states: of the module, where it has lifted ones.
+    """
     from micronpu.quantize.compose import fold_batch_norms
 
     with quiet(), torch.no_grad(), one_thread():
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         fold_batch_norms(module)
-        mark_uneven(module, sequences, states)
+        if sequences:
+            mark_uneven(module, sequences, states)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
         prepare_loops(prepared, quantizer, _prepared)
