@@ -20,6 +20,7 @@ from micronpu.ir.window import Padding2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.clamps import Clamp
 from micronpu.ops.elementwise import Sub
+from micronpu.ops.linear import FullyConnected
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.rewrite import Chain, Rewrite
 from micronpu.targets.cortexm import rewrites as cortexm
@@ -51,8 +52,25 @@ def graphs() -> Iterator[Graph]:
     yield from (make() for _, make, _ in OFFERS)
     yield convolution((16, 24, 3), (5, 4, 4), (4, 4))
     yield convolution((17, 24, 3), (5, 7, 5), (4, 5), Padding2d(3, 3, 2, 2))
+    yield many_weights()
     yield half_steps()
     yield slope_at_a_tie()
+
+
+def many_weights() -> Graph:
+    """A linear layer of 144,000 weights, with a scale for each output."""
+    dice = np.random.default_rng(3)
+    x = Tensor("x", TensorType((1, 480), DType.INT8, QParams.per_tensor(0.05, 3)))
+    scales = dice.uniform(0.001, 0.02, 300)
+    weight = TensorType((300, 480), DType.INT8, QParams.per_channel(tuple(scales.tolist()), 0))
+    bias = TensorType((300,), DType.INT32, QParams.per_channel(tuple((scales * 0.05).tolist()), 0))
+    operands = [
+        x,
+        Tensor("weight", weight, dice.integers(-127, 128, weight.shape).astype(np.int8)),
+        Tensor("bias", bias, dice.integers(-5000, 5000, bias.shape).astype(np.int32)),
+    ]
+    y = Tensor("y", TensorType((1, 300), DType.INT8, QParams.per_tensor(0.4, -2)))
+    return Graph([x], [y], [Node(FullyConnected(), operands, [y])])
 
 
 def half_steps() -> Graph:

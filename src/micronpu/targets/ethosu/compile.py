@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -17,27 +18,33 @@ from micronpu.container.reference import reference_artifacts
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
-from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Graph, Node
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.passes.pipeline import DEFAULT, Pipeline
+from micronpu.passes.rewrite import Rewrite
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.faster import Ahead, brought_ahead
+from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, brought_ahead, could_be_faster
 from micronpu.targets.ethosu.host import prove
-from micronpu.targets.ethosu.host.prove import Check, StreamDiffersError, check_of
+from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan
+from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
+
+_MUCH_MEMORY = 256 * 1024
+"""Bytes of scratch memory for weights from which on their operations in parts are worth a try."""
+_LESS_MEMORY = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +133,55 @@ def plan_partition(
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
         best = _better_in_order(best, before, spec, check, pipeline)
-    if spec.prefetch:
-        program, ahead = brought_ahead(best.program, spec)
-        best = replace(best, program=program, ahead=ahead)
-    return best
+    return _with_weights_ahead(best, spec, check) if spec.prefetch else best
+
+
+def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
+    """A plan whose weights are brought ahead, those of large operators in parts, where that pays."""
+    program, ahead = brought_ahead(best.program, spec)
+    made = replace(best, program=program, ahead=ahead)
+    if not could_be_faster(program, spec) and (ahead is None or ahead.scratch < _MUCH_MEMORY):
+        return made
+    graph = best.graph.clone()
+    rewrites = [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
+    if not (used := _apply_everywhere(graph, rewrites)):
+        return made
+    try:
+        emitted = emitters_of(spec)[best.plan.format](graph)
+        checked = Checked(compiled(graph, emitted, spec, dict(best.plan.options)))
+        if check is not None:
+            checked = check(graph, emitted, checked.program)
+        if checked.objection or checked.unproved:
+            return made
+    except UnsupportedError:  # the plan that there is will do
+        return made
+    parts, ahead = brought_ahead(checked.program, spec)
+    faster = parts.cycles < (1 - LEAST_GAIN) * program.cycles
+    smaller = parts.cycles <= program.cycles and parts.scratch_size < _LESS_MEMORY * program.scratch_size
+    if ahead is None or ahead.objection or not (faster or smaller):
+        return made
+    return replace(
+        best,
+        graph=graph,
+        emitted=emitted,
+        program=parts,
+        rewrites={**best.rewrites, **used},
+        waiting=checked.waiting,
+        ahead=replace(ahead, cycles=best.program.cycles, scratch=parts.scratch_size - best.program.scratch_size),
+    )
+
+
+def _apply_everywhere(graph: Graph, rewrites: Sequence[Rewrite]) -> dict[str, int]:
+    """Rewrites every operator that the rewrites have something for; how many, by which."""
+    used: Counter[str] = Counter()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        name, made = next(((r.name, new) for r in rewrites if (new := r.apply(node))), ("", [node]))
+        used.update([name] if name else [])
+        nodes += made
+    graph.nodes = nodes
+    graph.rename()
+    return dict(used)
 
 
 def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:

@@ -148,13 +148,16 @@ class EthosU(Family):
         return EthosUFirmware()
 
     def rewrites(self) -> dict[str, dict[str, str]]:
-        from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_COST_LESS, TO_FIT, TO_SPARE
+        from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_COME_EARLIER, TO_COST_LESS, TO_FIT, TO_SPARE
 
         return {
             "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(TO_FIT),
             "Rewrites of an operator that Vela has trouble with for an Ethos-U": sentences(TO_SPARE),
             "Rewrites of an operator that cost less on an Ethos-U, where Vela's estimate says so": sentences(
                 TO_COST_LESS
+            ),
+            "Rewrites of an operator whose weights come too late in one piece on an Ethos-U (`prefetch`)": sentences(
+                TO_COME_EARLIER
             ),
             "Rewrites of an operator that Vela compiles wrongly for an Ethos-U, which cannot be left out": sentences(
                 TO_BE_SOUND

@@ -14,7 +14,14 @@ from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
 from micronpu.targets.ethosu.schedule.operations import Access, is_indexed
-from micronpu.targets.ethosu.schedule.prefetch import Analysed, Prefetched, analysed, prefetched
+from micronpu.targets.ethosu.schedule.prefetch import (
+    Analysed,
+    Prefetched,
+    analysed,
+    arrangement_in,
+    prefetched,
+    space_of,
+)
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import actions_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
@@ -24,8 +31,10 @@ LEAST_GAIN = 0.03
 _NEAR_BEST = 1.01
 """Cycles, in those of the best schedule, that another may take which needs less memory."""
 _LEAST_ROOM = 16 * 1024
-_PART_OF_MEMORY = 0.75
+_PART_OF_MEMORY = 0.9
 """Of the SRAM that there is: what is not the NPU's needs some, too."""
+_NEAR_BOUND = 1.05
+"""Cycles, in those that either engine takes by itself, from which on another plan is worth a look."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,15 @@ def brought_ahead(program: VelaProgram, spec: EthosUOptions) -> tuple[VelaProgra
     return made, Ahead(program.cycles, best.brought, best.with_weights, best.size, more)
 
 
+def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
+    """Whether a program takes notably longer than its arithmetic, and than reading its constants once."""
+    memories = spec.memories
+    if memories is None or not program.places:
+        return False
+    busy = sum(layer.work.near(memories) for layer in program.layers)
+    return program.cycles > _NEAR_BOUND * max(busy, len(program.constants) / memories.stored_rate)
+
+
 def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
     """Bytes that the scratch memory may have."""
     room = int(spec.max_sram_bytes * _PART_OF_MEMORY) - program.sram_bytes
@@ -86,12 +104,21 @@ def _best(found: Analysed, limit: int) -> Prefetched | None:
     """The schedule of the fewest cycles, or one nearly as good that takes less memory; None where it does not pay."""
     # Vela's total does not know that transfers and operations share a port, and ours does: it has to be better by both.
     enough = (1 - LEAST_GAIN) * min(found.program.cycles, found.before.cycles)
-    candidates = [prefetched(found, room) for room in _rooms(found.program.scratch_size, limit)]
-    best = min(candidates, key=lambda x: x.program.cycles)
-    if best.program.cycles > enough:
+    *rooms, most = _rooms(found.program.scratch_size, limit)
+    space = space_of(found, most)
+    best = arrangement_in(found, space.within(most))
+    if best.cycles > enough and most > found.program.scratch_size:
+        rooms = rooms[:1]
+    for room in rooms:
+        made = arrangement_in(found, space.within(room))
+        if made.cycles <= min(best.cycles * _NEAR_BEST, enough):
+            best = made
+            break
+        best = min(best, made, key=lambda x: x.cycles)
+    if best.cycles > enough:
         return None
-    near = [x for x in candidates if x.program.cycles <= min(best.program.cycles * _NEAR_BEST, enough)]
-    return min(near, key=lambda x: (x.program.scratch_size, x.program.cycles))
+    program = prefetched(found, best)
+    return program if program.program.cycles <= enough else None
 
 
 def _rooms(least: int, most: int) -> Iterator[int]:

@@ -18,7 +18,7 @@ from micronpu.targets.ethosu import faster
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.schedule.engines import Engines
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
-from micronpu.targets.ethosu.schedule.prefetch import analysed, prefetched
+from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, prefetched, space_of
 from micronpu.targets.ethosu.schedule.stream import TRANSFER_WAIT, actions_of, with_actions
 
 _TARGETS = ("corstone300", "alif-e7", "alif-e8")
@@ -28,14 +28,14 @@ _TARGETS = ("corstone300", "alif-e7", "alif-e8")
 class Deep(nn.Module):
     """Small pictures and many channels: most of the time goes into reading weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = 40) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first = nn.Conv2d(3, 32, 3, stride=2, padding=1)
         widths = (32, 64, 64, 128, 128, 192)
         self.depthwise = nn.ModuleList(nn.Conv2d(a, a, 3, padding=1, groups=a) for a in widths[:-1])
         self.pointwise = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in itertools.pairwise(widths))
-        self.last = nn.Linear(192, 40)
+        self.last = nn.Linear(192, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.first(x))
@@ -45,12 +45,12 @@ class Deep(nn.Module):
 
 
 @functools.cache
-def compiled(target: str, **options: Any) -> CompiledProgram:
+def compiled(target: str, classes: int = 40, **options: Any) -> CompiledProgram:
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(1, 3, 20, 20, generator=generator) for _ in range(3)]
-    chosen = replace(part_of(compiled(target)).spec, **options) if options else None
+    chosen = replace(part_of(compiled(target, classes)).spec, **options) if options else None
     return micronpu.compile(
-        Deep().eval(), (batches[0],), target, calibration=batches, quantization="int8", options=chosen, verify=False
+        Deep(classes).eval(), batches[0], target, calibration=batches, quantization="int8", options=chosen, verify=False
     )
 
 
@@ -166,12 +166,28 @@ def test_any_room_gives_the_same_integers(target: str, room: int) -> None:
     assert memories is not None
     before = faster.run(part.program, part.spec)
     found = analysed(part.program, before.accesses, family, memories)
-    made = prefetched(found, part.program.scratch_size + room)
+    made = prefetched(found, arrangement_in(found, space_of(found, part.program.scratch_size + room)))
     assert made.brought > 5 and made.program.scratch_size <= part.program.scratch_size + room
     after = faster.run(made.program, part.spec, before.inputs)
     assert all(np.array_equal(a, b) for a, b in zip(before.outputs, after.outputs, strict=True))
     accesses = [(a.reads, a.writes) for a in after.accesses]
     assert not missing_waits(actions_of(made.program.commands), accesses, family)
+
+
+def test_large_operators_in_parts() -> None:
+    """Where the weights of one have no place, those of a part of it have."""
+    room = {"max_sram_bytes": 120_000}
+    usual = compiled("corstone300", 500, **room)
+    whole = compiled("corstone300", 500, disabled_passes=("split_channels",), **room)
+    vela = compiled("corstone300", 500, prefetch=False, **room)
+    parts, one = part_of(usual), part_of(whole)
+    assert parts.rewrites.get("split_channels") and not one.rewrites.get("split_channels")
+    assert parts.program.cycles < 0.97 * one.program.cycles
+    assert parts.ahead is not None and parts.ahead.cycles == part_of(vela).program.cycles
+    assert parts.program.sram_bytes <= 120_000
+    for seed in range(2):
+        x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(usual.run(x), vela.run(x)) and torch.equal(whole.run(x), vela.run(x))
 
 
 def test_engines_never_run_two_operations_at_once() -> None:

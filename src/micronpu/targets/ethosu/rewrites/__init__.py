@@ -7,8 +7,9 @@ from micronpu.targets.ethosu.rewrites.cheaper import TO_COST_LESS
 from micronpu.targets.ethosu.rewrites.fit import TO_FIT
 from micronpu.targets.ethosu.rewrites.sound import TO_BE_SOUND
 from micronpu.targets.ethosu.rewrites.spare import TO_SPARE
+from micronpu.targets.ethosu.rewrites.split import TO_COME_EARLIER
 
-__all__ = ["REWRITES", "TO_BE_SOUND", "TO_COST_LESS", "TO_FIT", "TO_SPARE"]
+__all__ = ["REWRITES", "TO_BE_SOUND", "TO_COME_EARLIER", "TO_COST_LESS", "TO_FIT", "TO_SPARE"]
 
-REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS)
+REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS, *TO_COME_EARLIER)
 """Those that can be left out."""

@@ -14,7 +14,7 @@ pieces, so that what has to come between is not kept waiting.  Weights without a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from micronpu.targets.ethosu.schedule.engines import Engines, Memories, Work
 from micronpu.targets.ethosu.schedule.operations import cycles_of
@@ -108,10 +108,12 @@ class Arrangement:
     Attributes:
         pieces: by the slot in front of which they begin.
         loads: by slot, of those whose weights are brought.
+        cycles: of the whole, but for waits that nobody knows before the commands are written.
     """
 
     pieces: dict[int, list[Piece]]
     loads: dict[int, Load]
+    cycles: int = 0
 
     @property
     def top(self) -> int:
@@ -149,7 +151,7 @@ class _Arranging:
                 self._engines.kernel(*slot.work.direct(self._memories))
             else:
                 self._engines.kernel(slot.work.near(self._memories))
-        return self._found
+        return replace(self._found, cycles=self._engines.end)
 
     def _begin(self, now: int) -> None:
         """Begins what can begin in front of a slot, and ends what it reads."""

@@ -145,21 +145,22 @@ class Prefetched:
     size: int
 
 
-def prefetched(found: Analysed, limit: int) -> Prefetched:
-    """Brings the weights of a program ahead.
+def space_of(found: Analysed, limit: int) -> Space:
+    """The free scratch memory of a program, which may have so many bytes."""
+    outputs = Ranges((b.region, b.address, b.address + _bytes(b)) for b in found.program.outputs)
+    reads, writes = [slot.reads for slot in found.slots], [slot.writes for slot in found.slots]
+    size = found.program.scratch_size
+    return Space(reads, writes, outputs, SCRATCH, size, max(size, limit))
 
-    Args:
-        limit: bytes of scratch memory that there may be; what Vela has taken stays in any case.
-    """
+
+def arrangement_in(found: Analysed, space: Space) -> Arrangement:
+    """What is brought when, in the memory that is free; the space is changed."""
+    return arranged(found.slots, space, found.memories, found.family)
+
+
+def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
+    """The program with its weights brought ahead."""
     program = found.program
-    limit = max(limit, program.scratch_size)
-    outputs = Ranges((b.region, b.address, b.address + _bytes(b)) for b in program.outputs)
-    space = Space(
-        [slot.reads for slot in found.slots],
-        [slot.writes for slot in found.slots],
-        *(outputs, SCRATCH, program.scratch_size, limit),
-    )
-    arrangement = arranged(found.slots, space, found.memories, found.family)
     items = _Written(found, arrangement)
     time = timed(items.actions, items.works, found.memories, found.family)
     scratch = max(program.scratch_size, -(-arrangement.top // GRAIN) * GRAIN)

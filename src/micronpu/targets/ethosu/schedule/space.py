@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,13 @@ class Space:
             _mark(alive, written, False)
             _mark(alive, read, True)
         self._least = used * grain
+
+    def within(self, limit: int) -> Space:
+        """The same with fewer bytes that may be used, and nothing taken by itself."""
+        made = copy.copy(self)
+        made._taken = self._taken.copy()
+        made._taken[:, max(limit, self._least) // self._grain :] = True
+        return made
 
     def find(self, size: int, first: int, last: int) -> int | None:
         """Where so many bytes are free from one operation to another; None where nowhere.

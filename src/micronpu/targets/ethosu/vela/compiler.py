@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
@@ -194,7 +194,7 @@ def unpack_program(data: memoryview) -> VelaProgram:
     own, end = told["program"], start + told["commands"]
     for name in ("inputs", "outputs"):
         own[name] = tuple(Border(tuple(shape), *rest) for shape, *rest in own[name])
-    own["layers"] = tuple(LayerEstimate(*layer[:-1], work=Work(*layer[-1])) for layer in own["layers"])
+    own["layers"] = tuple(replace(LayerEstimate(*told), work=Work(*work)) for *told, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(data[start:end]), constants=data[end:], **own)
 
