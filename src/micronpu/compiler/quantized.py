@@ -18,8 +18,9 @@ from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.frontend.exported import export_for_training, exported
+from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
+from micronpu.frontend.positions import NOT_NEGATIVE
 from micronpu.frontend.states import State, held, states_of
 from micronpu.frontend.training import Train
 from micronpu.frontend.work import work_of
@@ -118,6 +119,7 @@ def quantized_module(
     else:
         calls = sum(map(len, sequences))
         given.module.meta[ALLOWED] = True
+        given.module.meta[NOT_NEGATIVE] = inputs_not_negative(given, [row for calls in sequences for row in calls])
         with quiet():
             second = copy.deepcopy(given.module) if auto else None  # the first is used up
         with clock.step("quantize") as progress:

@@ -25,8 +25,9 @@ from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.export import as_inputs, export
-from micronpu.frontend.exported import Exported, exported, graph_module
+from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
 from micronpu.frontend.integers import integer_borders, integer_states
+from micronpu.frontend.positions import NOT_NEGATIVE
 from micronpu.frontend.states import State, written
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.calibrate import forget
@@ -217,6 +218,7 @@ def _quantized(
     members = []
     for name, own in given.items():
         own.module.meta[ALLOWED] = True
+        own.module.meta[NOT_NEGATIVE] = inputs_not_negative(own, rows[name])
         members.append(Member(name, own.module, own.states, quantizers[name]))
     inputs = {
         name: [n.name for n in own.module.graph.nodes if n.op == "placeholder"][: len(own.examples)]

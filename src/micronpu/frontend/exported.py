@@ -77,6 +77,17 @@ def exported(
     return Exported(module, examples, model, is_float(module))
 
 
+def inputs_not_negative(given: Exported, rows: Sequence[Sequence[torch.Tensor]]) -> frozenset[str]:
+    """Names of integer inputs that no call of calibration, and no example, gives a negative number."""
+    nodes = [n for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
+    return frozenset(
+        node.name
+        for i, node in enumerate(nodes)
+        if given.examples[i].dtype in (torch.int32, torch.int64)
+        and all(bool((row[i] >= 0).all()) for row in (given.examples, *rows))
+    )
+
+
 def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
     """A float model as a graph of its own, for any number of rows where it takes any, and has no states.
 

@@ -20,7 +20,7 @@ from micronpu.ir.arithmetic import (
 from micronpu.ir.op import Op, Value, symmetric_operands
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Float, Writer, composes
+from micronpu.ir.way import Call, Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled
 from micronpu.ops.filling import diagonal_of
 from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed
@@ -138,6 +138,68 @@ def _added_to_vector(write: Writer) -> Float:
     given = write.given
     product = scaled(write, write("mv.default", given["mat"], given["vec"]), float(given["alpha"]))
     return write("add.Tensor", product, scaled(write, given["self"], float(given["beta"])))
+
+
+@composes("matmul.default")
+def _queries_side_by_side(write: Writer) -> Float:
+    """matmul(q, repeat(k)) -> matmul(q', k), of q' with the rows of all heads that share one of k side by side
+
+    q [.., G * R, M, K], k [.., G, K, N], every matrix R times -> [.., G, R * M, K] x [.., G, K, N]
+    """
+    x, z = write.given["self"], write.given["other"]
+    if len(write.shape(x)) < 3 or len(write.shape(z)) != len(write.shape(x)):
+        return None
+    swaps, source = 0, z
+    while (made := write.call(source)) is not None and _swaps_last(write, made, source):
+        swaps, source = swaps + 1, made.given["self"]
+    once = _without_repeats(write, source)
+    if once is None:
+        return None
+    shape, groups = write.shape(x), write.shape(once)
+    if shape[:-3] != groups[:-3] or shape[-3] != write.shape(z)[-3]:
+        return None
+    if swaps % 2:
+        once = write("transpose.int", once, -1, -2)
+    rows = shape[-3] // groups[-3] * shape[-2]
+    q = write("reshape.default", x, [*shape[:-3], groups[-3], rows, shape[-1]])
+    return write("reshape.default", write("matmul.default", q, once), list(write.shape()))
+
+
+def _swaps_last(write: Writer, made: Call, x: Float) -> bool:
+    """Whether an operator exchanges the last two axes and nothing else."""
+    rank = len(write.shape(x))
+    if made.overload == "transpose.int":
+        return {int(made.given["dim0"]) % rank, int(made.given["dim1"]) % rank} == {rank - 2, rank - 1}
+    if made.overload == "permute.default":
+        return [int(d) % rank for d in made.given["dims"]] == [*range(rank - 2), rank - 1, rank - 2]
+    return False
+
+
+def _without_repeats(write: Writer, x: Float) -> Float | None:
+    """What a tensor holds several times in a row along its third axis from the end, in either of two ways; or None.
+
+    repeat_interleave(k, r, -3)        reshape(expand(unsqueeze(k, -3)))
+    """
+    made, shape = write.call(x), write.shape(x)
+    if made is not None and made.overload == "repeat_interleave.self_int":
+        axis = made.given["dim"]
+        return made.given["self"] if axis is not None and int(axis) % len(shape) == len(shape) - 3 else None
+    if made is None or made.overload not in ("reshape.default", "view.default", "_unsafe_view.default"):
+        return None
+    wide = made.given["self"]
+    inner = write.call(wide)
+    while inner is not None and inner.overload in ("clone.default", "contiguous.default"):
+        wide = inner.given["self"]
+        inner = write.call(wide)
+    if inner is None or inner.overload != "expand.default":
+        return None
+    narrow, five = inner.given["self"], write.shape(wide)
+    four = write.shape(narrow)
+    if len(five) != len(shape) + 1 or len(four) != len(five) or four[-3] != 1 or five[-2:] != shape[-2:]:
+        return None
+    if (*four[:-3], five[-3], *four[-2:]) != five or (*five[:-4], five[-4] * five[-3], *five[-2:]) != shape:
+        return None
+    return write("squeeze.dim", narrow, -3)
 
 
 @composes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")

@@ -11,6 +11,7 @@ from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.compose import compose
+from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.switches import is_on, switchable
 
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
@@ -25,7 +26,10 @@ def prepare_for_annotation(
         disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
         capabilities: of the device; those that every device has unless given.
     """
-    changed = compose(model, capabilities or Capabilities(), disabled)
+    known, shared = capabilities or Capabilities(), Shared()
+    changed = is_on(tables_by_position, disabled) and tables_by_position(model, known, shared)
+    changed |= is_on(blend_at_positions, disabled) and blend_at_positions(model, known, shared)
+    changed |= compose(model, known, disabled)
     changed |= is_on(scalars_to_constants, disabled) and scalars_to_constants(model)
     if changed:
         model.graph.eliminate_dead_code()

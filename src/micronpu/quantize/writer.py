@@ -94,6 +94,11 @@ class GraphWriter(NodeArguments):
             self._shared[key] = self._write(target, args, {}, place if x in args else x, x)
         return self._shared[key]
 
+    def behind(self, x: Node, overload: str, *given: Any) -> Node:
+        """A new operator's result directly behind what it reads last, x."""
+        target, args = _called(overload, given)
+        return self._write(target, args, {}, x.next, self.node)
+
     def once(self, x: Any, make: Callable[[], Node | None]) -> Node | None:
         if (x,) not in self._shared:
             made = make()

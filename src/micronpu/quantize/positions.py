@@ -1,0 +1,340 @@
+"""What a program computes of a position alone, as rows of tables; what is written at a position, as a blend.
+
+A language model has cosines, masks and comparisons that depend on where in the text it is, and on nothing else: for a
+text of a known longest length they are constants, of which the NPU looks one row up.  What it writes into its cache at
+a position is `cache * (1 - e) + new * e` with a row e of zeros and a one, which leaves the cache in the order in which
+it is read, where the NPU's own way to replace rows takes them as a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.constants import add_constant
+from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
+from micronpu.frontend.program import overload_name
+from micronpu.ir.types import DType
+from micronpu.ir.way import Capabilities
+from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.truths import TRUTH
+from micronpu.quantize.attributes import attribute
+from micronpu.quantize.switches import switchable
+from micronpu.quantize.writer import GraphWriter
+from micronpu.upstream.torch import OpOverload, schema_of
+
+Shared = dict[tuple[Any, ...], Node]
+"""What is written once for all who ask; see `GraphWriter`."""
+MOST_POSITIONS = 4096
+MOST_ELEMENTS = 1 << 22
+"""Of a table; the program is as much larger."""
+_MOVES = (
+    "expand.default", "unsqueeze.default", "view.default", "reshape.default", "squeeze.dim", "squeeze.default",
+    "permute.default", "transpose.int", "repeat.default", "contiguous.default", "clone.default", "alias.default",
+)  # fmt: skip
+_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "empty", "dropout")
+_TRIES = 3
+"""Lists of positions on which rows are compared with what the program computes."""
+
+
+@switchable
+def tables_by_position(model: GraphModule, capabilities: Capabilities, shared: Shared) -> bool:
+    """What depends on a position alone is a row of a table, for positions that the program is given or keeps.
+
+    cos(p * f), p <= [0, 1, ..]        rows p of two tables
+
+    The longest axis that the position is of says how many rows there are.  Exact.
+    """
+    if not capabilities.lookups:
+        return False
+    changed, known = False, dict[bytes, Node]()
+    for root in list(roots(model)):
+        changed |= _Tables(model, root, capabilities, known, shared).replace()
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def roots(model: GraphModule) -> dict[Node, int]:
+    """Positions that are never negative, each with the size of the shortest axis that it is of."""
+    sure = not_negative(model)
+    found: dict[Node, int] = {}
+    for node in model.graph.nodes:
+        for index, size in indexed(node):
+            root = root_of(index)
+            if root in sure and root.op != "get_attr":
+                found[root] = min(size, found.get(root, size))
+    return found
+
+
+def numbers(write: GraphWriter, root: Node) -> Node:
+    """A position as a list of int32 numbers, for all who look rows up: cast once."""
+    count = math.prod(write.shape(root))
+    flat = root if len(write.shape(root)) == 1 else write.beside(root, "reshape.default", root, [count])
+    return flat if write.dtype(root) is DType.INT32 else write.beside(flat, "to.dtype", flat, DType.INT32)
+
+
+@switchable
+def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: Shared) -> bool:
+    """What is replaced at a position that is known at run time only is a blend with a row of zeros and a one.
+
+    x[:, p] = z        x * (1 - e) + z * e, of e = 1 where [0, 1, ..] is p
+
+    For positions of one axis that are never negative, no two of which are equal.
+    """
+    if not capabilities.lookups:
+        return False
+    changed, known = False, roots(model)
+    for node in list(model.graph.nodes):
+        made = _blended(GraphWriter(model, node, capabilities, shared), known)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            changed = True
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
+    name, node = overload_name(write.node), write.node
+    if name not in ("index_put.default", "index_copy.default") or write.dtype() is not DType.FLOAT32:
+        return None
+    given = write.given
+    if name == "index_copy.default":
+        axis, index, new = int(given["dim"]), given["index"], given["source"]
+    else:
+        chosen = [(a, i) for a, i in enumerate(given["indices"]) if i is not None]
+        if len(chosen) != 1 or given["accumulate"]:
+            return None
+        (axis, index), new = chosen[0], given["values"]
+    root = root_of(index)
+    x, shape = given["self"], write.shape()
+    axis %= len(shape)
+    size, count = shape[axis], math.prod(write.shape(index))
+    if root not in known or size > MOST_POSITIONS or count != math.prod(write.shape(root)) or size == 1:
+        return None
+    new = _as_written(write, new, (*shape[:axis], count, *shape[axis + 1 :]))
+    ones = _one_hot(write, root, size, node)
+    single = [size if a == axis else 1 for a in range(len(shape))]
+    if count == 1:
+        hit = write("reshape.default", ones, single)
+        spread = write.kept_or_zero(hit, new)
+    else:
+        hit = write("reshape.default", write.on_grid(write("sum.dim_IntList", ones, [0]), TRUTH), single)
+        spread = _spread(write, ones, new, axis)
+    rest = write.on_grid(write("rsub.Scalar", hit, 1.0), TRUTH)
+    return write("add.Tensor", write.kept_or_zero(rest, x), spread)
+
+
+def _as_written(write: GraphWriter, new: Node, shape: tuple[int, ...]) -> Node:
+    return new if write.shape(new) == shape else write("expand.default", new, list(shape))
+
+
+def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
+    """[n, size]: for each position a row with a one at its place"""
+
+    def make() -> Node:
+        positions = numbers(write, root)
+        place = positions.next
+        while place.op == "placeholder":  # inputs come first
+            place = place.next
+        constant = write.constant(np.eye(size, dtype=np.float32), place)
+        return write.on_grid(write.behind(constant, "embedding.default", constant, positions), TRUTH)
+
+    made = write.once((root, size), make)
+    assert made is not None
+    return made
+
+
+def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
+    """[.., n, ..] with the rows of an axis at their places among zeros: [.., size, ..]"""
+    shape = write.shape(new)
+    size, last = write.shape(ones)[1], len(shape) - 2
+    order = list(range(len(shape)))
+    if axis != last:
+        order = [a for a in range(len(shape)) if a != axis]
+        order.insert(last, axis)
+        new = write("permute.default", new, order)
+    places = write("transpose.int", ones, 0, 1)
+    before = write.shape(new)
+    lead = list(before[:-2])
+    if lead:
+        places = write("expand.default", places, [*lead, size, shape[axis]])
+    made = write("matmul.default", places, new)
+    if axis != last:
+        back = [order.index(a) for a in range(len(shape))]
+        made = write("permute.default", made, back)
+    return made
+
+
+class _Tables:
+    """What depends on one position alone."""
+
+    def __init__(
+        self,
+        model: GraphModule,
+        root: Node,
+        capabilities: Capabilities,
+        known: dict[bytes, Node],
+        shared: Shared,
+    ) -> None:
+        self._model, self._root, self._capabilities = model, root, capabilities
+        self._known, self._shared = known, shared
+        self._fixed: dict[Node, Any] = {}
+        self._inside: list[Node] = []
+        self._find()
+
+    def _find(self) -> None:
+        """The operators that read the position, constants, and each other."""
+        free: set[Node] = set()  # depends on no input at all
+        inside = {self._root}
+        for node in self._model.graph.nodes:
+            if node.op == "get_attr":
+                value = attribute(self._model, node)
+                if value is not None and not isinstance(value, torch.nn.Parameter):  # rows of weights are rows already
+                    free.add(node)
+            elif node not in inside and _is_plain(node):
+                sources = set(node.all_input_nodes)
+                if sources <= free:
+                    free.add(node)
+                elif sources <= free | inside:
+                    inside.add(node)
+                    self._inside.append(node)
+        self._free = free
+
+    def replace(self) -> bool:
+        """Writes rows of tables in the place of what somebody else reads."""
+        size = roots(self._model).get(self._root, MOST_POSITIONS + 1)
+        ends = self._ends()
+        if size > MOST_POSITIONS or not ends:
+            return False
+        with torch.no_grad():
+            rows = self._rows(size, ends)
+        if rows is None:
+            return False
+        changed = False
+        for end, (axis, table) in rows.items():
+            if table.numel() <= MOST_ELEMENTS:
+                self._write(end, axis, table)
+                changed = True
+        return changed
+
+    def _ends(self) -> list[Node]:
+        """Values that others read, floats and truth values, before they are only moved or repeated."""
+        inside = set(self._inside)
+        found: dict[Node, None] = {}
+        for node in self._inside:
+            if all(user in inside for user in node.users):
+                continue
+            while overload_name(node) in _MOVES and node.args[0] in inside:
+                node = node.args[0]  # type: ignore[assignment]
+            value = node.meta["val"]
+            kept = is_position(node) or (overload_name(node) == "embedding.default" and node.args[0] in self._free)
+            if isinstance(value, torch.Tensor) and not kept and value.dtype in (torch.float32, torch.bool):
+                found[node] = None
+        return list(found)
+
+    def _rows(self, size: int, ends: list[Node]) -> dict[Node, tuple[int | None, torch.Tensor]] | None:
+        """For each end the axis of the positions, where there are several, and its value for every position."""
+        shape, dtype = tuple(self._root.meta["val"].shape), self._root.meta["val"].dtype
+        count = math.prod(shape)
+        try:
+            every = [self._run(torch.full(shape, p, dtype=dtype), ends) for p in range(size)]
+        except Exception:  # torch raises many kinds; the program as it is fails alike
+            return None
+        if count == 1:
+            return {end: (None, torch.stack([v[end] for v in every])) for end in ends}
+        dice = random.Random(0)
+        tried = [[dice.randrange(size) for _ in range(count)] for _ in range(_TRIES)]
+        seen = [self._run(torch.tensor(p, dtype=dtype).reshape(shape), ends) for p in tried]
+        found: dict[Node, tuple[int | None, torch.Tensor]] = {}
+        for end in ends:
+            whole = torch.stack([v[end] for v in every])
+            for axis, length in enumerate(whole.shape[1:]):
+                if length != count:
+                    continue
+                table = whole.select(axis + 1, 0)
+                rows = [torch.stack([table[p] for p in places], axis) for places in tried]
+                if all(torch.equal(row, v[end]) for row, v in zip(rows, seen, strict=True)):
+                    found[end] = axis, table
+                    break
+        return found
+
+    def _run(self, position: torch.Tensor, ends: Iterable[Node]) -> dict[Node, torch.Tensor]:
+        values: dict[Node, Any] = {self._root: position}
+
+        def value(node: Node) -> Any:
+            return values[node] if node in values else self._constant(node)
+
+        for node in self._inside:
+            values[node] = node.target(*_mapped(node.args, value), **_mapped(node.kwargs, value))  # type: ignore[operator]
+        return {end: values[end].clone() for end in ends}
+
+    def _constant(self, node: Node) -> Any:
+        if node not in self._fixed:
+            known = attribute(self._model, node)
+            self._fixed[node] = (
+                known.detach()
+                if known is not None
+                else node.target(*_mapped(node.args, self._constant), **_mapped(node.kwargs, self._constant))  # type: ignore[operator]
+            )
+        return self._fixed[node]
+
+    def _write(self, end: Node, axis: int | None, table: torch.Tensor) -> None:
+        """end        reshape(embedding(table, positions))"""
+        write = GraphWriter(self._model, end, self._capabilities, self._shared)
+        shape = write.shape()
+        rest = list(table.shape[1:])
+        flat = table.reshape(table.shape[0], -1)
+        truth = flat.dtype is torch.bool
+        values = flat.float()
+        far = values < MASKED
+        values = values.clamp(min=MASKED)
+        rows = self._looked_up(write, values.contiguous())
+        if truth:
+            write.on_grid(rows, TRUTH)
+        elif bool(far.any()) and bool((far | (values == 0)).all()):
+            write.on_grid(rows, HIDDEN)
+        if axis is None:
+            made = write("reshape.default", rows, list(shape))
+        else:
+            made = write("reshape.default", rows, [shape[axis], *rest])
+            order = list(range(1, len(shape)))
+            order.insert(axis, 0)
+            if order != sorted(order):
+                made = write("permute.default", made, order)
+        if truth:
+            made = write.decided(made)
+        end.replace_all_uses_with(made, lambda user: user not in write.made)
+
+    def _looked_up(self, write: GraphWriter, values: torch.Tensor) -> Node:
+        """Rows of a table, which those share that look up the same."""
+        key = repr((self._root.name, tuple(values.shape))).encode() + values.numpy().tobytes()
+        if key not in self._known:
+            positions = numbers(write, self._root)
+            place = positions.next
+            while place.op == "placeholder":  # inputs come first
+                place = place.next
+            constant = add_constant(self._model, place, values, "table")
+            self._known[key] = write.behind(constant, "embedding.default", constant, positions)
+        return self._known[key]
+
+
+def _mapped(arguments: Any, value: Any) -> Any:
+    return torch.fx.map_arg(arguments, value)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an operator computes its one tensor of its operands, always the same."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload) or schema_of(node.target).is_mutable:
+        return False
+    name = overload_name(node).split(".")[0]
+    return bool(name) and name not in _RANDOM and isinstance(node.meta.get("val"), torch.Tensor)
