@@ -22,6 +22,7 @@ from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
 from micronpu.compiler.verify import Expected, verified
 from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.positions import ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
 from micronpu.partition.kernels import kernel_handles
@@ -81,7 +82,10 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
     """
     with clock.step("lower"), quiet():
         parts = [
-            MethodPart(s.host, s.quantized.examples, s.quantized.borders, s.quantized.states, s.name) for s in staged
+            MethodPart(
+                s.host, s.quantized.examples, s.quantized.borders, s.quantized.states, s.name, ranges_of(s.whole)
+            )
+            for s in staged
         ]
         made = lowered(parts, checks.allow_missing_kernels)
         buffer = stamp(made.buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +14,7 @@ from micronpu.compiler.host import HostPart
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.states import State
 from micronpu.partition.direct import program_of
-from micronpu.program.border import BORDERS_KEY, pack_borders
+from micronpu.program.border import BORDERS_KEY, RANGES_KEY, pack_borders, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
 from micronpu.upstream.executorch import add_named_data, data_files
 
@@ -31,6 +31,7 @@ class MethodPart:
         examples: inputs.
         borders: what inputs and outputs mean where they are integers.
         name: of the method, where the program has several; "" for the only one.
+        ranges: of the inputs that are positions, by number, how many positions there are.
     """
 
     host: HostPart
@@ -38,6 +39,7 @@ class MethodPart:
     borders: IntegerBorders | None
     states: Sequence[State]
     name: str = ""
+    ranges: Mapping[int, int] = field(default_factory=dict)
 
 
 class Lowered(NamedTuple):
@@ -50,7 +52,7 @@ class Lowered(NamedTuple):
 
 def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lowered:
     """The host parts round the NPU's as a program; through ExecuTorch's compiler where it has anything to do."""
-    named = {key: data for method in methods for key, data in _borders(method).items()}
+    named = {key: data for method in methods for key, data in _told(method).items()}
     if len(methods) == 1:
         direct = program_of(methods[0].host.module, methods[0].examples, named)
         if direct is not None:
@@ -79,13 +81,17 @@ def finish(edge: EdgeProgramManager, methods: Sequence[MethodPart]) -> None:
     for done in dict.fromkeys(method.host.finish for method in methods if method.host.finish is not None):
         done(edge)
     for method in methods:
-        for key, data in _borders(method).items():
+        for key, data in _told(method).items():
             add_named_data(edge, key, data)
         if method.states:
             add_named_data(edge, key_of(STATES_KEY, method.name), pack_states(method.states))
 
 
-def _borders(method: MethodPart) -> dict[str, bytes]:
-    if method.borders is None:
-        return {}
-    return {key_of(BORDERS_KEY, method.name): pack_borders(method.borders.inputs, method.borders.outputs)}
+def _told(method: MethodPart) -> dict[str, bytes]:
+    """What the program says of its inputs and outputs, as named data."""
+    found = {}
+    if method.borders is not None:
+        found[key_of(BORDERS_KEY, method.name)] = pack_borders(method.borders.inputs, method.borders.outputs)
+    if method.ranges:
+        found[key_of(RANGES_KEY, method.name)] = pack_ranges(method.ranges)
+    return found

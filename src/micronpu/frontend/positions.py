@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
 
 NOT_NEGATIVE = "micronpu_not_negative"
@@ -63,7 +63,7 @@ def indexed(node: Node) -> Iterator[tuple[Node, int]]:
     elif name == "embedding.default":
         found = [(given["weight"], given["indices"], 0)]
     for table, index, axis in found:
-        shape = table.meta["val"].shape
+        shape = value_of(table).shape if isinstance(table, Node) else ()
         if is_position(index) and len(shape):
             yield index, int(shape[axis])
 
@@ -117,12 +117,14 @@ def _is_not_negative(module: GraphModule, node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _INTEGERS and bool((value >= 0).all())
 
 
-def ranges_of(module: GraphModule) -> dict[str, int]:
-    """Integer inputs that are positions as they are, with the size of the shortest axis that they are of."""
-    found: dict[str, int] = {}
+def ranges_of(module: GraphModule) -> dict[int, int]:
+    """Inputs that are positions as they are, by number, with the size of the shortest axis that they are of."""
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    found: dict[int, int] = {}
     for node in module.graph.nodes:
         for index, size in indexed(node):
             root = root_of(index)
-            if root.op == "placeholder":
-                found[root.name] = min(size, found.get(root.name, size))
+            if root in inputs:
+                number = inputs.index(root)
+                found[number] = min(size, found.get(number, size))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
@@ -22,6 +22,30 @@ from micronpu.program.pte import TensorValue
 BORDERS_KEY = f"{PREFIX}borders"
 """Named data in which a program with integer inputs and outputs says what they mean; it stays on the laptop."""
 _INTEGERS = ("int8", "uint8", "int16")
+
+
+RANGES_KEY = f"{PREFIX}ranges"
+"""Named data in which a program says how large the numbers of its inputs may be that are positions."""
+
+
+def pack_ranges(sizes: Mapping[int, int]) -> bytes:
+    """What a program says of inputs that are positions: their numbers, and how many positions there are."""
+    return json.dumps(sorted(sizes.items()), separators=(",", ":")).encode()
+
+
+def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
+    """The same of a method, read.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    data = named_data.get(f"{RANGES_KEY}/{method}", named_data.get(RANGES_KEY, b"[]"))
+    try:
+        return {int(number): int(size) for number, size in parse_json(data)}
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PayloadError(
+            "What the program says of its positions is damaged.", hint="compile the model again"
+        ) from error
 
 
 class Meaning(Protocol):

@@ -147,7 +147,9 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
         while place.op == "placeholder":  # inputs come first
             place = place.next
         constant = write.constant(np.eye(size, dtype=np.float32), place)
-        return write.on_grid(write.behind(constant, "embedding.default", constant, positions), TRUTH)
+        rows = write.behind(constant, "embedding.default", constant, positions)
+        write.on_grid(rows, TRUTH)
+        return rows
 
     made = write.once((root, size), make)
     assert made is not None

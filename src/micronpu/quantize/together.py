@@ -23,8 +23,10 @@ from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
 from micronpu.quantize.data import Row
 from micronpu.quantize.double import runnable
+from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.running import one_thread
+from micronpu.quantize.specs import UNEVEN
 
 Key: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = tuple[str, Row]
@@ -76,7 +78,9 @@ def quantize_together(
     Raises:
         ModelError: the methods cannot agree on the grid of a state, or a call cannot be computed.
     """
-    prepared = {member.name: observed(member.module, member.quantizer) for member in members}
+    rows = {m.name: [[row] for sequence in sequences for name, row in sequence if name == m.name] for m in members}
+    _mark_alike(members, rows)
+    prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
     _join(members, prepared)
     _calibrate(members, prepared, sequences, progress)
     made = {}
@@ -86,6 +90,19 @@ def quantize_together(
         forget(module, made[name])
     check_grids(made)
     return made
+
+
+def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[Row]]]) -> None:
+    """Notes how unequal the rows of norms are, in place: of the same norm in two methods what is seen of either."""
+    most: dict[Key, float] = {}
+    for member in members:
+        with quiet(), one_thread():
+            mark_uneven(member.module, rows[member.name], member.states)
+    nodes = [node for member in members for node in member.module.graph.nodes if UNEVEN in node.meta]
+    for node in nodes:
+        most[_key(node)] = max(most.get(_key(node), 1.0), node.meta[UNEVEN])
+    for node in nodes:
+        node.meta[UNEVEN] = most[_key(node)]
 
 
 def _calibrate(

@@ -46,6 +46,7 @@ class ArrayProgram(HostProgram):
             array if wanted is None else self._laid_out(position, array, wanted)
             for position, (array, wanted) in enumerate(zip(inputs, summary.inputs, strict=True))
         ]
+        self._check_positions(arguments, name)
         if self._native is None:
             return self._run_with_torch(arguments, name)
         return tuple(self._run_native(arguments, name))

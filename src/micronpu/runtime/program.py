@@ -16,6 +16,7 @@ from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import build_plugin
 from micronpu.host.litert_executor import Mode
 from micronpu.host.proof import Proof, Reference
+from micronpu.program.border import ranges_of
 from micronpu.program.digest import Digest, state_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
@@ -121,6 +122,7 @@ class HostProgram:
             )
         self._summary: MethodSummary = summary.methods[method]
         self._methods = {m.name: m for m in summary.sharing(method)}
+        self._ranges = {name: ranges_of(summary.named_data, name) for name in self._methods}
         del summary  # and with it copies of all payloads, which the runtime makes for itself
         self.digest = state_of(self._data, self._name)
         self._isolated: IsolatedProgram | None = None
@@ -494,10 +496,24 @@ class HostProgram:
     def _arguments(self, inputs: Sequence[Any], method: MethodSummary) -> list[Any]:
         """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
         self._check_count(inputs, method)
-        return [
+        found = [
             given if wanted is None else self._argument(position, given, wanted)
             for position, (given, wanted) in enumerate(zip(inputs, method.inputs, strict=True))
         ]
+        self._check_positions(found, method.name)
+        return found
+
+    def _check_positions(self, inputs: Sequence[Any], method: str) -> None:
+        """Refuses positions that rows are not there for: what an NPU would look up is anything."""
+        for number, size in self._ranges[method].items():
+            if number < len(inputs) and math.prod(inputs[number].shape):
+                low, high = int(inputs[number].min()), int(inputs[number].max())
+                if low < 0 or high >= size:
+                    raise ModelError(
+                        f"Input {number} of {self._name_inside} has {low if low < 0 else high}, and is a number from 0 "
+                        f"to {size - 1}.",
+                        hint="tokens of the vocabulary, a text no longer than the cache, or reset() and begin anew",
+                    )
 
     def _check_count(self, inputs: Sequence[Any], method: MethodSummary) -> None:
         expected = method.inputs

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import ModelError
+from micronpu.runtime import ArrayProgram
 
 VOCAB, DIM, HEADS, GROUPS, LENGTH = 24, 16, 4, 2, 16
 EACH = DIM // HEADS
@@ -148,6 +150,23 @@ def test_only_casts_are_left_to_the_host(ways: str, n: int) -> None:
     assert {v.operator for v in program.report.host} <= {"to.dtype"} and len(program.report.host) <= 2
     assert program.report.partitions == 1
     check(program, model, n)
+
+
+def test_positions_that_are_not_there_are_refused() -> None:
+    torch.manual_seed(0)
+    model = Step("setitem").eval()
+    program = micronpu.compile(model, calls(1, 0)[0], "ethos-u85-256", calibration=[calls(1, 0)], verify=False)
+    tokens, pos = calls(1, 0)[-1]
+    program.run(tokens, pos)
+    for wrong, words in (
+        ((tokens, pos + 1), f"Input 1 of the program has {LENGTH}, and is a number from 0 to {LENGTH - 1}"),
+        ((tokens, pos - LENGTH), "Input 1 of the program has -1"),
+        ((tokens + VOCAB, pos), f"Input 0 .* a number from 0 to {VOCAB - 1}"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            program.run(*wrong)
+        with pytest.raises(ModelError, match=words):
+            ArrayProgram(program.buffer).run_arrays(*(t.numpy() for t in wrong))
 
 
 def test_positions_that_the_model_counts_itself() -> None:
