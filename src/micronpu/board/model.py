@@ -23,7 +23,7 @@ from micronpu.program.pte import ELEMENT_TYPES, TensorValue
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
-from micronpu.targets.ethosu.payload import parse
+from micronpu.targets.ethosu.payload import APART, parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of
 
 Array = npt.NDArray[Any]
@@ -144,6 +144,12 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:
         raise UnsupportedError(f"{name} is for several NPUs: {', '.join(accelerators)}.")
+    if any(border.region in APART for p in payloads for border in (*p.inputs, *p.outputs)):
+        raise UnsupportedError(
+            f"The inputs and outputs of {name} lie apart from the scratch memory, as Linux wants them, and "
+            "Arm's runner for a microcontroller has them inside.",
+            hint="separate_io=False, or a target whose core runs no Linux",
+        )
     check_plan(data, name, plan.name)
     inputs, outputs = borders_of(plan, summary.named_data, None)
     _check(name, (*inputs, *outputs))

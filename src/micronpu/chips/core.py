@@ -56,6 +56,11 @@ def is_cortex_m(name: str) -> bool:
     return name in CORES
 
 
+def runs_linux(name: str) -> bool:
+    """Whether the core of this name is one of Arm's for an operating system, which has no bare metal here."""
+    return name.startswith("cortex-a")
+
+
 def find_core(name: str) -> Core:
     """The core of a name such as "cortex-m33".
 

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
+from micronpu.cli.named_models import OTHER_TORCH, is_named, load_named
 from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
@@ -31,11 +32,7 @@ if TYPE_CHECKING:
 
 _OF_TORCHVISION = "operator torchvision::"
 """In the error of a torchvision that was built for another torch than the one that is there."""
-_OTHER_TORCH = (
-    "a torchvision from where torch came, such as pip install --force-reinstall torchvision "
-    "--index-url https://download.pytorch.org/whl/cpu"
-)
-MODEL_FORMS = "path/to/file.py:function or a saved program, path/to/file.pt2"
+MODEL_FORMS = "path/to/file.py:function, a saved program, path/to/file.pt2, or timm:NAME or torchvision:NAME"
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ class UserFile:
             raise
         except BaseException as error:  # one of the user's own, too
             said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-            hint = _OTHER_TORCH if _OF_TORCHVISION in said else "--debug, which shows the traceback"
+            hint = OTHER_TORCH if _OF_TORCHVISION in said else "--debug, which shows the traceback"
             raise ModelError(f"{what}{self._line(error)}: {said}.", hint=hint) from error
         finally:
             if folder in sys.path:
@@ -185,12 +182,24 @@ def load_model(text: str) -> Model:
     """
     if text.endswith(".pt2"):
         return _load_program(Path(text))
+    if is_named(text):
+        return Model(*load_named(text), None)
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
         hint = f"{text}:FUNCTION" if text.endswith(".py") else MODEL_FORMS
         raise ModelError(f"{text!r} names no model.", hint=hint)
     file = UserFile(Path(path))
     return Model(*_pair(file.call(function), f"`{function}` of {path}"), function, file)
+
+
+def register(libraries: Sequence[str] | None) -> None:
+    """Imports files of the user that register custom operators.
+
+    Raises:
+        ModelError: one does not exist, or raises.
+    """
+    for path in libraries or ():
+        UserFile(Path(path))
 
 
 def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:

@@ -31,6 +31,7 @@ from micronpu.cli.image import image
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.new import new
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
+from micronpu.cli.pictures import NO_PICTURES, Pictures
 from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
 from micronpu.targets.defaults import DEFAULT_TARGET
@@ -47,7 +48,8 @@ ModelArgument = Annotated[
     str,
     console.argument(
         "MODEL",
-        "path/to/file.py:function, which returns (torch.nn.Module, example inputs), or a saved program, file.pt2.",
+        "path/to/file.py:function, which returns (torch.nn.Module, example inputs), a saved program, file.pt2, or a "
+        "model of an installed library, torchvision:NAME or timm:NAME, with its weights (NAME:untrained: without).",
     ),
 ]
 Target = Annotated[
@@ -121,6 +123,15 @@ MaxCycles = Annotated[
 ]
 
 
+Library = Annotated[
+    list[str] | None,
+    console.option(
+        "FILE.py", "A Python file that registers custom operators, imported before the model is. May be given several "
+        "times.",
+    ),
+]  # fmt: skip
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         console.output().print(f"micronpu {VERSION}")
@@ -139,7 +150,7 @@ def main(
 @app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
-@console.takes(how=Quantization, limits=Limits, reports=Reports)
+@console.takes(how=Quantization, limits=Limits, reports=Reports, pictures=Pictures)
 def compile_command(
     context: typer.Context,
     model: ModelArgument,
@@ -175,6 +186,8 @@ def compile_command(
             default="the function `calibration` of the model's file",
         ),
     ] = None,
+    pictures: Pictures = NO_PICTURES,
+    library: Library = None,
     io: InOut = None,
     how: Quantization = UNCHANGED,
     allow_missing_kernels: MissingKernels = False,
@@ -186,6 +199,10 @@ def compile_command(
     max_loss: MaxLoss = None,
     max_cycles: MaxCycles = None,
     compress: Compress = None,
+    etrecord: Annotated[
+        Path | None,
+        console.option("PATH", "Write the ETRecord as well, by which ExecuTorch's Inspector names lines of the model."),
+    ] = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
     debug: console.Debug = False,
@@ -195,7 +212,7 @@ def compile_command(
     A float model is quantized first, with calibration data. A program that misses a budget, or with --strict one that
     a warning is about, is not written, its reports are; the exit code is 3 then.
     """
-    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.cli.files import Calibration, load_calibration, load_model, register
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
     from micronpu.targets.registry import find_target
 
@@ -210,14 +227,19 @@ def compile_command(
         raise OptionError(
             "--max-loss and --max-cycles say how sparse the weights become.", hint="--sparsity 2:4 as well"
         )
-    if output is not None:
-        check_writable(output)
+    pictures.check(calibration)
+    for path in (output, etrecord):
+        if path is not None:
+            check_writable(path)
     if deploy_to is not None:
         check_folder_free(deploy_to)
     with console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
+        register(library)
         loaded = load_model(model)
         data = load_calibration(calibration, loaded)
+        if pictures.images is not None:
+            data = Calibration(str(pictures.images), lambda: pictures.load(loaded.examples))
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         import micronpu
@@ -256,6 +278,9 @@ def compile_command(
     elif out.quiet:
         console.warn(program.report.warnings)
     program.save(destination, vela=vela)
+    if etrecord is not None:
+        program.save_etrecord(etrecord)
+        out.print(Text(f"Wrote {etrecord}."), soft_wrap=True)
     for name in program.data_files if destination.suffix != ".tflite" else ():
         out.print(Text(f"Wrote {destination.parent / name}, which the board needs as well."), soft_wrap=True)
     if deploy_to is not None:
@@ -279,6 +304,7 @@ def check(
     ] = False,
     io: InOut = None,
     how: Quantization = UNCHANGED,
+    library: Library = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
     debug: console.Debug = False,
@@ -287,13 +313,14 @@ def check(
 
     Needs no calibration data. Exit code 0, whatever the answer; 3 where the rest could not run on the host either.
     """
-    from micronpu.cli.files import load_model
+    from micronpu.cli.files import load_model, register
     from micronpu.targets.registry import find_target
 
     reports.check()
     options = chosen_options(context, find_target(target))
     with console.progress() as listener:
         listener("load", 0.0)
+        register(library)
         loaded = load_model(model)
         import micronpu
 

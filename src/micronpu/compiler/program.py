@@ -198,7 +198,7 @@ class CompiledProgram:
         return deploy(
             self.buffer,
             folder,
-            target=target,
+            target=self._own_target() if target is None else target,
             vectors=None if vectors is None else {n: np.asarray(a) for n, a in vectors.items()},
             rows=[tuple(t.detach().numpy() for t in row) for row in self.rows],
             known=(borders.inputs, borders.outputs) if borders is not None else None,
@@ -209,6 +209,15 @@ class CompiledProgram:
             data_files=self.data_files,
             functions=functions,
         )
+
+    def _own_target(self) -> str | None:
+        """The target that the program was compiled for; None for one of a chip file of the user's."""
+        from micronpu.targets.registry import find_target
+
+        try:
+            return find_target(self.report.target).name
+        except OptionError:
+            return None
 
     def _references(self) -> dict[bytes, Reference]:
         """What the runs of command streams can be compared with, by payload."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
-from micronpu.chips.core import InstructionSet, find_core, is_cortex_m
+from micronpu.chips.core import InstructionSet, find_core, is_cortex_m, runs_linux
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.pools import Pools
 from micronpu.program.plan import Plan
@@ -134,15 +134,19 @@ def board_of(plan: Plan, target: str | None) -> Board:
     """
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
     accelerator, on_device = "", True
+    systems: set[bool] = set()
     for delegate in plan.delegates:
         firmware = firmware_of(delegate.backend)
         if firmware is not None:
             accelerator = firmware.accelerator(delegate.payload, options) or accelerator
             on_device &= firmware.is_for_silicon(delegate.payload)
+            system = firmware.is_for_linux(delegate.payload)
+            systems |= {system} if system is not None else set()
     chosen = find_target(target) if target is not None else _own_target(options, accelerator)
     if target is not None and chosen is not None:
         _check(plan, chosen, accelerator)
     chip = chosen.chip if chosen is not None else None
+    _check_system(systems, chosen)
     modes = {key: options.get(key, "") for key in ("system_config", "memory_mode")} if accelerator else {}
     if accelerator and not all(modes.values()):
         usual = options_for(chosen if chosen is not None else find_target(accelerator))
@@ -155,6 +159,28 @@ def board_of(plan: Plan, target: str | None) -> Board:
         on_device=on_device,
         **modes,
     )
+
+
+def _check_system(systems: set[bool], target: Target | None) -> None:
+    """Refuses a core that runs another delegate than the program is for: it would hand over inputs elsewhere.
+
+    Args:
+        systems: whether the program's parts are for Linux, as far as that makes a difference.
+    """
+    core = _core(target) if target is not None else ""
+    if True in systems and not runs_linux(core):
+        name = target.name if target is not None and target.chip is not None else "no chip"
+        raise OptionError(
+            f"The program's inputs and outputs lie apart, as the NPU's driver for Linux wants them, and {name} was "
+            "named whose core runs Linux.",
+            hint="--for imx93; for firmware on a microcontroller compile for that target, or with separate_io=False",
+        )
+    if False in systems and runs_linux(core):
+        raise OptionError(
+            f"The {core} runs Linux, whose driver wants the NPU's inputs and outputs apart, and the program has them "
+            "inside the scratch memory.",
+            hint="compile for the target, without separate_io=False",
+        )
 
 
 _OPTION = re.compile(r"[\w.+ /-]{0,200}", re.ASCII)

@@ -16,6 +16,7 @@ from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
+from micronpu.chips.core import runs_linux
 from micronpu.deploy import csource, data, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
 from micronpu.deploy.board import Board, board_of
@@ -23,6 +24,7 @@ from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import border_crc
+from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
@@ -327,6 +329,8 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
 
 def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
     """The contents of the folder, by name."""
+    if runs_linux(together.board.core):
+        return linux_files(together, missing)
     texts = shared_sources(together)
     binary = {file: content for facts in together.programs for file, content in facts.data}
     for facts in together.programs:

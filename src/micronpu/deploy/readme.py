@@ -17,13 +17,13 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
     where = board.chip.title if board.chip is not None else board.name or "a Cortex-M"
     parts = [
         f"# {names}: {'a program' if len(programs) == 1 else 'programs'} for {where}",
-        _lead(together),
+        lead(together),
         "## Sizes",
         _sizes(together),
         "## Inputs and outputs",
     ]
     for facts in programs:
-        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), _borders(facts)]
+        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), borders(facts)]
     parts += [
         "## Call it",
         _calls(together),
@@ -46,7 +46,8 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _lead(together: Together) -> str:
+def lead(together: Together) -> str:
+    """What the programs are, and what made them."""
     versions = ", ".join(f"{tool} {version}" for tool, version in together.programs[0].versions.items())
     lines = [f"Made by {versions}. What was compiled, without what only a laptop needs:", ""]
     lines += [
@@ -118,7 +119,12 @@ def _calls(together: Together) -> str:
     return "\n".join(lines)
 
 
-def _borders(facts: Facts) -> str:
+def borders(facts: Facts, *, in_c: bool = True) -> str:
+    """Tables of a program's inputs, outputs and states.
+
+    Args:
+        in_c: the folder has C functions.
+    """
     lines = ["| | type | shape | layout | means |", "|---|---|---|---|---|"]
     for border in (*facts.inputs, *facts.outputs):
         shape = " x ".join(map(str, border.tensor.shape)) or "one element"
@@ -129,12 +135,12 @@ def _borders(facts: Facts) -> str:
             shape = " x ".join(map(str, state.shape)) or "one element"
             means = "the number itself" if state.scale is None else f"{state.scale:.9g} * (q - {state.zero_point})"
             lines.append(f"| `{state.name}` | {state.dtype} | {shape} | {state.bytes:,} | {means} |")
-        lines += [
-            "",
-            "States live on from call to call, in the planned memories, whose sizes count them: keep these memories "
-            f"for this program alone. `{facts.name}_reset` begins a new sequence.",
-        ]
-    if any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
+        kept = (
+            "in the planned memories, whose sizes count them: keep these memories for this program alone. "
+            f"`{facts.name}_reset` begins a new sequence."
+        )
+        lines += ["", f"States live on from call to call{', ' + kept if in_c else ' of one process.'}"]
+    if in_c and any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
         lines += ["", f"`{facts.name}.h` has a function for each that turns numbers into these integers and back."]
     return "\n".join(lines)
 

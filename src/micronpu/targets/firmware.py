@@ -35,6 +35,8 @@ class Firmware:
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
         build_note: about the build; ``{accelerator}`` and ``{memory_mode}`` are the board's.
+        linux_options: for CMake, of ExecuTorch under Linux.
+        linux_note: what the delegate needs there.
         laptop_only: why a payload that is not for silicon runs on a laptop only, and what to do.
     """
 
@@ -47,6 +49,8 @@ class Firmware:
     components: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     build_note: str = ""
+    linux_options: tuple[str, ...] = ()
+    linux_note: str = ""
     laptop_only: str = ""
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
@@ -67,6 +71,14 @@ class Firmware:
             PayloadError: it cannot be read.
         """
         return ""
+
+    def is_for_linux(self, payload: bytes) -> bool | None:
+        """Whether a payload is for the delegate of Linux, and not for that of a microcontroller; None for both.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return None
 
     def has_platform(self, accelerator: str) -> bool:
         """Whether Arm's virtual platforms, for which ExecuTorch has a runner, simulate an accelerator."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice
 from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
-from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.compile import EthosUPartition, plan_partition
 from micronpu.targets.ethosu.vela.optimised import optimised
 
 SIGNATURE = "serving_default"
@@ -114,8 +114,12 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
     (part,), (partition,) = parts, border.partitions
     names = [border.inputs[node] for node in partition.inputs]
     outputs = [f"output_{border.outputs.index(node)}" for node in partition.outputs]
+    program = part.program
+    if part.spec.is_io_separate:  # LiteRT's delegate has inputs and outputs inside of the scratch memory
+        flags = tuple(flag for flag in part.spec.extra_flags if not flag.startswith("--separate-io"))
+        program = plan_partition(part.graph, replace(part.spec, separate_io=False, extra_flags=flags)).program
     model, allocation = optimised(
-        part.program,
+        program,
         list(zip(names, part.graph.inputs, strict=True)),
         list(zip(outputs, part.graph.outputs, strict=True)),
     )

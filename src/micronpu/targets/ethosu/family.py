@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
-from micronpu.chips.core import Core
+from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
 from micronpu.targets.ethosu.npu import EthosUNpu
@@ -81,6 +81,7 @@ class EthosU(Family):
             "memory_mode": npu.memory_mode,
             "system_entries": entries,
             "max_sram_bytes": memory.bytes if memory is not None else 0,
+            **({"separate_io": True} if runs_linux(target.chip.core) else {}),
         }
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:

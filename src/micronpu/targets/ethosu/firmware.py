@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from micronpu.targets.ethosu.npu import EthosUNpu
-from micronpu.targets.ethosu.payload import configuration, parse
+from micronpu.targets.ethosu.payload import APART, configuration, parse
 from micronpu.targets.firmware import Firmware, Started
 
 _PRODUCTS = {"u55": 0, "u65": 1, "u85": 2}
@@ -35,6 +35,19 @@ class EthosUFirmware(Firmware):
         "memories as the mode {memory_mode} says: nothing checks that on the board."
     )
 
+    linux_options = ("-DEXECUTORCH_BUILD_ARM_ETHOSU_LINUX=ON",)
+    linux_note = (
+        "`EXECUTORCH_BUILD_ARM_ETHOSU_LINUX` builds ExecuTorch's delegate for Linux, `EthosUBackend_Cortex_A.cpp`, "
+        "with the driver library of Arm's `ethos-u-linux-driver-stack`, which CMake fetches. ExecuTorch's main of "
+        "August 2026 has it, release 1.5.1 does not. The board needs the kernel module of the same driver stack, "
+        "which makes `/dev/ethosu0`, and the firmware of the NPU's microcontroller that it talks to. The program's "
+        "inputs and outputs lie in regions of their own, as this delegate hands them over (`separate_io`); LiteRT "
+        "and firmware on a microcontroller want them inside the scratch memory: compile for them with "
+        "`separate_io=False`, or for a target of the microcontroller. Where there are several inputs or outputs, "
+        "Vela has them in one region each, at the places that `micronpu inspect` shows; how the driver lays "
+        "several buffers out was not to be had, and nothing of this was run on a board."
+    )
+
     def temporary(self, payload: bytes) -> tuple[int, str]:
         return parse(payload).scratch_size, ""
 
@@ -54,6 +67,10 @@ class EthosUFirmware(Firmware):
             "ALIASES": _aliases(started),
         }
         return {name: _filled(name, words) for name in ("micronpu_npu.h", "micronpu_npu.c")}
+
+    def is_for_linux(self, payload: bytes) -> bool | None:
+        held = parse(payload)
+        return any(border.region in APART for border in (*held.inputs, *held.outputs))
 
     def has_platform(self, accelerator: str) -> bool:
         return accelerator.startswith(("ethos-u55", "ethos-u85"))

@@ -6,7 +6,7 @@ from micronpu.base.errors import PayloadError
 from micronpu.report.inspection import Delegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
 
-_REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch"}
+_REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}
 
 
 def inspect(backend: str, blob: bytes) -> Delegate:

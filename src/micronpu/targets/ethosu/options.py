@@ -34,7 +34,10 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
     "--tensor-allocator": ("scheduler", "tensor_allocator", ("HillClimb", "LinearAlloc")),
     _ALIGNMENT: ("scheduler", "cpu_tensor_alignment", int),
     "--cop-format": ("compiler", "cop_format", ("COP1", "COP2")),
+    "--separate-io-regions": ("scheduler", "separate_io_regions", ("true",)),
 }
+_SWITCHES = ("--separate-io-regions",)
+"""Those that stand alone."""
 
 
 # Flags that a script may hold and that change nothing about the program: what is made of it is never a file, always by
@@ -69,6 +72,9 @@ class EthosUOptions(Switches, Options):
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
+        separate_io: inputs and outputs lie in regions of their own, outside the scratch memory, as the driver of Linux
+            wants them (`EthosUBackend_Cortex_A`); a target whose core runs Linux brings it along. The flag
+            ``--separate-io-regions`` is the same.
         max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a
             chip brings along the SRAM of its file.
         intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
@@ -86,6 +92,7 @@ class EthosUOptions(Switches, Options):
         "system_entries",
         "disabled_passes",
         "prefetch",
+        "separate_io",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -105,6 +112,7 @@ class EthosUOptions(Switches, Options):
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
+    separate_io: bool = False
     max_sram_bytes: int = 0
     intermediates_dir: str = field(default="", compare=False)
     debug_info: bool = field(default=False, compare=False)
@@ -123,7 +131,7 @@ class EthosUOptions(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info"):
+        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io"):
             check_switch(name, getattr(self, name))
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
@@ -184,7 +192,8 @@ class EthosUOptions(Switches, Options):
 
     def vela_options(self) -> dict[tuple[str, str], str]:
         """The extra flags as (section, key) and value of the compiler's options."""
-        options: dict[tuple[str, str], str] = {}
+        apart = {VELA_FLAGS["--separate-io-regions"][:2]: "true", VELA_FLAGS["--cop-format"][:2]: "COP2"}
+        options: dict[tuple[str, str], str] = apart if self.separate_io else {}
         flags = list(self.extra_flags)
         while flags:
             flag, _, value = flags.pop(0).partition("=")
@@ -201,7 +210,9 @@ class EthosUOptions(Switches, Options):
                     f"The Vela flag {flag!r} has no effect on a program in memory or does not exist.",
                     hint=f"one of {', '.join(VELA_FLAGS)}",
                 )
-            if not value and flags and not flags[0].startswith("--"):
+            if flag in _SWITCHES:
+                value = value or "true"
+            elif not value and flags and not flags[0].startswith("--"):
                 value = flags.pop(0)
             section, key, allowed = VELA_FLAGS[flag]
             if isinstance(allowed, tuple) and value not in allowed:
@@ -214,7 +225,17 @@ class EthosUOptions(Switches, Options):
                     hint=f"{flag}={_LEAST_ALIGNMENT}",
                 )
             options[section, key] = value
+        regions, actions = apart
+        if regions in options and options.setdefault(actions, "COP2") != "COP2":
+            raise OptionError(
+                "Inputs and outputs in regions of their own need the driver actions COP2.", hint="--cop-format=COP2"
+            )
         return options
+
+    @property
+    def is_io_separate(self) -> bool:
+        """Whether inputs and outputs lie in regions of their own, by option or by flag."""
+        return ("scheduler", "separate_io_regions") in self.vela_options()
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")
+APART = (3, 4)
+"""Regions of inputs and of outputs that lie apart from the scratch memory."""
 KEY_SIZE = 64
 """Bytes of the key of a block that stands elsewhere."""
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"

@@ -26,6 +26,12 @@ class NeutronFirmware(Firmware):
         "like. Compile with `--converter sdk` where NXP's eIQ Neutron SDK is installed."
     )
 
+    linux_note = (
+        "The delegate `NeutronBackend` of ExecuTorch needs NXP's Neutron driver and firmware for Linux, which come "
+        "with NXP's board support package, of the very version of the converter that made the program. How "
+        "ExecuTorch is built with them is in NXP's documentation of that package."
+    )
+
     def temporary(self, payload: bytes) -> tuple[int, str]:
         """As the published `NeutronBackend.cpp` allocates them, and what is open.
 

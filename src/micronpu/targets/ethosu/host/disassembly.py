@@ -24,7 +24,7 @@ _HAS_VALUE = 0x4000
 _OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
 _STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
 _SCRATCH = (1, 2)
-_REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch"}
+_REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}
 
 
 @dataclass(frozen=True)

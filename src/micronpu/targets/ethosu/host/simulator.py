@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from micronpu.host.build import build_simulator
 from micronpu.host.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.border import Border
-from micronpu.targets.ethosu.payload import EthosUPayload, parse
+from micronpu.targets.ethosu.payload import APART, EthosUPayload, parse
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +36,9 @@ _CONSTANT, _SCRATCH, _MEMORY = 0, 1, 2
 _NOWHERE = 2**64 - 1
 _ALIGNMENT = 16
 _CONSTANTS_REGION, _SCRATCH_REGION, _FAST_REGION = 0, 1, 2
+_INPUTS_REGION, _OUTPUTS_REGION = APART
+_FARTHEST = 1 << 30
+"""Bytes of inputs or outputs that lie apart, at most: a payload may be damaged."""
 FAST_SCRATCH_BYTES = 2 * 1024 * 1024
 """Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
 WEIGHT_LIMIT = 256 * 1024 * 1024
@@ -298,9 +301,14 @@ class EthosUSimulator:
                 f"The payload has {len(content.inputs)} inputs, but {len(inputs)} were given.",
                 hint="one array for each input, in order",
             )
+        memories = {
+            _SCRATCH_REGION: scratch,
+            _INPUTS_REGION: _apart(content.inputs, _INPUTS_REGION),
+            _OUTPUTS_REGION: _apart(content.outputs, _OUTPUTS_REGION),
+        }
         ranges = (_Range * len(inputs))()
         for i, (border, array) in enumerate(zip(content.inputs, inputs, strict=True)):
-            place = _place(border, scratch, f"input {i}")
+            place = _place(border, memories, f"input {i}")
             data = np.ascontiguousarray(array)
             if data.nbytes != place.size or data.itemsize != border.element_size:
                 raise ModelError(
@@ -310,14 +318,16 @@ class EthosUSimulator:
                 )
             place[:] = data.reshape(-1).view(np.uint8)
             ranges[i] = _Range(border.region, border.address, place.size)
-        regions = (_Region * 3)(
-            _Region(constants.ctypes.data, constants.size, _CONSTANT),
-            _Region(scratch.ctypes.data, scratch.size, _SCRATCH),
-            _Region(fast.ctypes.data, fast.size, _SCRATCH),
+        all_memories = [constants, scratch, fast]
+        if any(memories[number].size for number in (_INPUTS_REGION, _OUTPUTS_REGION)):
+            all_memories += [memories[_INPUTS_REGION], memories[_OUTPUTS_REGION]]
+        kinds = (_CONSTANT, *[_SCRATCH] * (len(all_memories) - 1))
+        regions = (_Region * len(kinds))(
+            *(_Region(m.ctypes.data, m.size, kind) for m, kind in zip(all_memories, kinds, strict=True))
         )
-        self._run(content.commands, regions, ranges, (constants, scratch, fast), watch, accesses)
+        self._run(content.commands, regions, ranges, all_memories, watch, accesses)
         for i, border in enumerate(content.outputs):
-            size = _place(border, scratch, f"output {i}").size
+            size = _place(border, memories, f"output {i}").size
             hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
             if hole != _NOWHERE:
                 raise SimulationError(
@@ -325,7 +335,7 @@ class EthosUSimulator:
                     f"{hole - border.address} of its {size}."
                 )
         return [
-            _place(border, scratch, f"output {i}").view(f"<i{border.element_size}").reshape(border.shape).copy()
+            _place(border, memories, f"output {i}").view(f"<i{border.element_size}").reshape(border.shape).copy()
             for i, border in enumerate(content.outputs)
         ]
 
@@ -404,15 +414,27 @@ def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
 
 
-def _place(border: Border, scratch: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
+def _apart(borders: Sequence[Border], region: int) -> npt.NDArray[np.uint8]:
+    """The memory of inputs or outputs that lie apart: up to the end of the last; empty where none does, or too far."""
+    end = max((b.address + _size(b) for b in borders if b.region == region), default=0)
+    return aligned_bytes(end if 0 <= end <= _FARTHEST else 0)
+
+
+def _size(border: Border) -> int:
+    return int(np.prod(border.shape, dtype=np.int64)) * border.element_size
+
+
+def _place(border: Border, memories: Mapping[int, npt.NDArray[np.uint8]], name: str) -> npt.NDArray[np.uint8]:
     """The bytes of an input or output."""
-    size = int(np.prod(border.shape, dtype=np.int64)) * border.element_size
-    if border.region != _SCRATCH_REGION or border.address < 0 or border.address + size > scratch.size:
+    size = _size(border)
+    memory = memories.get(border.region)
+    if memory is None or border.address < 0 or size < 0 or border.address + size > memory.size:
+        scratch = memories[_SCRATCH_REGION]
         raise SimulationError(
             f"The payload's {name} lies at byte {border.address} of region {border.region} and has {size} bytes, "
             f"but the scratch memory, region {_SCRATCH_REGION}, has {scratch.size}."
         )
-    return scratch[border.address : border.address + size]
+    return memory[border.address : border.address + size]
 
 
 def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:

@@ -1,0 +1,96 @@
+"""Models of torchvision and timm by name: `torchvision:mobilenet_v2`, `timm:mobilenetv3_small_050`.
+
+With the weights that they were trained with, which the library fetches once and keeps; `:untrained` behind the name is
+for a look at what an NPU makes of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from micronpu.base.errors import ModelError, first_line
+
+OTHER_TORCH = (
+    "a torchvision from where torch came, such as pip install --force-reinstall torchvision "
+    "--index-url https://download.pytorch.org/whl/cpu"
+)
+UNTRAINED = "untrained"
+_SIZE = (3, 224, 224)
+"""Of an input where the library does not say."""
+
+
+def is_named(text: str) -> bool:
+    """Whether a text names a model of a library."""
+    return text.partition(":")[0] in _LIBRARIES
+
+
+def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
+    """The model of a name, in evaluation mode, its example inputs, and what to call a file after it.
+
+    Raises:
+        ModelError: the library is not installed, has no such model, or cannot fetch its weights.
+    """
+    library, _, rest = text.partition(":")
+    name, _, how = rest.partition(":")
+    if not name or how not in ("", UNTRAINED):
+        raise ModelError(f"{text!r} names no model.", hint=f"{library}:NAME, or {library}:NAME:{UNTRAINED}")
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"{text} is a model of {library}, which is not installed.", hint=f"pip install {library}"
+        ) from error
+    except (ImportError, RuntimeError) as error:  # torchvision that was built for another torch raises the latter
+        raise ModelError(
+            f"{text} is a model of {library}, which cannot be imported: {first_line(error)}.", hint=OTHER_TORCH
+        ) from error
+    names, make = _LIBRARIES[library]
+    known = names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 3) or known[:3]
+        hint = f"one of its {len(known)}, such as {', '.join(near)}"
+        raise ModelError(f"{library} has no model {name!r}.", hint=hint)
+    try:
+        model, size = make(name, how != UNTRAINED)
+    except Exception as error:  # of the network, the disk, or the library
+        raise ModelError(
+            f"{library} cannot make {name}{'' if how else ' with its weights'}: {type(error).__name__}: "
+            f"{first_line(error)}.",
+            hint=f"a connection, or {library}:{name}:{UNTRAINED}",
+        ) from error
+    import torch
+
+    return model.eval(), (torch.randn(1, *size, generator=torch.Generator().manual_seed(0)),), name
+
+
+def _torchvision_names() -> Sequence[str]:
+    return list(importlib.import_module("torchvision.models").list_models())
+
+
+def _torchvision(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
+    models = importlib.import_module("torchvision.models")
+    weights = models.get_model_weights(name).DEFAULT if trained else None
+    model = models.get_model_builder(name)
+    # Detectors and segmenters fetch the weights of their backbone, too, unless told not to.
+    has_backbone = "weights_backbone" in inspect.signature(model).parameters
+    return model(weights=weights, **({"weights_backbone": None} if has_backbone else {})), _SIZE
+
+
+def _timm_names() -> Sequence[str]:
+    timm = importlib.import_module("timm")
+    return [*timm.list_models(), *timm.list_models(pretrained=True)]
+
+
+def _timm(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
+    model = importlib.import_module("timm").create_model(name, pretrained=trained)
+    return model, getattr(model, "default_cfg", {}).get("input_size", _SIZE)
+
+
+_LIBRARIES: dict[str, tuple[Callable[[], Sequence[str]], Callable[[str, bool], tuple[Any, Sequence[int]]]]] = {
+    "torchvision": (_torchvision_names, _torchvision),
+    "timm": (_timm_names, _timm),
+}

@@ -1,0 +1,133 @@
+"""A folder of pictures as typical inputs of a model: cut to its size, in the numbers that it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from micronpu.base.errors import FileError, ModelError, OptionError, first_line
+from micronpu.cli import console
+
+if TYPE_CHECKING:
+    import torch
+
+_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm")
+IMAGENET, UNIT, SYMMETRIC = "imagenet", "0..1", "-1..1"
+NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    IMAGENET: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    UNIT: ((0.0,), (1.0,)),
+    SYMMETRIC: ((0.5,), (0.5,)),
+}
+"""Mean and standard deviation of the channels, of values from 0 to 1."""
+
+_Images = Annotated[
+    Path | None,
+    console.option(
+        "DIR",
+        "Pictures as typical inputs, with those in its folders: each is scaled until it fills the model's input, and "
+        "cut in its middle.",
+    ),
+]
+_Normalize = Annotated[
+    str | None,
+    console.option(
+        "imagenet|0..1|-1..1",
+        "The numbers that the model takes the pictures' 0 to 255 as: ImageNet's mean and deviation, or a range.",
+        default="0..1",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Where the options of a command want pictures from, an option for each field."""
+
+    images: _Images = None
+    normalize: _Normalize = None
+
+    def check(self, calibration: str | None = None) -> None:
+        """Refuses what cannot be, before the work is done.
+
+        Raises:
+            OptionError: which it is.
+            FileError: there is no such folder.
+        """
+        if self.images is None:
+            if self.normalize is not None:
+                raise OptionError("--normalize is about pictures.", hint="--images DIR as well")
+            return
+        if calibration is not None:
+            raise OptionError("--images and --calibration are both typical inputs.", hint="one of the two")
+        if self.normalize is not None and self.normalize not in NORMALIZATIONS:
+            raise OptionError(
+                f"There is no normalization {self.normalize!r}.", hint=f"one of {', '.join(NORMALIZATIONS)}"
+            )
+        if not self.images.is_dir():
+            raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
+
+    def load(self, examples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The pictures, in the order of their names, as the model takes them.
+
+        Args:
+            examples: inputs of the model.
+
+        Raises:
+            ModelError: the model takes no pictures, or there are none.
+            FileError: one cannot be read.
+        """
+        assert self.images is not None
+        channels, height, width = _size(examples)
+        files = sorted(p for p in self.images.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file())
+        if not files:
+            raise ModelError(
+                f"The folder {self.images} holds no pictures ({', '.join(_ENDINGS)}).", hint="another folder"
+            )
+        mean, deviation = NORMALIZATIONS[self.normalize or UNIT]
+        if len(mean) not in (1, channels):
+            raise OptionError(
+                f"--normalize {self.normalize} is for {len(mean)} channels, and the model's input has {channels}.",
+                hint=f"--normalize {UNIT}",
+            )
+        for file in files:
+            yield _tensor(_pixels(file, channels, height, width), mean, deviation)
+
+
+NO_PICTURES = Pictures()
+
+
+def _size(examples: Sequence[torch.Tensor]) -> tuple[int, int, int]:
+    shape = tuple(examples[0].shape) if len(examples) == 1 else ()
+    if len(shape) != 4 or shape[0] != 1 or shape[1] not in (1, 3) or not examples[0].is_floating_point():
+        told = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in examples)
+        raise ModelError(
+            f"The model takes {told}, and pictures are float32[1, 3, height, width], or 1 channel.",
+            hint="--calibration file.py:function, which returns a list of inputs",
+        )
+    return shape[1], shape[2], shape[3]
+
+
+def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
+    """Bytes of [height, width, channels]."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ModelError("--images needs Pillow, which is not installed.", hint="pip install pillow") from error
+    import numpy as np
+
+    try:
+        with Image.open(file) as picture:
+            fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
+        return np.array(fitted, np.uint8).reshape(height, width, channels)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        said = first_line(error) or type(error).__name__
+        raise FileError(f"{file} is no picture that can be read: {said}.", hint="leave it out of the folder") from error
+
+
+def _tensor(pixels: Any, mean: Sequence[float], deviation: Sequence[float]) -> torch.Tensor:
+    import torch
+
+    values = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+    centre, spread = (torch.tensor(list(v)).reshape(-1, 1, 1) for v in (mean, deviation))
+    return ((values - centre) / spread).unsqueeze(0).contiguous()

@@ -1,0 +1,164 @@
+"""The folder for a core that runs Linux: the program, its vectors as files, and steps in the place of C sources.
+
+Under Linux ExecuTorch's own `executor_runner` runs the program, and a driver of the kernel the NPU: there is nothing to
+link. Sources: ExecuTorch's `backends/arm/CMakeLists.txt`, `EthosUBackend_Cortex_A.cpp` and
+`examples/portable/executor_runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from micronpu.deploy.bundled import bundle
+from micronpu.deploy.csource import Facts
+from micronpu.deploy.readme import borders, lead
+from micronpu.deploy.together import Together
+from micronpu.program.digest import seal
+
+TOOLCHAIN, CHECK = "aarch64-linux.cmake", "check.sh"
+_BUILD = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DEXECUTORCH_BUILD_EXECUTOR_RUNNER=ON",
+    "-DEXECUTORCH_BUILD_EXTENSION_EVALUE_UTIL=ON",
+    "-DEXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL=ON",
+)
+_QUANTIZED = "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON"
+_FILES = "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
+
+
+def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
+    """The contents of the folder, by name.
+
+    Args:
+        missing: files in which programs look up data, and that are not here.
+    """
+    found = {file: content for facts in together.programs for file, content in facts.data}
+    for facts in together.programs:
+        found[f"{facts.name}.pte"] = seal(facts.program)
+        if facts.vectors is None:
+            continue
+        found[f"{facts.name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
+        for number in range(_checked(facts)):
+            inputs, outputs = facts.vectors.inputs[number], facts.vectors.outputs[number]
+            for kind, borders_, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
+                for index, (border, array) in enumerate(zip(borders_, arrays, strict=True)):
+                    found[f"vectors/{facts.name}/{number}/{kind}-{index}.bin"] = border.flat(array).tobytes()
+    if any(facts.vectors is not None for facts in together.programs):
+        found[CHECK] = _check(together).encode()
+    found[TOOLCHAIN] = _toolchain(together).encode()
+    found["README.md"] = _readme(together, [*found, "README.md"], missing).encode()
+    return dict(sorted(found.items()))
+
+
+def _checked(facts: Facts) -> int:
+    """Vectors that can be checked: each has a process of its own, and a later one of a program with states needs those
+    before it."""
+    if facts.vectors is None:
+        return 0
+    return min(len(facts.vectors), 1) if facts.states else len(facts.vectors)
+
+
+def _toolchain(together: Together) -> str:
+    core = together.board.core
+    return (
+        f"# {together.header}\n"
+        "set(CMAKE_SYSTEM_NAME Linux)\n"
+        "set(CMAKE_SYSTEM_PROCESSOR aarch64)\n"
+        "set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)\n"
+        "set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)\n"
+        f"set(CMAKE_C_FLAGS_INIT -mcpu={core})\n"
+        f"set(CMAKE_CXX_FLAGS_INIT -mcpu={core})\n"
+        "set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)\n"
+        "set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)\n"
+        "set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)\n"
+    )
+
+
+def _check(together: Together) -> str:
+    """A script that runs every vector in the runner, one process each, and compares bytes."""
+    lines = [
+        "#!/bin/sh",
+        f"# {together.header}",
+        "# On the board: ./check.sh PATH/executor_runner. Exit status 1 where an output differs.",
+        "set -eu",
+        'runner=${1:?"the path of executor_runner"}',
+        'here=$(cd "$(dirname "$0")" && pwd)',
+        "out=$(mktemp -d)",
+        "trap 'rm -rf \"$out\"' EXIT",
+        "failed=0",
+        "check() { # NAME NUMBER INPUTS OUTPUTS",
+        '  rows="$here/vectors/$1/$2" files="" index=0',
+        '  while [ "$index" -lt "$3" ]; do',
+        '    files="$files${files:+,}$rows/input-$index.bin" index=$((index + 1))',
+        "  done",
+        '  rm -f "$out"/*',
+        '  "$runner" --model_path "$here/$1.pte" --inputs "$files" --output_file "$out/output" >"$out/log" 2>&1 || {',
+        '    cat "$out/log"',
+        '    echo "FAIL: $1, vector $2: the runner ends with an error"',
+        "    failed=1",
+        "    return",
+        "  }",
+        "  index=0",
+        '  while [ "$index" -lt "$4" ]; do',
+        '    if ! cmp -s "$out/output-$index.bin" "$rows/output-$index.bin"; then',
+        '      echo "FAIL: $1, vector $2, output $index differs"',
+        "      failed=1",
+        "    fi",
+        "    index=$((index + 1))",
+        "  done",
+        "}",
+    ]
+    count = 0
+    for facts in together.programs:
+        for number in range(_checked(facts)):
+            lines.append(f"check {facts.name} {number} {len(facts.inputs)} {len(facts.outputs)}")
+            count += 1
+    lines += ['[ "$failed" -eq 0 ] || exit 1', f'echo "PASS: {count} vectors, no output differs"']
+    return "\n".join(lines) + "\n"
+
+
+def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) -> str:
+    board, programs = together.board, together.programs
+    names = ", ".join(facts.name for facts in programs)
+    where = board.chip.title if board.chip is not None else board.name
+    options = [*_BUILD]
+    if any(kernel.library == "quantized" for kernel in together.kernels):
+        options.append(_QUANTIZED)
+    if any(facts.data for facts in programs):
+        options.append(_FILES)
+    notes = []
+    for firmware in together.firmware:
+        options += firmware.linux_options
+        notes += [firmware.linux_note] if firmware.linux_note else []
+    parts = [
+        f"# {names}: {'a program' if len(programs) == 1 else 'programs'} for Linux on the {board.core} of {where}",
+        lead(together),
+        "## Inputs and outputs",
+    ]
+    for facts in programs:
+        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), borders(facts, in_c=False)]
+    parts += [
+        "## Build the runner",
+        f"The {board.core} runs Linux: there is no firmware to link, and none of the C sources that `micronpu deploy` "
+        "writes for a microcontroller. ExecuTorch's `executor_runner` loads the program. In a checkout of ExecuTorch, "
+        "on a machine with `aarch64-linux-gnu-g++`, with `DEPLOYED` the path of this folder:",
+        "```sh\ncmake -B build-linux -DCMAKE_TOOLCHAIN_FILE=$DEPLOYED/"
+        + TOOLCHAIN
+        + " \\\n  "
+        + " \\\n  ".join(options)
+        + "\ncmake --build build-linux --target executor_runner -j\n```",
+        *notes,
+    ]
+    if CHECK in files:
+        parts += [
+            "## Check on the board",
+            f"Copy this folder and `executor_runner` to the board:\n\n```sh\nsh {CHECK} ./executor_runner\n```\n\n"
+            "Each vector runs in a process of its own, and every byte of its outputs is compared with those of this "
+            "machine. Of a program with states that is the first vector of its sequence.",
+        ]
+    parts += ["## Files", "\n".join(f"- `{name}`" for name in sorted(files) if not name.startswith("vectors/"))]
+    if CHECK in files:
+        parts.append("`vectors/NAME/NUMBER/` has the inputs and outputs of each vector, as they lie in memory.")
+    if missing:
+        parts.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,177 @@
+"""Pictures as calibration data, models of libraries by name, files of custom operators, an ETRecord."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from micronpu.base.errors import FileError, ModelError, OptionError
+from micronpu.cli.files import load_model, register
+from micronpu.cli.main import app
+from micronpu.cli.pictures import Pictures
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MODEL = """
+import torch
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval(), torch.randn(1, 3, 8, 12)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pictures = tmp_path / "pictures"
+    (pictures / "inner").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (16, 24, 3)).astype(np.uint8)).save(pictures / "b.png")
+    Image.fromarray(np.full((30, 12, 3), (255, 0, 128), np.uint8)).save(pictures / "inner" / "a.bmp")
+    Image.fromarray(np.full((8, 12), 64, np.uint8)).save(pictures / "a.png")  # a grey one
+    (pictures / "notes.txt").write_text("no picture")
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def test_numbers_of_pictures(folder: Path) -> None:
+    example = (torch.zeros(1, 3, 8, 12),)
+    loaded = list(Pictures(folder / "pictures").load(example))
+    assert [list(x.shape) for x in loaded] == [[1, 3, 8, 12]] * 3 and all(x.dtype is torch.float32 for x in loaded)
+    assert torch.equal(loaded[0], torch.full((1, 3, 8, 12), 64 / 255))  # in the order of their names
+    wanted = torch.tensor([255.0, 0.0, 128.0]).reshape(1, 3, 1, 1)
+    assert torch.equal(loaded[2], (wanted / 255).expand(1, 3, 8, 12))
+    symmetric = list(Pictures(folder / "pictures", "-1..1").load(example))[2]
+    assert torch.allclose(symmetric, (wanted / 255 * 2 - 1).expand(1, 3, 8, 12), atol=1e-6)
+    imagenet = list(Pictures(folder / "pictures", "imagenet").load(example))[2]
+    mean, spread = (torch.tensor(v).reshape(1, 3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    assert torch.allclose(imagenet, ((wanted / 255 - mean) / spread).expand(1, 3, 8, 12), atol=1e-6)
+    grey = next(Pictures(folder / "pictures").load((torch.zeros(1, 1, 8, 12),)))
+    assert torch.equal(grey, torch.full((1, 1, 8, 12), 64 / 255))
+
+
+def test_a_picture_of_another_shape_is_cut_in_its_middle(tmp_path: Path) -> None:
+    columns = np.zeros((8, 24, 3), np.uint8)
+    columns[:, 8:16] = 200
+    Image.fromarray(columns).save(tmp_path / "wide.png")
+    (found,) = Pictures(tmp_path).load((torch.zeros(1, 3, 8, 8),))
+    assert torch.equal(found, torch.full((1, 3, 8, 8), 200 / 255))
+
+
+def test_compile_with_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    arguments = ["compile", "model.py:net", "-t", "ethos-u55-128", "--images", "pictures", "--normalize", "-1..1"]
+    done = CliRunner().invoke(app, [*arguments, "-o", "out.pte", "--etrecord", "out.bin"])
+    assert done.exit_code == 0, done.output
+    assert "Calibrated with pictures: 3 inputs" in done.output and "Wrote out.bin" in done.output
+    assert (folder / "out.pte").stat().st_size > 1000 and (folder / "out.bin").stat().st_size > 1000
+
+
+def test_bad_pictures(folder: Path, tmp_path: Path) -> None:
+    example = (torch.zeros(1, 3, 8, 12),)
+    with pytest.raises(OptionError, match="--normalize is about pictures"):
+        Pictures(None, "imagenet").check()
+    with pytest.raises(OptionError, match="are both typical inputs"):
+        Pictures(folder).check("rows.npz")
+    with pytest.raises(OptionError, match="There is no normalization '0-1'"):
+        Pictures(folder, "0-1").check()
+    with pytest.raises(FileError, match="There is no folder"):
+        Pictures(folder / "none").check()
+    (folder / "empty").mkdir()
+    with pytest.raises(ModelError, match="holds no pictures"):
+        list(Pictures(folder / "empty").load(example))
+    for wrong in ((torch.zeros(1, 4, 8, 8),), (torch.zeros(2, 3, 8, 8),), example * 2, (torch.zeros(1, 8),)):
+        with pytest.raises(ModelError, match=r"and pictures are float32\[1, 3, height, width\]"):
+            list(Pictures(folder / "pictures").load(wrong))
+    with pytest.raises(OptionError, match="is for 3 channels, and the model's input has 1"):
+        list(Pictures(folder / "pictures", "imagenet").load((torch.zeros(1, 1, 8, 8),)))
+    (folder / "pictures" / "c.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    with pytest.raises(FileError, match=r"c\.png is no picture that can be read"):
+        list(Pictures(folder / "pictures").load(example))
+
+
+def need(library: str) -> None:
+    """Skips where a library is not installed, or was built for another torch."""
+    try:
+        importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    "text", ["torchvision:squeezenet1_1", "torchvision:fcn_resnet50", "timm:mobilenetv3_small_050"]
+)
+def test_models_by_name(text: str) -> None:
+    library, _, name = text.partition(":")
+    need(library)
+    model = load_model(f"{text}:untrained")
+    assert model.name == name and not model.module.training
+    assert list(model.examples[0].shape) == [1, 3, 224, 224]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Something with the functions of timm, which is not installed everywhere."""
+    made = types.ModuleType("timm")
+    made.list_models = lambda pretrained=False: ["small", "small.in1k"] if pretrained else ["small"]  # type: ignore[attr-defined]
+
+    def create_model(name: str, pretrained: bool) -> torch.nn.Module:
+        if pretrained:
+            raise OSError("no route to host")
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3))
+        network.default_cfg = {"input_size": (3, 32, 40)}  # type: ignore[assignment]
+        return network
+
+    made.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", made)
+    return made
+
+
+def test_a_model_of_a_library(library: types.ModuleType) -> None:
+    model = load_model("timm:small:untrained")
+    assert model.name == "small" and not model.module.training and list(model.examples[0].shape) == [1, 3, 32, 40]
+    with pytest.raises(ModelError, match=r"timm cannot make small with its weights: OSError: no route to host\."):
+        load_model("timm:small")
+    with pytest.raises(ModelError, match=r"timm has no model 'smal'\. Try: one of its 3, such as small"):
+        load_model("timm:smal")
+
+
+@pytest.mark.parametrize("text", ["torchvision:", "timm:resnet18:later", "keras:resnet-18"])
+def test_names_of_no_model(text: str) -> None:
+    with pytest.raises(ModelError, match="names no model"):
+        load_model(text)
+
+
+def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModelError, match=r"is a model of timm, which is not installed\. Try: pip install timm"):
+        load_model("timm:resnet18")
+
+
+def test_custom_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_ops.py").write_text(
+        "import torch\n\n"
+        '@torch.library.custom_op("mine::twice", mutates_args=())\n'
+        "def twice(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n\n"
+        "@twice.register_fake\ndef _(x):\n    return torch.empty_like(x)\n"
+    )
+    (tmp_path / "model.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return torch.ops.mine.twice(x)\n\ndef net():\n    return Net().eval(), torch.randn(1, 4)\n"
+    )
+    (tmp_path / "raises.py").write_text('raise OSError("my library is not built")\n')
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["check", "model.py:net", "-t", "ethos-u55-128", "--library", "my_ops.py"])
+    assert "twice" in done.output and "has no attribute" not in done.output, done.output
+    with pytest.raises(ModelError, match=r"raises\.py cannot be imported in line 1: OSError: my library is not built"):
+        register(["raises.py"])
+    with pytest.raises(ModelError, match=r"There is no file none\.py"):
+        register(["none.py"])
