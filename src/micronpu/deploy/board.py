@@ -134,19 +134,15 @@ def board_of(plan: Plan, target: str | None) -> Board:
     """
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
     accelerator, on_device = "", True
-    systems: set[bool] = set()
     for delegate in plan.delegates:
         firmware = firmware_of(delegate.backend)
         if firmware is not None:
             accelerator = firmware.accelerator(delegate.payload, options) or accelerator
             on_device &= firmware.is_for_silicon(delegate.payload)
-            system = firmware.is_for_linux(delegate.payload)
-            systems |= {system} if system is not None else set()
     chosen = find_target(target) if target is not None else _own_target(options, accelerator)
     if target is not None and chosen is not None:
         _check(plan, chosen, accelerator)
     chip = chosen.chip if chosen is not None else None
-    _check_system(systems, chosen)
     modes = {key: options.get(key, "") for key in ("system_config", "memory_mode")} if accelerator else {}
     if accelerator and not all(modes.values()):
         usual = options_for(chosen if chosen is not None else find_target(accelerator))
@@ -161,15 +157,18 @@ def board_of(plan: Plan, target: str | None) -> Board:
     )
 
 
-def _check_system(systems: set[bool], target: Target | None) -> None:
+def check_system(plan: Plan, board: Board) -> None:
     """Refuses a core that runs another delegate than the program is for: it would hand over inputs elsewhere.
 
-    Args:
-        systems: whether the program's parts are for Linux, as far as that makes a difference.
+    Raises:
+        OptionError: which it is.
+        PayloadError: a payload cannot be read.
     """
-    core = _core(target) if target is not None else ""
+    known = ((firmware_of(delegate.backend), delegate.payload) for delegate in plan.delegates)
+    systems = {firmware.is_for_linux(payload) for firmware, payload in known if firmware is not None}
+    core = board.core
     if True in systems and not runs_linux(core):
-        name = target.name if target is not None and target.chip is not None else "no chip"
+        name = board.name if board.chip is not None else "no chip"
         raise OptionError(
             f"The program's inputs and outputs lie apart, as the NPU's driver for Linux wants them, and {name} was "
             "named whose core runs Linux.",

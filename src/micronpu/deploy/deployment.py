@@ -19,7 +19,7 @@ from micronpu.base.installed import VERSION
 from micronpu.chips.core import runs_linux
 from micronpu.deploy import csource, data, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
-from micronpu.deploy.board import Board, board_of
+from micronpu.deploy.board import Board, board_of, check_system
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.folder import check_target, write_folder
@@ -202,6 +202,7 @@ def _facts(
     states = states_of(plan, summary.named_data)
     _check_names(source.source, plan, [state.name for state in states])
     board = board_of(plan, target)
+    check_system(plan, board)
     inputs, outputs = borders_of(plan, summary.named_data, source.known)
     for border in (*inputs, *outputs):
         _check(border)
