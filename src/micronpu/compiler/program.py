@@ -211,13 +211,15 @@ class CompiledProgram:
         )
 
     def _own_target(self) -> str | None:
-        """The target that the program was compiled for; None for one of a chip file of the user's."""
+        """The target that the program was compiled for, where its core runs Linux, whose folder is another one."""
+        from micronpu.chips.core import runs_linux
         from micronpu.targets.registry import find_target
 
         try:
-            return find_target(self.report.target).name
-        except OptionError:
+            target = find_target(self.report.target)
+        except OptionError:  # of a chip file of the user's
             return None
+        return target.name if target.chip is not None and runs_linux(target.chip.core) else None
 
     def _references(self) -> dict[bytes, Reference]:
         """What the runs of command streams can be compared with, by payload."""
