@@ -11,14 +11,14 @@ import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import WAYS, Composition
-from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
+from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize, generate_neutron_compile_spec
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.quantize import transforms
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.catalogue import catalogue
-from micronpu.targets.neutron.options import NeutronOptions, generate_neutron_compile_spec
+from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 
 
