@@ -8,7 +8,7 @@ that gain most for the least harm first; at each step the weights that go are ma
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -137,6 +137,9 @@ def listening(progress: Callable[[float], None]) -> Listener:
     return lambda name, part: progress(begins[name] + part * (ends[name] - begins[name]))
 
 
+Progress = Callable[[float], None]
+
+
 class _Work:
     def __init__(
         self,
@@ -203,6 +206,10 @@ class _Work:
                     hint=f"one of {', '.join(dict.fromkeys(layer.title for layer in self.layers))}",
                 )
 
+    def _telling(self, step: str, number: int, count: int, begin: float = 0.0, share: float = 1.0) -> Progress:
+        """Tells of a share of one of a step's equal pieces."""
+        return lambda part: self.tell(step, (number + begin + share * part) / count)
+
     # -- prices
 
     def price(self) -> Price:
@@ -223,14 +230,18 @@ class _Work:
 
     # -- weights
 
-    def pruned_alone(self, layers: Sequence[Layer], moments: Moments) -> dict[str, Tensor]:
+    def pruned_alone(
+        self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
+    ) -> dict[str, Tensor]:
         """The weights of layers, each made sparse by itself, by the tensor's name."""
         found = {}
+        matrices = [m for layer in layers for m in layer.matrices]
         with torch.no_grad():
-            for m in (m for layer in layers for m in layer.matrices):
+            for number, m in enumerate(matrices):
                 rows = m.rows(tensor_of(self.model, m.attribute))
                 made = pruned(rows, moments.mean(m.attribute), m.groups, damping=self.options.damping)
                 found[m.attribute] = m.weights(made)
+                progress((number + 1) / len(matrices))
         return found
 
     def put(self, layers: Sequence[Layer], weights: Mapping[str, Tensor]) -> None:
@@ -239,7 +250,12 @@ class _Work:
                 tensor_of(self.model, m.attribute).copy_(weights[m.attribute])
 
     def make_sparse(
-        self, layers: Sequence[Layer], before: Sequence[Layer], rows: Sequence[Row], alone: Mapping[str, Tensor]
+        self,
+        layers: Sequence[Layer],
+        before: Sequence[Layer],
+        rows: Sequence[Row],
+        alone: Mapping[str, Tensor],
+        progress: Progress,
     ) -> None:
         """Makes layers sparse, and fits them and those behind to what the dense network gives.
 
@@ -248,10 +264,17 @@ class _Work:
             alone: weights of layers that cannot be fitted.
         """
         self.put([layer for layer in layers if not can_be_fitted(self.model, layer)], alone)
-        refit(self.model, self.teacher, self.layers, before, layers, rows, damping=self.options.damping)
+        damping = self.options.damping
+        refit(self.model, self.teacher, self.layers, before, layers, rows, damping=damping, progress=progress)
 
-    def moments(self, layers: Sequence[Layer]) -> Moments:
-        return Moments(self.model, layers, len(self.rows)).collect(batches(self.model, self.rows))
+    def moments(self, layers: Sequence[Layer], progress: Progress = lambda part: None) -> Moments:
+        def heard() -> Iterator[Row]:
+            rows = list(batches(self.model, self.rows))
+            for number, row in enumerate(rows):
+                yield row
+                progress((number + 1) / len(rows))
+
+        return Moments(self.model, layers, len(self.rows)).collect(heard())
 
     def state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -264,9 +287,9 @@ class _Work:
         start, dense = stops[0].state, stops[0].price
         self.tell("price", 0.5)
         candidates = self._possible()
-        moments = self.moments(candidates)
+        moments = self.moments(candidates, lambda part: self.tell("price", 0.5 + 0.2 * part))
         candidates = self._enough(candidates, moments)
-        alone, sparse = self._all_sparse(candidates, moments)
+        alone, sparse = self._all_sparse(candidates, moments, lambda part: self.tell("price", 0.7 + 0.2 * part))
         self.tell("price", 1.0)
         if self.device.dense_only:
             self._say_bytes(dense, sparse)
@@ -287,7 +310,7 @@ class _Work:
             if number:
                 unfitted = [layer for layer in stage if not can_be_fitted(self.model, layer)]
                 alone = self.pruned_alone(unfitted, self.moments(unfitted)) if unfitted else {}
-            self.make_sparse(stage, chosen, self.rows, alone)
+            self.make_sparse(stage, chosen, self.rows, alone, self._telling("distill", number, len(stages), 0.0, 0.5))
             chosen += stage
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
@@ -328,9 +351,11 @@ class _Work:
             )
         return found
 
-    def _all_sparse(self, layers: Sequence[Layer], moments: Moments) -> tuple[dict[str, Tensor], Price]:
+    def _all_sparse(
+        self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
+    ) -> tuple[dict[str, Tensor], Price]:
         """The weights of layers that are each made sparse by itself, and what the network costs with all of them."""
-        alone = self.pruned_alone(layers, moments)
+        alone = self.pruned_alone(layers, moments, progress)
         self.put(layers, alone)
         return alone, self.price()
 
@@ -375,10 +400,9 @@ class _Work:
         rows = self.rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
         found = {}
         for number, layer in enumerate(layers):
-            self.make_sparse([layer], self.given, rows, alone)
+            self.make_sparse([layer], self.given, rows, alone, self._telling("sensitivity", number, len(layers)))
             found[layer.name] = judge.harm(self.model)
             self.model.load_state_dict(dict(start))
-            self.tell("sensitivity", (number + 1) / len(layers))
         return found
 
     def _needed(
@@ -442,7 +466,7 @@ class _Work:
             rate=self.options.rate,
             batch=self.options.batch,
             seed=self.options.seed + number,
-            progress=lambda part: self.tell("distill", (number + part) / count),
+            progress=self._telling("distill", number, count, 0.5, 0.5),
         )
 
     # -- the result
