@@ -1,0 +1,121 @@
+"""What calibration has taught the observers of a module, as it is kept on disk.
+
+It rests on the float program with every weight, on the data row by row, on torch and on the instructions of the
+processor.  A program that calls anything but operators of torch is not kept: nobody can say what their code is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from micronpu.base.cache import CACHE, Entry
+from micronpu.base.parsing import parse_json
+from micronpu.frontend.states import States
+from micronpu.quantize import post_training
+from micronpu.quantize.observing import FixedObserver, RangeObserver
+from micronpu.upstream.torch import OpOverload
+
+_TOOLS = ("torch", "torchao", "numpy")
+_NAMESPACES = ("aten", "prims", "quantized_decomposed")
+_MODULES = ("_operator", "math")
+_DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+
+Row = tuple[torch.Tensor, ...]
+
+
+def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> Entry | None:
+    """The place of what observers learn from some data; None where nothing can be kept.
+
+    Args:
+        prepared: with observers that have seen nothing.
+        states, sequences: of `micronpu.quantize.calibrate.calibrated`.
+    """
+    if CACHE.folder is None or not post_training.is_prepared(prepared):
+        return None
+    if not all(_is_known(prepared, node) for node in prepared.graph.nodes):
+        return None
+    nodes = [(n.op, n.name, str(n.target), repr(n.args), repr(n.kwargs)) for n in prepared.graph.nodes]
+    observers = [(name, type(o).__qualname__, _settings(o)) for name, o in _observers(prepared)]
+    tensors = {str(n.target): _value(prepared, n) for n in prepared.graph.nodes if n.op == "get_attr"}
+    try:
+        weights = [(name, _bytes(tensor)) for name, tensor in tensors.items()]
+        rows = [[[_bytes(tensor) for tensor in row] for row in sequence] for sequence in sequences]
+        initial = [_bytes(tensor) for tensor in states.initial]
+    except (TypeError, RuntimeError):  # a dtype or a layout that NumPy does not have
+        return None
+    machine = platform.machine(), torch.backends.cpu.get_cpu_capability()
+    return CACHE.entry("calibration", _TOOLS, machine, nodes, observers, weights, rows, initial)
+
+
+def pack_observers(prepared: GraphModule) -> bytes:
+    """What the observers of a module have seen."""
+    told, blobs = [], []
+    for name, observer in _observers(prepared):
+        buffers = []
+        for key, value in observer.named_buffers():
+            blobs.append(value.detach().contiguous().numpy().tobytes())
+            buffers.append([key, str(value.dtype), list(value.shape), len(blobs[-1])])
+        told.append([name, _numbers(observer), buffers])
+    text = json.dumps(told).encode()
+    return b"".join((len(text).to_bytes(8, "little"), text, *blobs))
+
+
+def unpack_observers(prepared: GraphModule, data: bytes) -> None:
+    """Gives the observers of a module what others like them have seen."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    own = dict(_observers(prepared))
+    for name, numbers, buffers in parse_json(data[8:start]):
+        observer = own[name]
+        for key, value in numbers.items():
+            setattr(observer, key, value)
+        for key, dtype, shape, size in buffers:
+            buffer = observer.get_buffer(key).resize_(shape)
+            if size:
+                values = torch.frombuffer(bytearray(data[start : start + size]), dtype=_DTYPES[dtype])
+                buffer.copy_(values.reshape(shape))
+            start += size
+
+
+def _observers(prepared: GraphModule) -> Iterator[tuple[str, nn.Module]]:
+    return ((name, m) for name, m in prepared.named_modules() if isinstance(m, (RangeObserver, FixedObserver)))
+
+
+def _numbers(observer: nn.Module) -> dict[str, int | float]:
+    """What an observer knows beside its buffers."""
+    return {key: value for key, value in vars(observer).items() if type(value) in (int, float)}
+
+
+def _settings(observer: nn.Module) -> list[tuple[str, str]]:
+    """All that an observer was made with, as text; of functions their names."""
+    values = {key: value for key, value in vars(observer).items() if key not in vars(nn.Module())}
+    return [(k, getattr(v, "__qualname__", "") or ("" if k == "operands" else repr(v))) for k, v in values.items()]
+
+
+def _is_known(prepared: GraphModule, node: Node) -> bool:
+    """Whether what a node computes is known by its name."""
+    if node.op == "call_module":
+        module = prepared.get_submodule(str(node.target))
+        ours = type(module).__module__.startswith("micronpu.")
+        return ours and isinstance(module, (RangeObserver, FixedObserver))
+    if node.op == "get_attr":
+        return isinstance(_value(prepared, node), torch.Tensor)
+    if node.op != "call_function" or getattr(node.target, "__module__", "") in _MODULES:
+        return True
+    return isinstance(node.target, OpOverload) and node.target.namespace in _NAMESPACES
+
+
+def _value(prepared: GraphModule, node: Node) -> Any:
+    return functools.reduce(getattr, str(node.target).split("."), prepared)
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], bytes]:
+    layout = tuple(tensor.stride())
+    return str(tensor.dtype), tuple(tensor.shape), layout, tensor.detach().contiguous().numpy().tobytes()
