@@ -147,6 +147,7 @@ NOT_IMPORTED = {
     "neutron": "the same",
     "audio": "the same",
     "compat": "the same",
+    "testing": "for tests of users",
 }
 """Modules that no other one imports, with the reason why they are there."""
 
