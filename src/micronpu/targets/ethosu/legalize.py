@@ -111,16 +111,15 @@ def copy_slices(graph: Graph) -> None:
 
 
 def copy_returned(graph: Graph) -> bool:
-    """What is returned and otherwise only transposed is returned as a copy, in place; whether there was such a value.
+    """What is returned and otherwise only transposed is transposed as a copy, in place; whether there was such a value.
 
-    x -> add -> y, returned, -> transpose -> @        x -> add -> y -> transpose -> @
-                                                                └─ max_pool2d{1x1}, returned
+    x -> add -> y, returned, -> transpose -> @        x -> add -> y, returned, -> max_pool2d{1x1} -> transpose -> @
 
     Where Vela takes the transpose into the product of matrices or the operator before it, it forgets that y is returned
     (5.2): a cache of keys, which a step returns and multiplies by, would be missing among the outputs.
     """
     users, producers, changed = graph.users(), graph.producers(), False
-    for index, y in enumerate(graph.outputs):
+    for y in graph.outputs:
         readers = [node for tensor in _reshaped(y, users) for node in users.get(tensor, ())]
         moved = [node.op for node in readers if not isinstance(node.op, Reshape)]
         if y.type.dtype not in _POOLED or not moved or not all(isinstance(op, Transpose) for op in moved):
@@ -128,8 +127,11 @@ def copy_returned(graph: Graph) -> bool:
         chain = Chain("copy_returned", producers[y])
         image = chain.reshape(y, 1, 1, y.type.size // y.shape[-1], y.shape[-1])
         copy = chain.reshape(chain.add(MaxPool2d((1, 1), (1, 1)), image), *y.shape)
-        graph.nodes += chain.nodes
-        graph.outputs[index], changed = copy, True
+        for node in users[y]:
+            node.inputs[:] = [copy if tensor is y else tensor for tensor in node.inputs]
+        place = graph.nodes.index(producers[y]) + 1
+        graph.nodes[place:place] = chain.nodes
+        changed = True
     if changed:
         graph.rename()
     return changed
