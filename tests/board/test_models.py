@@ -20,6 +20,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.vectors import made_up
 from micronpu.ethosu import EthosUOptions
 from tests.board.needed import need_runners
+from tests.compile.targets.ethosu.test_prefetch import compiled, part_of
 from tests.deploy import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -52,6 +53,15 @@ def test_golden_program() -> None:
 def test_programs(kind: str) -> None:
     """Floats, which the core quantizes; int8; int16; and states that live on from vector to vector."""
     check(programs.program(kind).buffer)
+
+
+@pytest.mark.parametrize("classes", [40, 500])
+def test_weights_that_are_brought_ahead(classes: int) -> None:
+    """By transfers that Vela knows nothing of, in Arm's own driver; the larger one in parts, too."""
+    program = compiled("corstone300", classes)
+    ahead = part_of(program).ahead
+    assert ahead is not None and ahead.size > 50_000
+    check(program.buffer)
 
 
 @pytest.mark.parametrize("board", ["corstone300", "corstone310"])

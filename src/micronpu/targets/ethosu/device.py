@@ -27,6 +27,7 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
+from micronpu.targets.ethosu.faster import LEAST_GAIN, resident
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
@@ -127,7 +128,7 @@ class EthosUDevice(Device):
             if p.waiting
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
-        notes += [note for p in own for note in _ahead(p)]
+        notes += [note for p in own for note in (*_ahead(p), *_resident(p))]
         if self.spec.via == "auto" and not can_be_written():
             notes.append(
                 f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {HOST_TOOLS}."
@@ -173,6 +174,17 @@ def _ahead(part: EthosUPartition) -> Iterator[str]:
         f"{ahead.size:,} bytes, are in SRAM when they are read (`prefetch`): {cycles:,} cycles "
         f"({cycles / ahead.cycles - 1:+.1%}){more}."
     )
+
+
+def _resident(part: EthosUPartition) -> Iterator[str]:
+    """What the program would take with its constants in SRAM, where that pays."""
+    priced = resident(part.program, part.spec, part.ahead.scratch if part.ahead is not None else 0)
+    cycles = part.program.cycles
+    if priced is not None and priced.cycles < (1 - LEAST_GAIN) * cycles:
+        yield (
+            f'With its weights in SRAM from the start (`weights="sram"`) partition `{part.name}` would take about '
+            f"{priced.cycles:,} cycles ({priced.cycles / cycles - 1:+.1%}), and at most {priced.sram:,} bytes of SRAM."
+        )
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:

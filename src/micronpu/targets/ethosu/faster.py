@@ -85,6 +85,33 @@ def brought_ahead(program: VelaProgram, spec: EthosUOptions) -> tuple[VelaProgra
     return made, Ahead(program.cycles, best.brought, best.with_weights, best.size, more)
 
 
+@dataclass(frozen=True)
+class Resident:
+    """What a program would take with its constants in SRAM.
+
+    Attributes:
+        cycles: about, by Vela's figures for its operations.
+        sram: bytes of SRAM.
+    """
+
+    cycles: int
+    sram: int
+
+
+def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Resident | None:
+    """The price of a program whose constants are in SRAM; None where they are, or where there is no room for them.
+
+    Args:
+        scratch: bytes of scratch memory that it has for weights that are brought ahead, and would not need.
+    """
+    memories = spec.memories
+    if memories is None or not program.places or not spec.max_sram_bytes:
+        return None
+    cycles = sum(layer.work.near(memories) for layer in program.layers)
+    sram = program.sram_bytes - scratch + len(program.constants) + len(program.commands)
+    return Resident(cycles, sram) if sram <= spec.max_sram_bytes * _PART_OF_MEMORY else None
+
+
 def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
     """Whether a program takes notably longer than its arithmetic, and than reading its constants once."""
     memories = spec.memories

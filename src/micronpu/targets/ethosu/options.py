@@ -24,6 +24,10 @@ from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
 _VIA = ("auto", "litert", "tosa")
+_IN_SRAM = "sram"
+_WEIGHTS = ("flash", _IN_SRAM)
+_SHARED, _RESIDENT = "Shared_Sram", "Sram_Only"
+"""Memory modes of Vela: the constants in flash and all else in SRAM, and both in SRAM."""
 
 _ALIGNMENT, _LEAST_ALIGNMENT = "--cpu-tensor-alignment", 16
 
@@ -68,6 +72,8 @@ class EthosUOptions(Switches, Options):
         prefetch: weights that Vela leaves in flash until they are computed with are brought into SRAM before, by
             transfers beside the arithmetic, where that saves 3 % of the cycles; takes what SRAM of `max_sram_bytes` is
             free, or none beyond Vela's where that is 0.
+        weights: where weights are read: "flash", or whatever memory the memory mode names; "sram" for a program that
+            stands in the SRAM from the start of the firmware on, which is the memory mode Sram_Only.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
@@ -93,6 +99,7 @@ class EthosUOptions(Switches, Options):
         "disabled_passes",
         "prefetch",
         "separate_io",
+        "weights",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -109,6 +116,7 @@ class EthosUOptions(Switches, Options):
     via: str = "auto"
     carry_graph: bool = False
     prefetch: bool = True
+    weights: str = "flash"
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
@@ -133,6 +141,15 @@ class EthosUOptions(Switches, Options):
         check_intermediates(self.intermediates_dir)
         for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io"):
             check_switch(name, getattr(self, name))
+        if self.weights not in _WEIGHTS:
+            raise OptionError(f"`weights` is {described(self.weights)}.", hint=f"one of {', '.join(_WEIGHTS)}")
+        if self.weights == _IN_SRAM:
+            if self.memory_mode not in ("", _SHARED, _RESIDENT):
+                raise OptionError(
+                    f"`weights` is {self.weights!r}, but the memory mode {self.memory_mode!r} keeps them elsewhere.",
+                    hint=f"memory_mode={_RESIDENT!r}, or none",
+                )
+            object.__setattr__(self, "memory_mode", _RESIDENT)
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:

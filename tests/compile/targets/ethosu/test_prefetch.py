@@ -13,7 +13,11 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.base.errors import OptionError
 from micronpu.compiler.program import CompiledProgram
+from micronpu.deploy.board import board_of
+from micronpu.ethosu import EthosUOptions
+from micronpu.program.plan import read_plan
 from micronpu.targets.ethosu import faster
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.schedule.engines import Engines
@@ -188,6 +192,31 @@ def test_large_operators_in_parts() -> None:
     for seed in range(2):
         x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(seed))
         assert torch.equal(usual.run(x), vela.run(x)) and torch.equal(whole.run(x), vela.run(x))
+
+
+def test_resident_weights_take_what_the_report_says() -> None:
+    usual, there = compiled("corstone300", 500), compiled("corstone300", 500, weights="sram")
+    vela, resident = part_of(compiled("corstone300", 500, prefetch=False)), part_of(there)
+    priced = faster.resident(part_of(usual).program, part_of(usual).spec, part_of(usual).ahead.scratch)  # type: ignore[union-attr]
+    assert priced is not None
+    assert priced.cycles == pytest.approx(resident.program.cycles, rel=0.05)
+    # Vela's buffers for weights, and the commands, are counted too.
+    assert resident.program.sram_bytes <= priced.sram <= 1.25 * resident.program.sram_bytes
+    assert resident.program.cycles < 0.9 * part_of(usual).program.cycles < vela.program.cycles
+    assert resident.spec.memory_mode == "Sram_Only" and resident.ahead is None
+    assert any('`weights="sram"`' in n and f"{priced.cycles:,} cycles" in n for n in usual.report.notes)
+    x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(usual.run(x), there.run(x))
+    # deploy puts the program where the memory mode says
+    assert board_of(read_plan(there.buffer)[0], None).flash == "sram"
+    assert board_of(read_plan(usual.buffer)[0], None).flash != "sram"
+
+
+def test_weights_have_two_places() -> None:
+    with pytest.raises(OptionError, match=r"`weights` is 'dram'.*one of flash, sram"):
+        EthosUOptions("ethos-u55-128", weights="dram")
+    with pytest.raises(OptionError, match=r"`weights` is 'sram', but the memory mode 'Dedicated_Sram' keeps them"):
+        EthosUOptions("ethos-u65-256", weights="sram", memory_mode="Dedicated_Sram")
 
 
 def test_engines_never_run_two_operations_at_once() -> None:
