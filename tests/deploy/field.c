@@ -27,14 +27,6 @@ void micronpu_npu_power(size_t number, int is_on) {
   switched += is_on != 0;
 }
 
-static void wait_for_the_npu(void) {
-  static uintptr_t table[128] __attribute__((aligned(512)));
-  volatile uint32_t *const vtor = (volatile uint32_t *)0xE000ED08;
-  memcpy(table, (const void *)(uintptr_t)*vtor, 64);
-  table[16 + 56] = (uintptr_t)micronpu_npu_interrupt;
-  *vtor = (uint32_t)(uintptr_t)table;
-}
-
 static uint32_t word(const uint8_t *at) {
   return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
@@ -78,7 +70,6 @@ static int run(const uint8_t *program, size_t bytes) {
 
 int main(void) {
   setvbuf(stdout, NULL, _IONBF, 0);
-  wait_for_the_npu();
   const void *slots[] = {SLOT_A, SLOT_B};
   for (int i = 0; i < 2; ++i) {
     printf("slot %c: %s\n", 'a' + i,

@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
-PORT = Path(__file__).parent / "port"
+from micronpu.deploy import emulated
+
+PORT = Path(emulated.__file__).parent / "port"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-O2", "-mthumb", "-ffunction-sections")
 CORES = {
+    "cortex-m3": ("-mcpu=cortex-m3",),
+    "cortex-m4": ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
+    "cortex-m7": ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
     "cortex-m33": ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
     "cortex-m55": ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
     # The architecture of a Cortex-M85, whose name gcc knows from version 13 on.
     "cortex-m85": ("-march=armv8.1-m.main+mve.fp+fp.dp", "-mfloat-abi=hard"),
 }
 BOARDS = {"mps2-an505": "cortex-m33", "mps3-an547": "cortex-m55"}
+MORE_BOARDS = {"mps2-an385": "cortex-m3", "mps2-an386": "cortex-m4", "mps2-an500": "cortex-m7"}
 
 
 def need(*tools: str) -> None:
@@ -52,13 +58,16 @@ def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
     return result
 
 
-def link(objects: Sequence[Path], board: str, folder: Path) -> Path:
-    """A firmware for one of QEMU's boards."""
-    core = BOARDS[board]
-    own = [compile_source(PORT / name, folder, core, "-Wno-pedantic") for name in ("startup.c", "semihosting.c")]
+def link(objects: Sequence[Path], board: str, folder: Path, *more: str) -> Path:
+    """A firmware for one of QEMU's boards, with more flags for its start-up."""
+    core = (BOARDS | MORE_BOARDS)[board]
+    own = [compile_source(PORT / name, folder, core, *more) for name in ("startup.c", "semihosting.c")]
+    machine = next(m for m in emulated.MACHINES if m.name == board)
+    script = folder / f"{board}.ld"
+    script.write_text(emulated.linker_script(machine, ["network_model_sec"], "A test"))
     image = folder / f"{board}.elf"
-    command = ["arm-none-eabi-gcc", "-mthumb", *CORES[core], "-nostartfiles", "-Wl,--gc-sections", f"-L{PORT}"]
-    command += [f"-T{PORT / board}.ld", *map(str, (*own, *objects)), "-lm", "-o", str(image)]
+    command = ["arm-none-eabi-gcc", "-mthumb", *CORES[core], "-nostartfiles", "-Wl,--gc-sections"]
+    command += [f"-T{script}", *map(str, (*own, *objects)), "-lm", "-o", str(image)]
     _run(command)
     return image
 

@@ -12,6 +12,7 @@ import pytest
 from micronpu.deploy.csource import _exact
 from micronpu.program.digest import unsealed
 from tests.deploy import firmware, programs
+from tests.deploy.host_build import host
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def int8_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("firmware") / "out"
-    programs.program("ethosu_int8").deploy(folder)
+    programs.program("ethosu_int8").deploy(folder, target="corstone300")
     return folder
 
 
@@ -53,7 +54,27 @@ def test_the_c_of_the_page_compiles_as_it_stands(int8_folder: Path, tmp_path: Pa
     firmware.compile_source(tmp_path / "page.c", tmp_path, "cortex-m55", f"-I{int8_folder}")
 
 
-@pytest.mark.parametrize("board", firmware.BOARDS)
+def test_the_port_has_no_warning_and_no_heap(tmp_path: Path) -> None:
+    """Start-up and console of the emulated boards, with gcc and clang."""
+    firmware.need("arm-none-eabi-gcc", "clang")
+    for core in firmware.CORES:
+        for name in ("startup.c", "semihosting.c"):
+            firmware.compile_source(firmware.PORT / name, tmp_path, core)
+            firmware.compile_source(firmware.PORT / name, tmp_path, core, "-DBOARD_STACK")
+
+
+def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: Path) -> None:
+    """As its README says, as far as it goes without ExecuTorch: the library of programs, pools, images and vectors."""
+    firmware.need("arm-none-eabi-gcc", "cmake")
+    command = ["cmake", "-S", str(int8_folder), "-B", str(tmp_path), "-DMICRONPU_BOARD=ON"]
+    toolchain = int8_folder / "board" / "toolchain.cmake"
+    printed = host([*command, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"])
+    assert "ExecuTorch is not found: only the library micronpu is built" in printed
+    host(["cmake", "--build", str(tmp_path)])
+    assert (tmp_path / "libmicronpu.a").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("board", [*firmware.BOARDS, *firmware.MORE_BOARDS])
 def test_on_an_emulated_board(int8_folder: Path, board: str, tmp_path: Path) -> None:
     firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
     borders = programs.program("ethosu_int8").borders
@@ -71,7 +92,7 @@ def test_on_an_emulated_board(int8_folder: Path, board: str, tmp_path: Path) -> 
         f"static const int8_t integers[] = {{{', '.join(map(str, integers))}}};\n"
         f"static const float reals[] = {{{', '.join(map(_exact, reals.tolist()))}}};\n"
     )
-    core = firmware.BOARDS[board]
+    core = (firmware.BOARDS | firmware.MORE_BOARDS)[board]
     check = Path(__file__).parent / "check.c"
     objects = [
         firmware.compile_source(check, tmp_path, core, f"-I{int8_folder}", f"-I{tmp_path}"),

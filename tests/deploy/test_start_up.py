@@ -69,7 +69,7 @@ def elf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     objects.append(firmware.compile_source(folder / "micronpu_programs_none.c", work, "cortex-m55", *more))
     for path in (HERE / "field.c", HERE / "driver" / "ethosu_driver.c"):
         objects.append(firmware.compile_source(path, work, "cortex-m55", *more, *FLAGS, "-Wno-pointer-to-int-cast"))
-    return firmware.link(objects, "mps3-an547", work)
+    return firmware.link(objects, "mps3-an547", work, "-DBOARD_STACK")
 
 
 def run(elf: Path, folder: Path, *slots: bytes, **options: Any) -> Finished:
@@ -105,7 +105,17 @@ def test_a_program_is_replaced_without_building_the_firmware_anew(elf: Path, tmp
     assert "slot b: the image is damaged\n" in done.output and "clock on 2 times\n" in done.output
     other = image_of(1, "2.0.0", "ethos-u55-256")
     done = run(elf, tmp_path, other, first[:5000] + bytes(len(first) - 5000))
-    assert done.output == "slot a: the image is for another NPU\nslot b: the image is damaged\nno program\n"
+    assert done.output.startswith("slot a: the image is for another NPU\nslot b: the image is damaged\nno program\n")
+
+
+def test_the_stack_is_as_deep_as_the_page_says(elf: Path, tmp_path: Path) -> None:
+    """The check of an image, start-up and a run of the NPU, with newlib's printf, on an emulated Cortex-M55."""
+    done = run(elf, tmp_path, image_of(1, "1.0.0"), b"")
+    depth = re.search(r"stack: (\d+) bytes\n$", done.output)
+    page = (HERE.parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    told = re.search(r"([\d,]+) bytes of stack", page)
+    assert depth is not None and told is not None
+    assert int(told[1].replace(",", "")) - 256 <= int(depth[1]) <= int(told[1].replace(",", ""))
 
 
 def test_another_npu_is_noticed_before_the_first_run(elf: Path, tmp_path: Path) -> None:

@@ -172,11 +172,13 @@ def test_nothing_is_defined_twice(core: str, tmp_path: Path) -> None:
         ((("host", "a"), ("two", "A")), None, "Two programs have the name a"),
         ((("ethosu", "a"), ("neutron", "b")), None, "for different boards: a has the target"),
         ((("ethosu", "a"), ("neutron", "b")), "corstone300", "is for Neutron"),
+        ((("ethosu", "a"), ("ethosu", "b")), "corstone300,nowhere", "nowhere"),
+        ((("ethosu", "a"), ("neutron", "b")), "corstone300,imxrt700", "for different boards"),
         ((("host", "micronpu_pools"), ("two", "b")), None, "that of the folder's own files"),
         ((("host", "main"),), None, "means something else in C"),
         ((), None, "no program to deploy"),
     ],
-    ids=["one name", "two boards", "another family", "own files", "main", "none"],
+    ids=["one name", "two boards", "another family", "no target", "two chips", "own files", "main", "none"],
 )
 def test_programs_that_do_not_go_together(
     sources: tuple[tuple[str, str], ...], target: str | None, words: str, tmp_path: Path
@@ -224,3 +226,27 @@ def test_data_in_a_file_beside_the_program(tmp_path: Path) -> None:
     damaged = {file: program.files[file][:-1] + b"x"}
     with pytest.raises(MicroNpuError, match="look up other data in files of one name"):
         deploy_together([given, dataclasses.replace(given, name="b", data_files=damaged)], tmp_path / "no")
+
+
+def test_two_npus_of_one_chip(tmp_path: Path) -> None:
+    """Alif's E8: one core drives an Ethos-U55 and an Ethos-U85, and each program starts its own."""
+    from tests.deploy.test_start_up import network
+
+    sources = [Source(network(1, "alif-e8").buffer, "large"), Source(network(1, "alif-e8-hp").buffer, "small")]
+    done = deploy_together(sources, tmp_path / "out", target="alif-e8,alif-e8-hp")
+    assert done.board.name and len(done.programs) == 2
+    text = (tmp_path / "out" / "micronpu_npu.c").read_text()
+    assert '{MICRONPU_NPU_0_BASE, MICRONPU_NPU_0_IRQ, 2u, 256u, "ethos-u85-256"},' in text
+    assert '{MICRONPU_NPU_1_BASE, MICRONPU_NPU_1_IRQ, 0u, 256u, "ethos-u55-256"},' in text
+    assert "#define MICRONPU_NPU_0_BASE 0x49042000u" in text and "#define MICRONPU_NPU_1_IRQ 55" in text
+    assert "micronpu_npu_use(0, program, bytes)" in (tmp_path / "out" / "large.cpp").read_text()
+    assert "micronpu_npu_use(1, program, bytes)" in (tmp_path / "out" / "small.cpp").read_text()
+    assert "**Several NPUs**" in (tmp_path / "out" / "README.md").read_text()
+    folder = tmp_path / "out"
+    for name in ("micronpu_npu.c", "large.cpp", "small.cpp", "micronpu_model.cpp"):
+        flags = firmware.executorch_flags() if name.endswith(".cpp") else (f"-I{Path(__file__).parent / 'driver'}",)
+        firmware.compile_source(folder / name, tmp_path, "cortex-m55", *flags, "-Wno-int-to-pointer-cast")
+    with pytest.raises(MicroNpuError, match="do not run at the same time"):
+        deploy_together(sources, tmp_path / "no", target="alif-e8,alif-e8-hp", concurrent=True)
+    with pytest.raises(MicroNpuError, match="for different boards"):
+        deploy_together(sources, tmp_path / "no", target="alif-e8,alif-e7")

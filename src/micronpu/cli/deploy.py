@@ -31,7 +31,8 @@ def deploy(
         str | None,
         console.option(
             "TARGET",
-            "The board, see `micronpu targets`: its memories are held against the program's.",
+            "The board, see `micronpu targets`: its memories are held against the program's. TARGET,TARGET for two "
+            "NPUs of one chip.",
             "--for",
             "-t",
             default="what the program was compiled for",

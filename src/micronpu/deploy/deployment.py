@@ -22,6 +22,7 @@ from micronpu.deploy.application import application, image_source, model_source,
 from micronpu.deploy.board import Board, board_of, check_system
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
+from micronpu.deploy.emulated import board_files
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import border_crc
 from micronpu.deploy.linux import linux_files
@@ -36,6 +37,7 @@ from micronpu.program.plan import Plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
+from micronpu.targets.registry import find_target
 
 SECTION = "network_model_sec"
 """Section of the program: the name that Arm's examples use."""
@@ -141,7 +143,8 @@ def deploy_together(
 
     Args:
         folder: which is new or empty.
-        target: the board; what the programs were compiled for unless given.
+        target: the board; what the programs were compiled for unless given. Several, with commas between, for NPUs that
+            one core drives: each program gets the one that it is for.
         section: in which the programs stand in the firmware.
         force: write into a folder that holds files.
         concurrent: the programs may run at the same time, so that none shares memory with another.
@@ -169,6 +172,11 @@ def deploy_together(
         called.update({kernel.operator: kernel for kernel in own})
         missing += data.taken(facts.plan, source.data_files or {})[1]
     check_together(programs)
+    if concurrent and len({facts.board.accelerator for facts in programs} - {""}) > 1:
+        raise OptionError(
+            "Programs for different NPUs do not run at the same time here: the driver takes whichever NPU is free.",
+            hint="without --concurrent",
+        )
     together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
     files = _files(together, missing)
     write_folder(path, files, force=force)
@@ -201,7 +209,7 @@ def _facts(
     )
     states = states_of(plan, summary.named_data)
     _check_names(source.source, plan, [state.name for state in states])
-    board = board_of(plan, target)
+    board = _board(plan, target)
     check_system(plan, board)
     inputs, outputs = borders_of(plan, summary.named_data, source.known)
     for border in (*inputs, *outputs):
@@ -232,6 +240,17 @@ def _facts(
         data=tuple(data.taken(plan, source.data_files or {})[0].items()),
     )
     return facts, called
+
+
+def _board(plan: Plan, target: str | None) -> Board:
+    """The board of a program: of several targets the first that can take it."""
+    names = target.split(",") if target is not None else [None]
+    for name in names if len(names) > 1 else ():
+        find_target(str(name))
+    for name in names[:-1]:
+        with contextlib.suppress(OptionError):
+            return board_of(plan, name)
+    return board_of(plan, names[-1])
 
 
 def check_c_name(name: str) -> None:
@@ -352,6 +371,8 @@ def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
     texts["micronpu_kernels.cpp"] = kernels.registration(together.kernels, f"// {together.header}\n")
     texts["selected_operators.yaml"] = kernels.selected_operators(plans)
     texts["micronpu_sections.ld"] = integration.sections(together)
+    sections = dict.fromkeys(facts.section for facts in together.programs)
+    texts |= board_files(together.board.core, together.board.flags, sections, together.header)
     if any(facts.vectors is not None for facts in together.programs):
         texts["main.cpp"] = application(together)
         texts["CMakeLists.txt"] = integration.cmake(together)

@@ -42,13 +42,14 @@ def cmake(together: Together) -> str:
     if any(facts.data for facts in programs):
         options.append(_FILES_OPTION)
     named = [name for name in c_sources(together) if name not in ("main.cpp", "micronpu_kernels.cpp")]
+    calls = [name for name in named if name.endswith(".cpp") or name in together.start_up]  # of what others bring
     return shared(
         "CMakeLists.txt",
         together,
         ASSEMBLED=" ".join(f"{facts.name}.S" for facts in programs),
         PROGRAMS=" ".join(f"{facts.name}.pte" for facts in programs),
-        DATA=" ".join(name for name in named if not name.endswith(".cpp")),
-        CALLS=" ".join(name for name in named if name.endswith(".cpp")),
+        DATA=" ".join(name for name in named if name not in calls),
+        CALLS=" ".join(calls),
         CORE_TITLE=together.board.core or "that of your board",
         FLAGS=together.board.flags,
         WHOLE=" ".join(whole),
@@ -65,7 +66,20 @@ def zephyr(together: Together) -> dict[str, str]:
     names = [name for name in libraries(together.kernels) if name not in _RUNTIME]
     pools = together.pools
     sizes = {"METHOD": str(pools.method), "TEMPORARY": str(max(pools.temporary, 1))}
+    programs = together.programs
+    named = {"NAMES": ", ".join(facts.name for facts in programs)}
+    vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
+    parts = [f"${{folder}}/{name}" for name in c_sources(together) if name != "main.cpp"]
     return {
+        "zephyr/module.yml": shared("zephyr_module.yml", together),
+        "zephyr/module/Kconfig": shared("zephyr_module_Kconfig", together, **named, **sizes),
+        "zephyr/module/CMakeLists.txt": shared(
+            "zephyr_module_CMakeLists.txt",
+            together,
+            SOURCES=" ".join(parts),
+            ASSEMBLED=" ".join(f"${{folder}}/{facts.name}.S" for facts in programs),
+        ),
+        "zephyr/sample.yaml": shared("zephyr_sample.yaml", together, VECTORS=str(vectors), **named),
         "zephyr/Kconfig": shared("zephyr_Kconfig", together, **sizes),
         "zephyr/CMakeLists.txt": shared(
             "zephyr_CMakeLists.txt",
@@ -79,6 +93,62 @@ def zephyr(together: Together) -> dict[str, str]:
             "prj.conf", together, OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.", **sizes
         ),
     }
+
+
+def runtime_sources(together: Together) -> list[str]:
+    """The files of ExecuTorch that a build without its CMake needs, by folder: a line each."""
+    files = [*_CORE_SOURCES]
+    if any(facts.data for facts in together.programs):
+        files += _DATA_SOURCES
+    for firmware in together.firmware:
+        files += firmware.runtime_sources
+    own = [f"{_FOLDERS[kernel.library]}/op_{_component(kernel)}.cpp" for kernel in together.kernels]
+    helpers = _KERNEL_SOURCES if any(kernel.library != "cortex_m" for kernel in together.kernels) else ()
+    return [*files, *dict.fromkeys(own), *helpers]
+
+
+_CORE_SOURCES = (
+    "runtime/backend/interface.cpp",
+    "runtime/core/{evalue,tag,tensor_layout}.cpp",
+    "runtime/core/exec_aten/util/{tensor_shape_to_c_string,tensor_util_portable}.cpp",
+    "runtime/core/portable_type/tensor_impl.cpp",
+    "runtime/executor/{method,method_meta,program,pte_data_map,tensor_parser_exec_aten,tensor_parser_portable}.cpp",
+    "runtime/kernel/operator_registry.cpp",
+    "runtime/platform/{abort,log,platform,profiler,runtime}.cpp",
+    "runtime/platform/default/minimal.cpp",
+    "schema/extended_header.cpp",
+    "kernels/prim_ops/{et_copy_index,et_view,register_prim_ops}.cpp",
+)
+"""Of ExecuTorch 1.5: `EXECUTORCH_SRCS` and `EXECUTORCH_CORE_SRCS` of its build variables."""
+_DATA_SOURCES = ("extension/flat_tensor/{flat_tensor_data_map,serialize/flat_tensor_header}.cpp",)
+_FOLDERS = {
+    "portable": "kernels/portable/cpu",
+    "quantized": "kernels/quantized/cpu",
+    "cortex_m": "backends/cortex_m/ops",
+}
+_KERNEL_SOURCES = ("kernels/portable/cpu/{util,pattern}/*.cpp",)
+
+
+def executorch_lines(together: Together) -> list[str]:
+    """The commands that build ExecuTorch for the core, of the version with which the programs were made."""
+    version = together.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
+    options = {_BUILD[k.library] for k in together.kernels if k.library in _BUILD}
+    options |= {option for firmware in together.firmware for option in firmware.build_options}
+    if any(facts.data for facts in together.programs):
+        options.add(_FILES_OPTION)
+    core = together.board.core or "cortex-m55"
+    more = [f"  {option} \\" for option in sorted(options)]
+    return [
+        f"git clone --depth 1 --branch v{version} --recurse-submodules --shallow-submodules "
+        "https://github.com/pytorch/executorch",
+        "cd executorch",
+        "cmake --preset arm-baremetal -B build-arm -DCMAKE_BUILD_TYPE=Release \\",
+        f"  -DCMAKE_TOOLCHAIN_FILE=$PWD/examples/arm/ethos-u-setup/arm-none-eabi-gcc.cmake -DTARGET_CPU={core} \\",
+        "  -DEXECUTORCH_BAREMETAL_SKIP_INSTALL=OFF -DEXECUTORCH_ENABLE_LOGGING=OFF \\",
+        *more,
+        "  -DCMAKE_INSTALL_PREFIX=$PWD/installed-arm",
+        "cmake --build build-arm --target install -j",
+    ]
 
 
 def clayer(together: Together) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from micronpu.deploy.csource import Facts, c_type
-from micronpu.deploy.integration import runner_commands
-from micronpu.deploy.together import LINE, Together
+from micronpu.deploy.emulated import machine_of
+from micronpu.deploy.integration import executorch_lines, runner_commands, runtime_sources
+from micronpu.deploy.together import LINE, SHARED, Together
 from micronpu.program.border import Border
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
@@ -34,6 +35,14 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
         "## Into your build",
         _build(together),
     ]
+    npus = " and ".join(one.accelerator for one in together.started)
+    named = {"accelerator": npus or "the NPU", "memory_mode": board.memory_mode or "of the program"}
+    notes = [firmware.start_note.format(**named) for firmware in together.firmware if firmware.start_note]
+    if together.started:
+        several = [firmware.several_note for firmware in together.firmware if len(together.started) > 1]
+        parts += ["## Start-up", "\n".join([*notes, *filter(None, several)])]
+    if vectors_of(together):
+        parts += ["## ExecuTorch, and the emulated board", _executorch(together)]
     commands = runner_commands(programs[0])
     if commands and programs[0].vectors is not None:
         parts += [
@@ -183,6 +192,14 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
         "CMakeLists.txt": "builds the programs as a library, and the application where ExecuTorch is installed",
         "zephyr/CMakeLists.txt": "the application for Zephyr with upstream's ExecuTorch module",
+        "zephyr/module.yml": "the folder as a module of Zephyr",
+        "zephyr/module/Kconfig": "its option",
+        "zephyr/module/CMakeLists.txt": "its sources",
+        "zephyr/sample.yaml": "the application as a test of twister",
+        "board/startup.c": "start-up code of the emulated board",
+        "board/semihosting.c": "its console",
+        "board/link.ld": "its linker script",
+        "board/toolchain.cmake": "Arm's GNU toolchain for the core",
         "zephyr/Kconfig": "its options: sizes of the pools",
         "zephyr/prj.conf": "its configuration",
         "micronpu.clayer.yml": "a layer for csolution projects with the components of the pack PyTorch::ExecuTorch",
@@ -239,12 +256,51 @@ def _build(together: Together) -> str:
         "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
         "Flags of gcc: `-mthumb "
         f"{together.board.flags}`.{_table(together)}",
-        "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr`.",
+        "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr` runs the vectors; the folder "
+        "is a module as well (`zephyr/module.yml`, `CONFIG_MICRONPU=y`), for an application of yours.",
         "- **MCUXpresso, Keil, CMSIS-Toolbox**: add `micronpu.clayer.yml` to the project.",
         "- **Linker script**: the sections of `micronpu_sections.ld`.",
     ]
     named = {"accelerator": together.board.accelerator or "the NPU", "memory_mode": together.board.memory_mode}
     lines += [firmware.build_note.format(**named) for firmware in together.firmware if firmware.build_note]
+    return "\n".join(lines)
+
+
+def vectors_of(together: Together) -> int:
+    """Golden vectors of all programs."""
+    return sum(len(facts.vectors) for facts in together.programs if facts.vectors is not None)
+
+
+def _executorch(together: Together) -> str:
+    """From sources to PASS, as commands."""
+    lines = ["ExecuTorch for the core, from its own sources (`-DTARGET_CPU` chooses the core):", "", "```sh"]
+    lines += [*executorch_lines(together), "```", ""]
+    machine = machine_of(together.board.core)
+    if machine is not None:
+        driver = [" -DMICRONPU_ETHOSU_DRIVER=... -DMICRONPU_ETHOSU_INCLUDE=..."] if together.started else [""]
+        lines += [
+            f"`board/` has start-up code, console and linker script for QEMU's {machine.name}, a {machine.title}; "
+            "`micronpu board run` adds the NPU. In this folder:",
+            "",
+            "```sh",
+            "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
+            f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver[0]}",
+            "cmake --build build",
+            f"micronpu board run build/{SHARED}_app --board {machine.board}"
+            + (f" --npu {together.board.accelerator}" if together.started else ""),
+            "```",
+            "",
+            f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With `-DBOARD_STACK` for "
+            "`board/startup.c` the depth of the stack follows.",
+            "",
+        ]
+    lines += [
+        "Without ExecuTorch's CMake these of its files suffice:",
+        "",
+        "```text",
+        *runtime_sources(together),
+        "```",
+    ]
     return "\n".join(lines)
 
 

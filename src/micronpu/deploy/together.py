@@ -237,7 +237,8 @@ def check_together(programs: Sequence[Facts]) -> None:
                     f"{owner} and {facts.name} look up other data in files of one name, {file}.",
                     hint="external_weights with another name for one of them",
                 )
-    for what in ("name", "core", "accelerator", "memory_mode"):
+    beside = all(_side_by_side(programs[0].board, facts.board) for facts in programs)
+    for what in ("core", "memory_mode") if beside else ("name", "core", "accelerator", "memory_mode"):
         # A program that says nothing, such as one without an NPU, goes beside any other.
         known = [(facts.name, said) for facts in programs if (said := getattr(facts.board, what))]
         for name, said in known:
@@ -246,5 +247,14 @@ def check_together(programs: Sequence[Facts]) -> None:
                 raise OptionError(
                     f"The programs are for different boards: {known[0][0]} has the {word} {known[0][1]}, {name} has "
                     f"{said}.",
-                    hint="--for TARGET, or programs compiled for one target",
+                    hint="--for TARGET, or programs compiled for one target; NPUs that one core drives go together as "
+                    "--for alif-e8,alif-e8-hp",
                 )
+
+
+def _side_by_side(one: Board, other: Board) -> bool:
+    """Whether the NPUs of two boards are in one chip and driven by one core."""
+    if one.chip is None or other.chip is None or not (one.accelerator and other.accelerator):
+        return False
+    cores = [board.chip.same_core_as or board.chip.name for board in (one, other) if board.chip is not None]
+    return cores[0] == cores[1]

@@ -29,12 +29,16 @@ class Firmware:
     Attributes:
         handle_bytes: what the delegate takes of the method allocator for its own handle, measured in firmware.
         build_options: for CMake, of ExecuTorch.
+        runtime_sources: files of ExecuTorch that hold the delegate.
         whole_libraries: of ExecuTorch's build, linked whole.
         cmake: lines that link what the vendor adds; ``{name}`` and ``{upper}`` are the program's name.
         zephyr: lines of `prj.conf`.
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
-        build_note: about the build; ``{accelerator}`` and ``{memory_mode}`` are the board's.
+        start_note: about start-up, memories and the core's cache; ``{accelerator}`` and ``{memory_mode}`` are those
+            of the board.
+        build_note: about the build; the same.
+        several_note: about programs for several accelerators in one folder.
         linux_options: for CMake, of ExecuTorch under Linux.
         linux_note: what the delegate needs there.
         laptop_only: why a payload that is not for silicon runs on a laptop only, and what to do.
@@ -42,6 +46,7 @@ class Firmware:
 
     handle_bytes: int = 0
     build_options: tuple[str, ...] = ()
+    runtime_sources: tuple[str, ...] = ()
     whole_libraries: tuple[str, ...] = ()
     cmake: str = ""
     zephyr: tuple[str, ...] = ()
@@ -51,6 +56,8 @@ class Firmware:
     build_note: str = ""
     linux_options: tuple[str, ...] = ()
     linux_note: str = ""
+    start_note: str = ""
+    several_note: str = ""
     laptop_only: str = ""
 
     def temporary(self, payload: bytes) -> tuple[int, str]:

@@ -18,10 +18,13 @@ class EthosUFirmware(Firmware):
 
     handle_bytes = 4
     build_options = ("-DEXECUTORCH_BUILD_ARM_BAREMETAL=ON",)
+    runtime_sources = ("backends/arm/runtime/{EthosUBackend,EthosUBackend_Cortex_M,VelaBinStream}.cpp",)
     whole_libraries = ("executorch_delegate_ethos_u",)
     cmake = (
         "# Arm's core driver for the Ethos-U, ethosu_core_driver, as your board's software builds it.\n"
         'set({upper}_ETHOSU_DRIVER "" CACHE STRING "Libraries of the driver")\n'
+        'set({upper}_ETHOSU_INCLUDE "" CACHE PATH "Its folder include")\n'
+        "target_include_directories({name}_app SYSTEM PRIVATE ${{{upper}_ETHOSU_INCLUDE}})\n"
         "target_link_libraries({name}_app PRIVATE ${{{upper}_ETHOSU_DRIVER}})\n"
     )
     zephyr = ("CONFIG_ETHOS_U=y",)
@@ -31,8 +34,33 @@ class EthosUFirmware(Firmware):
         "    - component: Machine Learning:ExecuTorch:Backend EthosU",
     )
     build_note = (
-        "- **Ethos-U**: the firmware initialises {accelerator} with Arm's core driver before the first run, and places "
-        "memories as the mode {memory_mode} says: nothing checks that on the board."
+        "- **Ethos-U**: Arm's core driver, built for {accelerator}: `-DMICRONPU_ETHOSU_DRIVER=libethosu_core_driver.a "
+        "-DMICRONPU_ETHOSU_INCLUDE=.../include`."
+    )
+    several_note = (
+        "- **Several NPUs**: each program starts its own. They run one after the other: the driver of the one is ended "
+        "before that of the other begins, since the driver hands out whichever NPU is free. Arm's driver is built for "
+        "Ethos-U55 and U65, or for U85: a folder with both wants one that has both."
+    )
+    start_note = (
+        "`NAME_init` starts {accelerator} through `micronpu_npu.c` with Arm's core driver, once: it reads which NPU it "
+        "is, and where that is another than the program is for, it says so on the console and returns `MICRONPU_NPU` "
+        "before anything has run.\n\n"
+        "- **Interrupt**: `micronpu_npu_interrupt` belongs into the vector table; `-DMICRONPU_NPU_HANDLER=NAME` gives "
+        "it the name that your table has. `-DMICRONPU_NPU_0_BASE` and `-DMICRONPU_NPU_0_IRQ` say where the NPU is, "
+        "if the chip's file does not.\n"
+        "- **Memories** as the mode {memory_mode} says. MPU: programs are normal memory that is read only (XN); pools "
+        "and scratch are normal memory, write-back with read and write allocation, or not cacheable, and "
+        "not shareable; the registers of the NPU are device memory (nGnRE, XN).\n"
+        "- **Data cache**: before a run the pools that core and NPU share are written back, behind it they are "
+        "invalidated; nothing else is. They begin at a line and fill it. A program that the core has copied is written "
+        "back in `NAME_init`. Drivers that hand over one range at a time: `-DMICRONPU_ETHOSU_CACHE_BY_ADDRESS`.\n"
+        "- **RTOS**: `NAME_invoke` blocks while the NPU works; `micronpu_use_os` gives it your semaphores, so that "
+        "other threads run. Without, the core sleeps with WFE.\n"
+        "- **Time limit**: `-DMICRONPU_NPU_MILLISECONDS=100` and a `micronpu_milliseconds` of yours: then a run that "
+        "does not end is `MICRONPU_TIME`.\n"
+        "- **Power**: `micronpu_npu_power(number, is_on)` is called before the NPU is touched and when it rests; its "
+        "clock may stop between. Its power may not: the driver would have to start anew."
     )
 
     linux_options = ("-DEXECUTORCH_BUILD_ARM_ETHOSU_LINUX=ON",)

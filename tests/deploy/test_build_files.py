@@ -1,0 +1,84 @@
+"""What connects the folder with other people's builds, read as their tools read it, as far as these are packages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy import programs
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module", params=["ethosu_int8", "core"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("build") / "out"
+    target = {"ethosu_int8": "corstone300", "core": "cortex-m33"}[request.param]
+    programs.program(request.param).deploy(made, name="net", target=target)
+    return made
+
+
+def test_the_module_of_zephyr(folder: Path) -> None:
+    """Keys and types of `module.yml` are those that Zephyr's documentation of modules names."""
+    module = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
+    assert set(module) == {"name", "build", "samples"} and set(module["build"]) == {"cmake", "kconfig", "depends"}
+    assert re.fullmatch(r"[\w-]+", module["name"])
+    assert (folder / module["build"]["cmake"] / "CMakeLists.txt").is_file()
+    assert (folder / module["build"]["kconfig"]).is_file()
+    assert all((folder / sample / "sample.yaml").is_file() for sample in module["samples"])
+    cmake = (folder / "zephyr" / "module" / "CMakeLists.txt").read_text()
+    named = re.findall(r"\$\{folder\}/([\w.]+)", cmake)
+    assert named and all((folder / name).is_file() for name in named) and "main.cpp" not in named
+    wanted = {p.name for p in folder.iterdir() if p.suffix in (".c", ".cpp", ".S")} - {"main.cpp"}
+    assert wanted == set(named)
+
+
+def test_the_options_of_zephyr(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kconfig's own reader takes both files, and the options have the values that the page says."""
+    kconfiglib = pytest.importorskip("kconfiglib", reason="pip install kconfiglib")
+    (tmp_path / "Kconfig.zephyr").write_text("config EXECUTORCH\n\tbool\n\tdefault y\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("srctree", str(tmp_path))
+    (tmp_path / "Kconfig").write_text(f'source "Kconfig.zephyr"\nsource "{folder}/zephyr/module/Kconfig"\n')
+    read = kconfiglib.Kconfig("Kconfig", warn_to_stderr=False)
+    read.syms["MICRONPU"].set_value("y")
+    assert read.syms["MICRONPU"].str_value == "y" and not read.warnings
+    application = kconfiglib.Kconfig(str(folder / "zephyr" / "Kconfig"), warn_to_stderr=False)
+    header = (folder / "net.h").read_text()
+    pool = re.search(r"NET_METHOD_POOL_BYTES (\d+)", header)
+    assert pool and application.syms["EXECUTORCH_METHOD_ALLOCATOR_POOL_SIZE"].str_value == pool[1]
+
+
+def test_the_sample_of_twister(folder: Path) -> None:
+    sample = yaml.safe_load((folder / "zephyr" / "sample.yaml").read_text())
+    assert set(sample) == {"sample", "common", "tests"} and set(sample["sample"]) == {"name", "description"}
+    assert set(sample["common"]) == {"tags", "modules", "harness", "harness_config"}
+    (pattern,) = sample["common"]["harness_config"]["regex"]
+    assert re.fullmatch(pattern, "PASS: 4 vectors, 0 elements differ")
+    assert all(re.fullmatch(r"[\w-]+(\.[\w-]+)+", name) for name in sample["tests"])
+
+
+def test_the_layer_of_cmsis(folder: Path) -> None:
+    """Keys of a clayer as CMSIS-Toolbox's documentation names them; its schema is in no package."""
+    text = (folder / "micronpu.clayer.yml").read_text()
+    (layer,) = yaml.safe_load(text).values()
+    assert set(layer) == {"description", "packs", "components", "groups"}
+    assert all(set(pack) == {"pack"} and "::" in pack["pack"] for pack in layer["packs"])
+    assert all(set(one) == {"component"} and one["component"].count(":") >= 2 for one in layer["components"])
+    (group,) = layer["groups"]
+    assert set(group) == {"group", "add-path", "files"}
+    assert all((folder / file["file"]).is_file() for file in group["files"])
+
+
+def test_the_page_says_what_a_build_needs(folder: Path) -> None:
+    page = (folder / "README.md").read_text()
+    assert "--branch v1.5.1" in page and "cmake --preset arm-baremetal" in page
+    assert "runtime/executor/{method,method_meta,program," in page
+    assert (folder / "board" / "link.ld").is_file() and "-DMICRONPU_BOARD=ON" in page
+    listed = re.findall(r"^\| `([\w./]+)` \| (.+) \|$", page, re.M)
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert {name for name, _ in listed} == files
+    assert not [name for name, what in listed if what == "data that the program looks up by name"]
