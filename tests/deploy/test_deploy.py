@@ -375,7 +375,8 @@ def test_command(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, "deploy", str(tmp_path / "model.pte"), "-o", str(tmp_path / "out")]
     told = host([*command, "--for", "corstone300", "--vectors", str(tmp_path / "vectors.npz")])
-    assert "28 files, 4 golden vectors" in told
+    files = sum(path.is_file() for path in (tmp_path / "out").rglob("*"))
+    assert f"{files} files, 4 golden vectors" in told and files > 30
     assert told.endswith("[]\n")
     program.deploy(tmp_path / "own", target="corstone300", vectors={"x": rows, "output_0": outputs})
     for path in (tmp_path / "own").iterdir():

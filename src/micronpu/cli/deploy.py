@@ -75,6 +75,15 @@ def deploy(
             default="none",
         ),
     ] = None,
+    hot: Annotated[
+        str | None,
+        console.option(
+            "MEMORY",
+            "A memory of the chip for planned tensors that are touched most, as far as they fit: dtcm or dtcm=65536.",
+            "--hot",
+            default="none",
+        ),
+    ] = None,
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
@@ -104,6 +113,7 @@ def deploy(
         force=force,
         concurrent=concurrent,
         functions=functions.split(",") if functions else (),
+        hot=hot,
     )
     if json:
         console.print_json(_told(done))

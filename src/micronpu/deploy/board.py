@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
@@ -45,6 +45,8 @@ class Board:
         accelerator: the Ethos-U of the program's command stream, such as "ethos-u55-128"; "" without one.
         system_config, memory_mode: of Vela, as the program was compiled with; "" without an Ethos-U.
         on_device: False for a program that only a laptop runs.
+        hot: the memory for planned tensors that are touched most; "" for none.
+        hot_bytes: of it that they may take.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Board:
     system_config: str = ""
     memory_mode: str = ""
     on_device: bool = True
+    hot: str = ""
+    hot_bytes: int = 0
 
     @property
     def has_start_up(self) -> bool:
@@ -100,16 +104,17 @@ class Board:
         dedicated = self.memory_mode.startswith(DEDICATED_SRAM)
         file = [Item("the program", program)] if isinstance(program, int) else list(program)
         found: dict[str, list[Item]] = {flash: file}
-        written = [Item(f"planned memory {i}", size) for i, size in enumerate(pools.planned, 1)]
-        written.append(Item("pool of the method allocator", pools.method))
-        found.setdefault(sram, []).extend((*written, *more))
+        for number, size in enumerate(pools.planned, 1):
+            place = self.hot if number in pools.hot else sram
+            found.setdefault(place, []).append(Item(f"planned memory {number}", size))
+        found.setdefault(sram, []).extend((Item("pool of the method allocator", pools.method), *more))
         found.setdefault(far if dedicated else sram, []).append(
             Item("pool of the temporary allocator", pools.temporary)
         )
         if dedicated and self.fast_scratch:
             found[sram].append(Item("fast scratch memory of the NPU (of the memory mode)", self.fast_scratch))
         outside = self.chip is not None and self.chip.external_flash
-        kinds = {name: {sram: "sram", far: "dram"}.get(name, "flash") for name in found}
+        kinds = {name: {far: "dram", sram: "sram", self.hot: "sram"}.get(name, "flash") for name in found}
         return tuple(
             Region(name, kinds[name], tuple(items), sizes.get(name), outside and kinds[name] == "flash")
             for name, items in found.items()
@@ -153,7 +158,8 @@ def board_of(plan: Plan, target: str | None) -> Board:
         core=_core(chosen) if chosen is not None else "",
         accelerator=accelerator,
         on_device=on_device,
-        **modes,
+        system_config=modes.get("system_config", ""),
+        memory_mode=modes.get("memory_mode", ""),
     )
 
 
@@ -180,6 +186,29 @@ def check_system(plan: Plan, board: Board) -> None:
             "inside the scratch memory.",
             hint="compile for the target, without separate_io=False",
         )
+
+
+def with_hot(board: Board, given: str) -> Board:
+    """A board with a memory for planned tensors that are touched most.
+
+    Args:
+        given: the name of a memory of the chip, with ``=`` and the bytes that they may take unless it is all of it.
+
+    Raises:
+        OptionError: the chip has no such memory, or less of it.
+    """
+    name, is_sized, size = given.partition("=")
+    memories = {m.name: m.bytes for m in board.chip.memories} if board.chip is not None else {}
+    if name not in memories:
+        others = ", ".join(m for m in memories if m != board.sram) or "none that is known"
+        raise OptionError(f"{board.name or 'The board'} has no memory `{name}`.", hint=f"its memories: {others}")
+    if name == board.sram:
+        raise OptionError(f"`{name}` is where planned memories stand in any case.", hint="a faster memory of the chip")
+    if is_sized and not re.fullmatch(r"[1-9]\d{0,9}", size, re.ASCII):
+        raise OptionError(f"`{size}` is no size of a memory.", hint=f"{name}=65536")
+    if is_sized and int(size) > memories[name]:
+        raise OptionError(f"The memory `{name}` of {board.name} has {memories[name]:,} bytes.", hint="at most these")
+    return replace(board, hot=name, hot_bytes=int(size) if is_sized else memories[name])
 
 
 _OPTION = re.compile(r"[\w.+ /-]{0,200}", re.ASCII)

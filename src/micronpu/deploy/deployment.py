@@ -19,7 +19,7 @@ from micronpu.base.installed import VERSION
 from micronpu.chips.core import runs_linux
 from micronpu.deploy import csource, data, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
-from micronpu.deploy.board import Board, board_of, check_system
+from micronpu.deploy.board import Board, board_of, check_system, with_hot
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.emulated import board_files
@@ -29,11 +29,13 @@ from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
 from micronpu.deploy.readme import readme
-from micronpu.deploy.together import SHARED, Together, check_functions, check_together
+from micronpu.deploy.together import SHARED, Together, check_functions, check_together, keeps_values
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
+from micronpu.program.arenas import HOT, divided
 from micronpu.program.border import Border, Meaning, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
-from micronpu.program.plan import Plan
+from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
@@ -135,6 +137,7 @@ def deploy_together(
     force: bool = False,
     concurrent: bool = False,
     functions: Sequence[str] = (),
+    hot: str | None = None,
 ) -> Deployment:
     """Writes a folder with all that a firmware with some programs needs beside the runtime: the same bytes every time.
 
@@ -149,6 +152,7 @@ def deploy_together(
         force: write into a folder that holds files.
         concurrent: the programs may run at the same time, so that none shares memory with another.
         functions: C functions to write beside them, of `micronpu.deploy.functions`.
+        hot: a memory of the chip for planned tensors that are touched most, as far as they fit: "dtcm" or "dtcm=65536".
 
     Raises:
         MicroNpuError: a program is damaged, the target cannot take it, vectors do not fit, programs are for different
@@ -168,6 +172,7 @@ def deploy_together(
     programs, called, missing = [], {}, []
     for source in sources:
         facts, own = _facts(source, target, section, notes)
+        facts = _divided(facts, source, hot) if hot is not None else facts
         programs.append(facts)
         called.update({kernel.operator: kernel for kernel in own})
         missing += data.taken(facts.plan, source.data_files or {})[1]
@@ -240,6 +245,25 @@ def _facts(
         data=tuple(data.taken(plan, source.data_files or {})[0].items()),
     )
     return facts, called
+
+
+def _divided(facts: Facts, source: Source, hot: str) -> Facts:
+    """A program with its planned tensors in two memories by use, or all of them in the faster one."""
+    board = with_hot(facts.board, hot)
+    memories = facts.pools.planned
+    if len(memories) == 1 and memories[0] <= board.hot_bytes:
+        return replace(facts, board=board, pools=replace(facts.pools, hot=(1,)))
+    if keeps_values(facts):
+        raise UnsupportedError(
+            f"{source.source} keeps values in its planned memory from call to call, which is not divided.",
+            hint="without --hot",
+        )
+    made = divided(facts.program, board.hot_bytes, source.source)
+    check_plan(made, source.source, facts.plan.name, external=True)
+    plan, _ = read_plan(made)
+    digest = hashlib.sha256(made).hexdigest()
+    pools = replace(pools_of(plan), hot=(HOT,))
+    return replace(facts, program=made, sha256=digest, plan=plan, pools=pools, board=board)
 
 
 def _board(plan: Plan, target: str | None) -> Board:

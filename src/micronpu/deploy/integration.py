@@ -234,6 +234,8 @@ def sections(together: Together) -> str:
         f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.pools) }} > {sram}",
         f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.scratch) }} > {far}",
     ]
+    if together.pools.hot:
+        rows.append(f".micronpu_hot (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.hot) }} > {board.hot.upper()}")
     if board.fast_scratch:
         rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.bss.fast_scratch) }} > {sram}")
     return shared(

@@ -83,6 +83,7 @@ class Pools:
         temporary: of the temporary allocator, with the largest scratch of a delegate.
         scratch: of that, the scratch of the delegates that need one, in order.
         alignment: that the temporary pool begins at.
+        hot: numbers of the planned memories that stand in a faster memory than the others, from 1 on.
         open: what is not known: a sentence each.
     """
 
@@ -92,6 +93,7 @@ class Pools:
     scratch: tuple[int, ...] = ()
     alignment: int = 16
     open: tuple[str, ...] = ()
+    hot: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:

@@ -109,7 +109,8 @@ class Together:
             size = max(f.pools.planned[number] for f in sharing if number < len(f.pools.planned))
             whose = f" of {facts.name}" if own and len(self.programs) > 1 else ""
             what = f"planned memory {number + 1}{whose}"
-            found.append(Array(f"{prefix}_planned_{number + 1}", size, ".bss.pools", what))
+            section = ".bss.hot" if number + 1 in facts.pools.hot else ".bss.pools"
+            found.append(Array(f"{prefix}_planned_{number + 1}", size, section, what))
         return found
 
     def method(self, facts: Facts) -> Array:
@@ -140,9 +141,11 @@ class Together:
     def pools(self) -> Pools:
         """The sizes of all programs together."""
         arrays = self.arrays
+        planned = [a for a in arrays if "_planned_" in a.name]
         temporary = [a.size for a in arrays if a.section == ".bss.scratch"]
         return Pools(
-            planned=tuple(a.size for a in arrays if "_planned_" in a.name),
+            planned=tuple(a.size for a in planned),
+            hot=tuple(number for number, a in enumerate(planned, 1) if a.section == ".bss.hot"),
             method=sum(facts.pools.method for facts in self.programs),
             temporary=sum(temporary),
             scratch=tuple(size for facts in self.programs for size in facts.pools.scratch),

@@ -1,0 +1,184 @@
+"""Planned tensors in two memories: those that are touched most in a fast one, as far as they fit, the rest in another.
+
+The plan of a `.pte` is made for one memory. Tensors that stand on one another while both live (views, kernels that
+write in place) stay together as one block; blocks are placed anew by when they live. Of the file new tables of places
+are put behind the flatbuffer and pointed to; nothing else of it changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from micronpu.base import flatbuffer
+from micronpu.base.errors import UnsupportedError
+from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.pte import extents
+from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
+
+_IDENTIFIER = b"ET12"
+_ALIGNMENT, _OF_SEGMENTS = 16, 128
+COLD, HOT = 1, 2
+"""Numbers of the two memories."""
+
+
+@dataclass
+class _Block:
+    """Tensors that stand together: where, when they live, and how often a call names one."""
+
+    members: list[int]
+    begin: int
+    end: int
+    first: int
+    last: int
+    touches: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+    def lives_with(self, other: _Block) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+    def stands_on(self, other: _Block) -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+    def takes(self, other: _Block) -> None:
+        self.members += other.members
+        self.begin, self.end = min(self.begin, other.begin), max(self.end, other.end)
+        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
+        self.touches += other.touches
+
+
+class _Arena:
+    """Blocks in one memory."""
+
+    def __init__(self) -> None:
+        self.placed: list[tuple[int, _Block]] = []
+        self.size = 0
+
+    def offset_for(self, block: _Block) -> int:
+        """The lowest place where nothing that lives with the block stands."""
+        taken = sorted((at, at + other.size) for at, other in self.placed if block.lives_with(other))
+        offset = 0
+        for begin, end in taken:
+            if offset + block.size <= begin:
+                break
+            offset = max(offset, -(-end // _ALIGNMENT) * _ALIGNMENT)
+        return offset
+
+    def put(self, block: _Block, offset: int) -> None:
+        self.placed.append((offset, block))
+        self.size = max(self.size, offset + block.size)
+
+
+def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
+    """A program whose tensors stand in two planned memories, of which the second has at most ``fast`` bytes.
+
+    Raises:
+        UnsupportedError: the program has no planned memory or several, branches or loops, or no tensor fits.
+        PayloadError: it is damaged.
+    """
+    plan, summary = read_plan(data, name=name)
+    if len(plan.memories) != 1:
+        raise UnsupportedError(
+            f"{name} has {len(plan.memories)} planned memories; only one is divided.", hint="without --hot"
+        )
+    if any(call.kind not in ("KernelCall", "DelegateCall", "FreeCall") for call in plan.calls) or len(plan.chains) != 1:
+        raise UnsupportedError(
+            f"{name} branches or loops, so that when its tensors live is not known.", hint="without --hot"
+        )
+    blocks = _blocks(plan)
+    hot, cold = _Arena(), _Arena()
+    rest = []
+    for block in sorted(blocks, key=lambda b: (-b.touches, b.size, b.begin)):
+        offset = hot.offset_for(block)
+        if offset + block.size <= fast:
+            hot.put(block, offset)
+        else:
+            rest.append(block)
+    if not hot.placed:
+        smallest = min((block.size for block in blocks), default=0)
+        raise UnsupportedError(
+            f"No tensor of {name} fits into {fast} bytes: the smallest has {smallest}.", hint="a larger memory"
+        )
+    for block in sorted(rest, key=lambda b: (-b.size, b.begin)):
+        cold.put(block, cold.offset_for(block))
+    places = {}
+    for number, arena in ((COLD, cold), (HOT, hot)):
+        for offset, block in arena.placed:
+            for value in block.members:
+                places[value] = (number, offset + plan.values[value].offset - block.begin)
+    return _rewritten(data, summary.program_size, plan.name, places, (cold.size, hot.size))
+
+
+def _blocks(plan: Plan) -> list[_Block]:
+    """Blocks of tensors, in which each tensor of the planned memory is once."""
+    end = len(plan.calls)
+    touched: dict[int, list[int]] = {}
+    for step, call in enumerate(plan.calls):
+        for argument in call.arguments:
+            for index in (argument, *plan.values[argument].items):
+                if index >= 0:
+                    touched.setdefault(index, []).append(step)
+    blocks: list[_Block] = []
+    for number, value in enumerate(plan.values):
+        if value.tensor is None or not value.planned:
+            continue
+        size = prod(value.tensor.shape) * ELEMENT_BYTES[value.tensor.dtype]
+        steps = touched.get(number, [-1, end])
+        first = -1 if number in plan.inputs else min(steps)
+        last = end if number in plan.outputs else max(steps)
+        made = _Block([number], value.offset, value.offset + max(size, 1), first, last, len(steps))
+        # What it joins may reach others that it did not: until nothing more is joined.
+        while joined := [b for b in blocks if b.lives_with(made) and b.stands_on(made)]:
+            for block in joined:
+                made.takes(block)
+                blocks.remove(block)
+        blocks.append(made)
+    return blocks
+
+
+def _rewritten(
+    data: bytes, size: int, method: str, places: dict[int, tuple[int, int]], memories: Sequence[int]
+) -> bytes:
+    """The file with other places of its tensors."""
+    image = bytearray(memoryview(data)[:size])
+    program = flatbuffer.root(memoryview(data)[:size], _IDENTIFIER)
+    tables = program.vector(Program.EXECUTION_PLAN).tables()
+    (plan,) = [table for table in tables if table.string(ExecutionPlan.NAME) == method]
+    _append(image, plan.offset(ExecutionPlan.NON_CONST_BUFFER_SIZES), _numbers(memories), before=4)
+    for number, table in enumerate(plan.vector(ExecutionPlan.VALUES).tables()):
+        body = table.table(EValue.VAL)
+        if number in places and body is not None:
+            memory, offset = places[number]
+            # A table of four fields of its own: where its list of fields is, and they; then that list.
+            fields = struct.pack("<iIII", -16, memory, offset & 0xFFFFFFFF, offset >> 32)
+            listed = struct.pack("<5H", 10, 16, 4, 8, 12)
+            _append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
+    image += bytes(-len(image) % 8)
+    _, base, segment_size = extents(data, "The program")
+    if not base:
+        return bytes(image)
+    new_base = -(-len(image) // _OF_SEGMENTS) * _OF_SEGMENTS
+    struct.pack_into("<QQ", image, 16, len(image), new_base)
+    return b"".join((image, bytes(new_base - len(image)), memoryview(data)[base : base + segment_size]))
+
+
+def _numbers(memories: Sequence[int]) -> bytes:
+    """A vector of 64-bit numbers, the first of which stands for constants."""
+    return struct.pack(f"<I{1 + len(memories)}q", 1 + len(memories), 0, *memories)
+
+
+def _append(image: bytearray, field: int, content: bytes, *, before: int) -> None:
+    """Puts a vector or table behind an image and lets a field point to it.
+
+    Its byte ``before`` is at a multiple of 8.
+    """
+    if not field:
+        raise flatbuffer.CorruptFlatbufferError("a tensor without a place has one")
+    image += bytes(-(len(image) + before) % 8)
+    struct.pack_into("<I", image, field, len(image) - field)
+    image += content

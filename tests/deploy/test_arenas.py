@@ -1,0 +1,108 @@
+"""Planned tensors in a fast and a slow memory: the same results, in a real runtime."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from micronpu.base.errors import MicroNpuError, OptionError, UnsupportedError
+from micronpu.deploy.deployment import Source, deploy_together
+from micronpu.deploy.vectors import made_up
+from micronpu.program.arenas import divided
+from micronpu.program.border import borders_of
+from micronpu.program.digest import unsealed
+from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.runtime import ArrayProgram, RunOptions
+from tests.deploy import firmware, programs
+from tests.deploy.host_build import built, sized
+from tests.deploy.test_pools import PLAIN, made
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+KINDS = ["host", "two", "core", "neutron", "ethosu", *(n for n in PLAIN if "file" not in n and "vary" not in n)]
+NOT = ("a condition", "a buffer that is written", "parts")
+"""Those that are refused; the last because the check of plans refuses a kernel with a list of results."""
+
+
+def _size(plan: Plan, number: int) -> int:
+    value = plan.values[number]
+    assert value.tensor is not None
+    return int(np.prod(value.tensor.shape)) * ELEMENT_BYTES[value.tensor.dtype]
+
+
+@pytest.mark.parametrize("name", [n for n in KINDS if n not in NOT])
+@pytest.mark.parametrize("share", [3, 1])
+def test_the_same_results(name: str, share: int) -> None:
+    """A third of the memory as a fast one, and all of it."""
+    buffer = unsealed(made(name).buffer)
+    before = read_plan(buffer)[0]
+    fast = max(before.memories[0] // share, min(_size(before, i) for i, v in enumerate(before.values) if v.planned))
+    found = divided(buffer, fast)
+    check_plan(found, "It", "forward")
+    plan, summary = read_plan(found)
+    assert len(plan.memories) == 2 and 0 < plan.memories[1] <= fast + 16
+    assert sum(plan.memories) <= 2 * before.memories[0] + 64
+    assert {v.planned for v in plan.values if v.tensor is not None} <= {0, 1, 2}
+    inputs, _ = borders_of(plan, summary.named_data, None)
+    wanted = made_up(inputs, lambda row: ArrayProgram(buffer, RunOptions(isolated=False)).run_arrays(*row))
+    again = made_up(inputs, lambda row: ArrayProgram(found, RunOptions(isolated=False)).run_arrays(*row))
+    for one, other in zip(wanted.outputs, again.outputs, strict=True):
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
+
+
+def test_those_that_are_touched_most_come_first() -> None:
+    plan = read_plan(divided(unsealed(programs.program("core").buffer), 600))[0]
+    touches = dict.fromkeys((1, 2), 0.0)
+    for memory in touches:
+        held = [i for i, v in enumerate(plan.values) if v.planned == memory]
+        used = sum(call.arguments.count(i) for call in plan.calls for i in held)
+        touches[memory] = used / max(sum(_size(plan, i) for i in held), 1)
+    assert touches[2] > touches[1]
+
+
+def test_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    one = Source(made("convolution").buffer, "net")
+    done = deploy_together([one], folder, target=chip(tmp_path), hot="dtcm=2000")
+    named = {region.name: region for region in done.regions}
+    assert 0 < named["dtcm"].bytes <= 2000 and named["sram"].bytes > 0
+    assert 'section(".bss.hot")' in (folder / "micronpu_pools.c").read_text()
+    assert "*(.bss.hot)" in (folder / "micronpu_sections.ld").read_text()
+    firmware.need("g++")
+    app = built(sized(folder), tmp_path / "app")
+    assert subprocess.run([str(app)], capture_output=True, text=True).stdout.startswith("PASS: 4 vectors, 0 elements")
+
+
+def chip(folder: Path) -> str:
+    """A chip with a fast memory and a slow one."""
+    (folder / "chip.toml").write_text(
+        'name = "c"\ntitle = "C"\nsource = "s"\n[core]\nname = "cortex-m55"\n'
+        '[npu]\nfamily = "neutron"\nvariant = "N3-64"\nclass = "C"\npipelines = 8\nmacs = 8\n'
+        '[[memory]]\nname = "sram"\nbytes = 2000000\n[[memory]]\nname = "dtcm"\nbytes = 65536\n'
+        '[[target]]\nname = "c-npu"\ntitle = "C"\n'
+    )
+    return str(folder / "chip.toml")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="branches or loops"):
+        divided(made("a condition").buffer, 4)
+    with pytest.raises(UnsupportedError, match="No tensor of The program fits into 1 bytes"):
+        divided(made("linear").buffer, 1)
+    target = chip(tmp_path)
+    one = [Source(programs.program("two").buffer, "two")]
+    for hot, words in (
+        ("psram", "has no memory `psram`"),
+        ("sram", "is where planned memories stand"),
+        ("dtcm=many", "is no size"),
+        ("dtcm=100000", "has 65,536 bytes"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            deploy_together(one, tmp_path / "no", target=target, hot=hot)
+    with pytest.raises(MicroNpuError, match="keeps values"):
+        kept = Source(made("a buffer that is written").buffer, "kept")
+        deploy_together([kept], tmp_path / "no", target=target, hot="dtcm=8")
+    assert not (tmp_path / "no").exists()
