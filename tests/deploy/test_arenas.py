@@ -16,15 +16,25 @@ from micronpu.program.border import borders_of
 from micronpu.program.digest import unsealed
 from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
+from micronpu.program.strip import strip
 from micronpu.runtime import ArrayProgram, RunOptions
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, sized
 from tests.deploy.test_pools import PLAIN, made
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-KINDS = ["host", "two", "core", "neutron", "ethosu", *(n for n in PLAIN if "file" not in n and "vary" not in n)]
-NOT = ("a condition", "a buffer that is written", "parts")
-"""Those that are refused; the last because the check of plans refuses a kernel with a list of results."""
+KINDS = [
+    "host",
+    "two",
+    "core",
+    "Cortex-M33",
+    "two partitions in float",
+    "neutron",
+    "ethosu",
+    *(n for n in PLAIN if "file" not in n and "vary" not in n),
+]
+NOT = ("a condition", "a buffer that is written", "parts", "a cell")
+"""Those that are refused; the last two because the check of plans refuses a kernel with a list of results."""
 
 
 def _size(plan: Plan, number: int) -> int:
@@ -37,10 +47,13 @@ def _size(plan: Plan, number: int) -> int:
 @pytest.mark.parametrize("share", [3, 1])
 def test_the_same_results(name: str, share: int) -> None:
     """A third of the memory as a fast one, and all of it."""
-    buffer = unsealed(made(name).buffer)
+    buffer = strip(unsealed(made(name).buffer))
     before = read_plan(buffer)[0]
-    fast = max(before.memories[0] // share, min(_size(before, i) for i, v in enumerate(before.values) if v.planned))
-    found = divided(buffer, fast)
+    try:
+        found = divided(buffer, fast := before.memories[0] // share)
+    except UnsupportedError as error:
+        assert share > 1 and "the smallest has" in error.what  # views of one large tensor are one block
+        found = divided(buffer, fast := before.memories[0])
     check_plan(found, "It", "forward")
     plan, summary = read_plan(found)
     assert len(plan.memories) == 2 and 0 < plan.memories[1] <= fast + 16
@@ -54,7 +67,7 @@ def test_the_same_results(name: str, share: int) -> None:
 
 
 def test_those_that_are_touched_most_come_first() -> None:
-    plan = read_plan(divided(unsealed(programs.program("core").buffer), 600))[0]
+    plan = read_plan(divided(strip(unsealed(programs.program("core").buffer)), 600))[0]
     touches = dict.fromkeys((1, 2), 0.0)
     for memory in touches:
         held = [i for i, v in enumerate(plan.values) if v.planned == memory]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.base.arguments import check_switch, check_text
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
+from micronpu.base.errors import InternalError, MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.chips.core import runs_linux
@@ -260,10 +260,28 @@ def _divided(facts: Facts, source: Source, hot: str) -> Facts:
         )
     made = divided(facts.program, board.hot_bytes, source.source)
     check_plan(made, source.source, facts.plan.name, external=True)
+    _check_the_same(facts, made, source.source)
     plan, _ = read_plan(made)
     digest = hashlib.sha256(made).hexdigest()
     pools = replace(pools_of(plan), hot=(HOT,))
     return replace(facts, program=made, sha256=digest, plan=plan, pools=pools, board=board)
+
+
+def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
+    """Runs the golden vectors before and after, where this machine can.
+
+    Raises:
+        InternalError: a result differs.
+    """
+    before, after = _host(facts.program), _host(made)
+    for row in facts.vectors.inputs if facts.vectors is not None else ():
+        with contextlib.suppress(MicroNpuError):
+            pairs = list(zip(before(row), after(row), strict=True))
+            if any(one.tobytes() != other.tobytes() for one, other in pairs):
+                break
+    else:
+        return
+    raise InternalError(f"{name} computes another result with its tensors in two memories.", hint="without --hot")
 
 
 def _board(plan: Plan, target: str | None) -> Board:

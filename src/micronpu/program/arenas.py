@@ -14,11 +14,12 @@ from math import prod
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import UnsupportedError
-from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
+from micronpu.program.operators import VIEW, signature_of
+from micronpu.program.plan import ELEMENT_BYTES, Plan, Value, read_plan
 from micronpu.program.pte import extents
 from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
 
-_IDENTIFIER = b"ET12"
+_IDENTIFIER, _HEADER = b"ET12", b"eh00"
 _ALIGNMENT, _OF_SEGMENTS = 16, 128
 COLD, HOT = 1, 2
 """Numbers of the two memories."""
@@ -114,24 +115,56 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
     return _rewritten(data, summary.program_size, plan.name, places, (cold.size, hot.size))
 
 
+def _shown(plan: Plan) -> dict[int, tuple[int, ...]]:
+    """Of each view itself and the tensors that it shows: the runtime gives it their address, wherever that is."""
+    found: dict[int, tuple[int, ...]] = {}
+    for call in plan.calls:
+        if call.operator == VIEW:
+            base, view = call.arguments[0], call.arguments[-1]
+            found[view] = (view, *found.get(base, (base,)))
+    return found
+
+
 def _blocks(plan: Plan) -> list[_Block]:
     """Blocks of tensors, in which each tensor of the planned memory is once."""
     end = len(plan.calls)
+    shown = _shown(plan)
     touched: dict[int, list[int]] = {}
     for step, call in enumerate(plan.calls):
         for argument in call.arguments:
             for index in (argument, *plan.values[argument].items):
-                if index >= 0:
-                    touched.setdefault(index, []).append(step)
+                for value_of in shown.get(index, (index,)) if index >= 0 else ():
+                    touched.setdefault(value_of, []).append(step)
+    inputs = {index for number in plan.inputs for index in shown.get(number, (number,))}
+    outputs = {index for number in plan.outputs for index in shown.get(number, (number,))}
+    written = _written_first(plan)
     blocks: list[_Block] = []
-    for number, value in enumerate(plan.values):
-        if value.tensor is None or not value.planned:
-            continue
-        size = prod(value.tensor.shape) * ELEMENT_BYTES[value.tensor.dtype]
+    planned = {number: value for number, value in enumerate(plan.values) if value.tensor is not None and value.planned}
+    sizes = {number: max(_size(value), 1) for number, value in planned.items()}
+    for number, value in planned.items():
         steps = touched.get(number, [-1, end])
-        first = -1 if number in plan.inputs else min(steps)
-        last = end if number in plan.outputs else max(steps)
-        made = _Block([number], value.offset, value.offset + max(size, 1), first, last, len(steps))
+        first = -1 if number in inputs else min(steps)
+        last = end if number in outputs else max(steps)
+        made = _Block([number], value.offset, value.offset + sizes[number], first, last, len(steps))
+        if number not in written and number not in inputs:
+            # A view without a call of its own: it shows the tensor that was touched last where it stands; where
+            # that is but a part of it, all that were there; where none was, what an earlier run left.
+            before = [
+                (max(step for step in touched[other] if step < first), other)
+                for other, place in planned.items()
+                if min(touched.get(other, [end])) < first
+                and place.offset < made.end
+                and made.begin < place.offset + sizes[other]
+            ]
+            newest = max((step for step, _ in before), default=-1)
+            whole = any(
+                step == newest
+                and planned[other].offset <= made.begin
+                and made.end <= planned[other].offset + sizes[other]
+                for step, other in before
+            )
+            made.first = newest if whole else min((min(touched[other]) for _, other in before), default=-1)
+            made.last = made.last if before else end
         # What it joins may reach others that it did not: until nothing more is joined.
         while joined := [b for b in blocks if b.lives_with(made) and b.stands_on(made)]:
             for block in joined:
@@ -139,6 +172,25 @@ def _blocks(plan: Plan) -> list[_Block]:
                 blocks.remove(block)
         blocks.append(made)
     return blocks
+
+
+def _size(value: Value) -> int:
+    assert value.tensor is not None
+    return prod(value.tensor.shape) * ELEMENT_BYTES[value.tensor.dtype]
+
+
+def _written_first(plan: Plan) -> set[int]:
+    """Tensors that the first call which names them writes, or uses as scratch; of delegates that is not known."""
+    seen: set[int] = set()
+    found: set[int] = set()
+    for call in plan.calls:
+        signature = signature_of(call.operator) if call.operator else None
+        parameters = signature.parameters if signature is not None else ()
+        results = {i for i, p in zip(call.arguments, parameters, strict=False) if p.written or "scratch" in p.name}
+        read = {i for i, p in zip(call.arguments, parameters, strict=False) if not (p.written or "scratch" in p.name)}
+        found |= results - seen - read
+        seen |= {index for argument in call.arguments for index in (argument, *plan.values[argument].items)}
+    return found
 
 
 def _rewritten(
@@ -160,10 +212,11 @@ def _rewritten(
             _append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
     image += bytes(-len(image) % 8)
     _, base, segment_size = extents(data, "The program")
-    if not base:
+    new_base = -(-len(image) // _OF_SEGMENTS) * _OF_SEGMENTS if segment_size else 0
+    if image[8:12] == _HEADER:
+        struct.pack_into("<QQ", image, 16, len(image), new_base)
+    if not segment_size:
         return bytes(image)
-    new_base = -(-len(image) // _OF_SEGMENTS) * _OF_SEGMENTS
-    struct.pack_into("<QQ", image, 16, len(image), new_base)
     return b"".join((image, bytes(new_base - len(image)), memoryview(data)[base : base + segment_size]))
 
 
