@@ -24,6 +24,12 @@ _Json = Annotated[
     console.option("PATH", "Write the report as JSON; - for standard output, and all else to standard error."),
 ]
 
+_Trace = Annotated[
+    Path | None,
+    console.option(
+        "PATH", "Write what the NPU does over time, as estimated, as a trace for chrome://tracing and Perfetto."
+    ),
+]
 _Top = Annotated[
     int | None,
     console.option(
@@ -41,6 +47,7 @@ class Reports:
     every: _Every = False
     report_html: _Html = None
     report_json: _Json = None
+    trace: _Trace = None
     json: console.JsonInstead = False
 
     @property
@@ -68,7 +75,7 @@ class Reports:
             raise OptionError(f"--top is {self.top}.", hint="1 or more lines")
         if self.top is not None and self.every:
             raise OptionError("--all shows every line and --top a few of them.", hint="one of the two")
-        for path in (self.report_html, self.path if self.path != console.STANDARD_OUTPUT else None):
+        for path in (self.report_html, self.trace, self.path if self.path != console.STANDARD_OUTPUT else None):
             if path is not None:
                 check_writable(path)
 
@@ -86,6 +93,11 @@ class Reports:
         if self.report_html is not None:
             report.to_html(self.report_html)
             self.words.print(Text(f"Wrote {self.report_html}."), soft_wrap=True)
+        if self.trace is not None:
+            from micronpu.report.views.chrome import chrome_trace
+
+            write_file(self.trace, chrome_trace(report).encode())
+            self.words.print(Text(f"Wrote {self.trace}."), soft_wrap=True)
         if self.path == console.STANDARD_OUTPUT:
             typer.echo(report.to_json())
         elif self.path is not None:
