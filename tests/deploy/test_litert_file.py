@@ -115,7 +115,7 @@ def test_what_cannot_be_in_it_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_vela_needs_an_ethos_u_alone(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no part for an Ethos-U"):
+    with pytest.raises(OptionError, match="no part for an NPU that LiteRT Micro has an operator for"):
         programs.program("neutron").save(tmp_path / "model.tflite", vela=True)
     with pytest.raises(OptionError, match="is for a LiteRT model"):
         programs.program("ethosu").save(tmp_path / "model.pte", vela=True)

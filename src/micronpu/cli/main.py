@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -35,6 +36,10 @@ from micronpu.cli.pictures import NO_PICTURES, Pictures
 from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
 from micronpu.targets.defaults import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from micronpu.cli.files import Calibration
+    from micronpu.compiler.program import CompiledProgram
 
 app = typer.Typer(
     cls=Group,
@@ -221,18 +226,9 @@ def compile_command(
     options = chosen_options(context, find_target(target))
     budgets = limits.budgets()
     check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
-    if vela and (output is None or output.suffix != ".tflite"):
-        raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
-    if sparsity is None and (max_loss is not None or max_cycles is not None):
-        raise OptionError(
-            "--max-loss and --max-cycles say how sparse the weights become.", hint="--sparsity 2:4 as well"
-        )
+    _check_sparsity(sparsity, max_loss, max_cycles)
     pictures.check(calibration)
-    for path in (output, etrecord):
-        if path is not None:
-            check_writable(path)
-    if deploy_to is not None:
-        check_folder_free(deploy_to)
+    _check_places((output, etrecord), deploy_to, vela)
     with console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
         register(library)
@@ -263,13 +259,7 @@ def compile_command(
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
     program = replace(program, report=replace(program.report, budgets=results))
     out = reports.words
-    reports.show(program.report, program.seconds)
-    if program.report.sparsity is not None:
-        out.print(program.report.sparsity)
-    if data.used is not None:
-        out.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
-    # The program comes last: it is there only if everything went well.
-    reports.write(program.report)
+    _report_on(program, data, reports)
     from micronpu.report.budgets import check_budgets
 
     check_budgets(results, console.flag_of)
@@ -277,6 +267,7 @@ def compile_command(
         check_strict(program.report.warnings)
     elif out.quiet:
         console.warn(program.report.warnings)
+    # The program comes last: it is there only if everything went well.
     program.save(destination, vela=vela)
     if etrecord is not None:
         program.save_etrecord(etrecord)
@@ -286,6 +277,37 @@ def compile_command(
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
+
+
+def _check_sparsity(pattern: str | None, max_loss: float | None, max_cycles: float | None) -> None:
+    if pattern is None and (max_loss is not None or max_cycles is not None):
+        what = "--max-loss and --max-cycles say how sparse the weights become."
+        raise OptionError(what, hint="--sparsity 2:4 as well")
+
+
+def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) -> None:
+    """Shows and writes what is known of a program."""
+    reports.show(program.report, program.seconds)
+    if program.report.sparsity is not None:
+        reports.words.print(program.report.sparsity)
+    if data.used is not None:
+        reports.words.print(Text(f"Calibrated with {data.source}: {data.used} inputs."), soft_wrap=True)
+    reports.write(program.report)
+
+
+def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bool) -> None:
+    """Refuses what cannot be written, or not in the form that is asked for.
+
+    Args:
+        files: the program's first.
+    """
+    if vela and (files[0] is None or files[0].suffix != ".tflite"):
+        raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
+    for path in files:
+        if path is not None:
+            check_writable(path)
+    if deploy_to is not None:
+        check_folder_free(deploy_to)
 
 
 @app.command(cls=Command)

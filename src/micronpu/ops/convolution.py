@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
-MAX_PARTS = 8
+MOST_GROUPS = 8
 """Convolutions that one in groups is split into."""
 
 
@@ -244,7 +244,7 @@ def in_groups(
     x [.., C] -> slice -> conv2d(w of its groups) ┐
               -> slice -> conv2d(w of its groups) ┴ concat -> y [.., O]
 
-    Where there are more than `MAX_PARTS` groups, several share a convolution, in which the weights between them are
+    Where there are more than `MOST_GROUPS` groups, several share a convolution, in which the weights between them are
     zero.  Exact: a zero weight adds nothing, and all parts have the quantization of the result.
 
     Args:
@@ -256,7 +256,7 @@ def in_groups(
         return emit(x, weight, bias)
     outputs, high, wide, depth = weight.shape
     per_group = outputs // groups
-    together = -(-groups // MAX_PARTS)
+    together = -(-groups // MOST_GROUPS)
     parts = []
     for first in range(0, groups, together):
         count = min(together, groups - first)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
-MAX_PARTS = 16
+MOST_AT_ONCE = 16
 """Operands of one concatenation that copies; more copies are copies of copies."""
 MAX_FLIPPED = 64
 """Longest axis that is reversed, and largest window that is unfolded; every element of it costs a slice."""
@@ -31,10 +31,10 @@ def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
     if count == 0:
         raise UnsupportedError(f"`{node.overload}` has a result without elements.")
     rest: list[Tensor] = []
-    while count > MAX_PARTS:
-        count, odd = divmod(count, MAX_PARTS)
+    while count > MOST_AT_ONCE:
+        count, odd = divmod(count, MOST_AT_ONCE)
         rest += [x] * odd
-        x = node.emit(Concat(axis), *[x] * MAX_PARTS)
+        x = node.emit(Concat(axis), *[x] * MOST_AT_ONCE)
     parts = [x] * count + rest
     return node.emit(Concat(axis), *parts) if len(parts) > 1 else x
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import UnsupportedError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
-from micronpu.ir.graph import Graph, Node
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.way import Capabilities
 from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.decisions import Decisions
@@ -119,6 +119,21 @@ class CompiledPartition:
     def npu_sram(self) -> int | None:
         """Peak use of the SRAM by the NPU; None where its compiler does not say."""
         return None
+
+    @property
+    def litert_operator(self) -> str:
+        """The custom operator by which LiteRT Micro calls the NPU; "" where it has none."""
+        return ""
+
+    def as_litert(
+        self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
+    ) -> tuple[Any, tuple[str, bytes]]:
+        """The payload as a LiteRT model of one such operator, in LiteRT's object form, and metadata of the model.
+
+        Args:
+            inputs, outputs: name and tensor, in the order of the payload's.
+        """
+        raise InternalError(f"LiteRT has no operator for the payload of `{self.name}`.")
 
     def firmware_files(self) -> Mapping[str, str]:
         """What the firmware has to be built with for this partition, text by file name; nothing as a rule."""

@@ -11,9 +11,10 @@ NumPy arrays and needs torch for few programs.
 from micronpu.host.build import build_plugin, cache_directory
 from micronpu.program.digest import Digest, stamp, state_of
 from micronpu.program.pte import PteSummary, read_pte
+from micronpu.runtime.arguments import TensorSignature
 from micronpu.runtime.array_program import ArrayProgram
 from micronpu.runtime.plugin import Plugin, load_plugin
-from micronpu.runtime.program import HostProgram, TensorSignature
+from micronpu.runtime.program import HostProgram
 from micronpu.runtime.run_options import RunOptions
 
 __all__ = [

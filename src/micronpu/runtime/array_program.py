@@ -9,6 +9,7 @@ import numpy as np
 
 from micronpu.base.errors import ModelError
 from micronpu.program.pte import TensorValue
+from micronpu.runtime.arguments import check_count, check_type
 from micronpu.runtime.program import HostProgram
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +42,7 @@ class ArrayProgram(HostProgram):
         """
         name = self.method_name if method is None else method
         summary = self._loaded_method(name)
-        self._check_count(inputs, summary)
+        check_count(self._name, inputs, summary)
         arguments = [
             array if wanted is None else self._laid_out(position, array, wanted)
             for position, (array, wanted) in enumerate(zip(inputs, summary.inputs, strict=True))
@@ -72,7 +73,7 @@ class ArrayProgram(HostProgram):
             raise ModelError(
                 f"{where} must be an array, but a {type(array).__name__} was given.", hint="numpy.asarray(...)"
             )
-        self._check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
+        check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         order = wanted.dim_order
         inverse = sorted(range(len(order)), key=order.__getitem__)

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.arguments import check_text, check_type
@@ -20,7 +20,8 @@ from micronpu.program.border import ranges_of
 from micronpu.program.digest import Digest, state_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import MethodSummary, PteSummary, TensorValue, read_pte
+from micronpu.program.pte import MethodSummary, PteSummary, read_pte
+from micronpu.runtime.arguments import TensorSignature, argument, check_count, signature_of
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.native import NativeError, NativeMethods, has_all, has_arrays
 from micronpu.runtime.plugin import Plugin, load_plugin
@@ -44,24 +45,6 @@ VALUES = ".values"
 _DELEGATES = frozenset(family.backend for family in FAMILIES.values() if family.backend)
 """What the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
-
-
-@dataclass(frozen=True)
-class TensorSignature:
-    """One input or output of a program.
-
-    Attributes:
-        dtype: torch's name of the element type, such as "int8".
-        shape: sizes; upper bounds when `dynamic`.
-        dynamic: whether a call may have smaller sizes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    dynamic: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class HostProgram:
@@ -173,12 +156,12 @@ class HostProgram:
     @property
     def inputs(self) -> tuple[TensorSignature | None, ...]:
         """Signature of each input; None for an input that is not a tensor."""
-        return tuple(map(_signature, self._summary.inputs))
+        return tuple(map(signature_of, self._summary.inputs))
 
     @property
     def outputs(self) -> tuple[TensorSignature | None, ...]:
         """Signature of each output; None for an output that is not a tensor."""
-        return tuple(map(_signature, self._summary.outputs))
+        return tuple(map(signature_of, self._summary.outputs))
 
     @property
     def states(self) -> tuple[TensorSignature, ...]:
@@ -495,9 +478,9 @@ class HostProgram:
 
     def _arguments(self, inputs: Sequence[Any], method: MethodSummary) -> list[Any]:
         """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
-        self._check_count(inputs, method)
+        check_count(self._name, inputs, method)
         found = [
-            given if wanted is None else self._argument(position, given, wanted)
+            given if wanted is None else argument(self._name_inside, position, given, wanted)
             for position, (given, wanted) in enumerate(zip(inputs, method.inputs, strict=True))
         ]
         self._check_positions(found, method.name)
@@ -514,74 +497,6 @@ class HostProgram:
                         f"to {size - 1}.",
                         hint="tokens of the vocabulary, a text no longer than the cache, or reset() and begin anew",
                     )
-
-    def _check_count(self, inputs: Sequence[Any], method: MethodSummary) -> None:
-        expected = method.inputs
-        if len(inputs) != len(expected):
-            signature = ", ".join(map(str, map(_signature, expected))) or "none"
-            raise ModelError(
-                f"{self._name} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
-                hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",
-            )
-
-    def _argument(self, position: int, given: Any, wanted: TensorValue) -> Any:
-        import torch
-
-        if (
-            type(given) is torch.Tensor
-            and not wanted.dynamic
-            and given.shape == wanted.shape
-            and given.stride() == wanted.strides
-            and given.dtype is getattr(torch, wanted.dtype, None)
-            and given.device.type == "cpu"
-            and not given.requires_grad
-        ):
-            return given  # the usual case costs a microsecond, not ten
-        signature = _signature(wanted)
-        where = f"Input {position} of {self._name_inside}"
-        if not isinstance(given, torch.Tensor):
-            raise ModelError(
-                f"{where} must be a tensor {signature}, but a {type(given).__name__} was given.",
-                hint="torch.as_tensor(...)",
-            )
-        if given.device.type != "cpu" or given.layout != torch.strided:
-            raise ModelError(
-                f"{where} must be a dense tensor on the CPU, but a {given.layout} one on {given.device} was given.",
-                hint="tensor.cpu()",
-            )
-        dtype = str(given.dtype).removeprefix("torch.")
-        self._check_type(where, dtype, tuple(given.shape), wanted, f"tensor.to(torch.{wanted.dtype})")
-        order = wanted.dim_order
-        if (told := _other_layout(given, order)) is not None:
-            asked, hint = told
-            what = f"{where} has another memory layout than the program, which was compiled for {asked}."
-            raise ModelError(what, hint=hint)
-        # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
-        physical = given.detach().permute(order).contiguous()
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        return physical.permute(inverse)
-
-    @staticmethod
-    def _check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorValue, convert: str) -> None:
-        """Refuses an input of another element type or shape.
-
-        Args:
-            where: which input, the beginning of the sentence.
-            convert: what to try where only the type is another.
-        """
-        fits = shape == wanted.shape
-        if wanted.dynamic and len(shape) == len(wanted.shape):
-            fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
-        if dtype != wanted.dtype or not fits:
-            same_size = math.prod(shape) == math.prod(wanted.shape)
-            raise ModelError(
-                f"{where} must be {_signature(wanted)}, but {TensorSignature(dtype, shape)} was given.",
-                hint=convert
-                if fits
-                else f"tensor.reshape{wanted.shape}"
-                if same_size
-                else "the shape of the example inputs that the program was compiled with",
-            )
 
 
 def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, Proof]:
@@ -610,24 +525,6 @@ def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference
     return found
 
 
-def _other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
-    """The layout that the program wants and how to get it, where a 4-D tensor is plainly laid out the other way.
-
-    A size of 1 can make a tensor both; a view with gaps is neither and is copied into the right order.
-    """
-    import torch
-
-    if given.dim() != 4:
-        return None
-    contiguous = given.is_contiguous()
-    channels_last = given.is_contiguous(memory_format=torch.channels_last)
-    if order == (0, 2, 3, 1) and contiguous and not channels_last:
-        return "channels-last inputs", "x.to(memory_format=torch.channels_last)"
-    if order == (0, 1, 2, 3) and channels_last and not contiguous:
-        return "contiguous inputs", "x.contiguous()"
-    return None
-
-
 def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
     """The program's bytes, and what to call it in messages."""
     if isinstance(source, _Bytes):
@@ -639,7 +536,3 @@ def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
         raise PayloadError(
             f"The program {path} cannot be read: {error.strerror or error}.", hint="check the path of the .pte file"
         ) from error
-
-
-def _signature(value: TensorValue | None) -> TensorSignature | None:
-    return None if value is None else TensorSignature(value.dtype, value.shape, value.dynamic)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,6 @@ from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice
 from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
-from micronpu.targets.ethosu.compile import EthosUPartition, plan_partition
-from micronpu.targets.ethosu.vela.optimised import optimised
 
 SIGNATURE = "serving_default"
 """Key of the model's only signature, as LiteRT's own converters call it."""
@@ -87,39 +85,34 @@ def whole_network(module: GraphModule) -> WholeNetwork:
 
 
 def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartition]) -> bytes:
-    """The LiteRT model with the operator `ethos-u`, whose command stream is the one that the program holds.
+    """The LiteRT model with the operator of the NPU, whose command stream is the one that the program holds.
 
     Args:
         partitions: of the program compiled from the module.
 
     Raises:
-        OptionError: the program is not for an Ethos-U.
+        OptionError: LiteRT has no operator for the NPU.
         UnsupportedError: it is not one call of the NPU from input to output.
     """
-    parts = [part for part in partitions if isinstance(part, EthosUPartition)]
+    parts = [part for part in partitions if part.litert_operator]
     if not parts:
         raise OptionError(
-            "The program has no part for an Ethos-U, so that there is no command stream to write.",
+            "The program has no part for an NPU that LiteRT Micro has an operator for, so no command stream to write.",
             hint="a target with an Ethos-U, or leave out `vela`",
         )
     view = ProgramView(lift(module))
     border = _border(view)
-    if len(parts) > 1 or len(border.partitions) > 1 or len(border.partitions[0].inputs) != len(parts[0].program.inputs):
+    if len(parts) > 1 or len(border.partitions) > 1 or len(border.partitions[0].inputs) != len(parts[0].graph.inputs):
         raise UnsupportedError(
             f"The program calls the NPU {len(parts)} times, with other operators between or beside, which one operator "
-            "`ethos-u` cannot do.",
+            f"`{parts[0].litert_operator}` cannot do.",
             hint="`program.report`, which says why the rest is not on the NPU; the plain .tflite and "
             "Vela's own command",
         )
     (part,), (partition,) = parts, border.partitions
     names = [border.inputs[node] for node in partition.inputs]
     outputs = [f"output_{border.outputs.index(node)}" for node in partition.outputs]
-    program = part.program
-    if part.spec.is_io_separate:  # LiteRT's delegate has inputs and outputs inside of the scratch memory
-        flags = tuple(flag for flag in part.spec.extra_flags if not flag.startswith("--separate-io"))
-        program = plan_partition(part.graph, replace(part.spec, separate_io=False, extra_flags=flags)).program
-    model, allocation = optimised(
-        program,
+    model, allocation = part.as_litert(
         list(zip(names, part.graph.inputs, strict=True)),
         list(zip(outputs, part.graph.outputs, strict=True)),
     )

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from typing_extensions import Self
 
@@ -18,7 +19,7 @@ from micronpu.container.reference import reference_artifacts
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
-from micronpu.ir.graph import Graph, Node
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
@@ -41,6 +42,7 @@ from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
+from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
 
 _MUCH_MEMORY = 256 * 1024
 """Bytes of scratch memory for weights from which on their operations in parts are worth a try."""
@@ -85,6 +87,19 @@ class EthosUPartition(CompiledPartition):
     def model(self) -> LiteRtModel | TosaModel:
         """The flatbuffer that Vela was given, written again: as large as the network, and nobody needs it twice."""
         return emitters_of(self.spec)[self.plan.format](self.graph)
+
+    @property
+    def litert_operator(self) -> str:
+        return OPERATOR
+
+    def as_litert(
+        self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
+    ) -> tuple[Any, tuple[str, bytes]]:
+        program = self.program
+        if self.spec.is_io_separate:  # LiteRT's delegate has inputs and outputs inside of the scratch memory
+            flags = tuple(flag for flag in self.spec.extra_flags if not flag.startswith("--separate-io"))
+            program = plan_partition(self.graph, replace(self.spec, separate_io=False, extra_flags=flags)).program
+        return optimised(program, inputs, outputs)
 
     def program_bytes(self) -> Mapping[str, int]:
         """Vela writes weights and tables as one block; what stands outside of the program is no part of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,23 @@ _SHIFT = 8
 """Part of the height and width that a picture is shifted by at most."""
 
 
+@dataclass(frozen=True)
+class Course:
+    """How long and how fast is learnt.
+
+    Attributes:
+        steps: changes of the weights.
+        rate: of learning, as a part of the mean size of a tensor's values.
+        batch: rows of a step.
+        seed: of the choice of rows.
+    """
+
+    steps: int
+    rate: float
+    batch: int
+    seed: int
+
+
 def distill(
     student: GraphModule,
     teacher: GraphModule,
@@ -38,10 +56,7 @@ def distill(
     layers: Collection[str] = (),
     states: int = 0,
     *,
-    steps: int,
-    rate: float,
-    batch: int,
-    seed: int,
+    course: Course,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Trains a network in place.
@@ -50,18 +65,17 @@ def distill(
         masks: which weights stay, by the tensor's name.
         layers: names of nodes whose results are learnt as well.
         states: how many of the last results are states.
-        rate: of learning, as a part of the mean size of a tensor's values.
-        batch: rows of a step.
     """
+    steps = course.steps
     parameters = {n: p for n, p in student.named_parameters() if p.requires_grad and p.is_floating_point()}
-    groups = [{"params": [p], "lr": rate * _size(p)} for p in parameters.values()]
+    groups = [{"params": [p], "lr": course.rate * _size(p)} for p in parameters.values()]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(course.seed)
     together = takes_any_batch(student)
     learning, teaching = telling(student, layers), telling(teacher, layers)
     for step in range(steps):
-        chosen = [rows[i] for i in torch.randint(0, len(rows), (batch,), generator=generator)]
+        chosen = [rows[i] for i in torch.randint(0, len(rows), (course.batch,), generator=generator)]
         inputs = [varied(joined(chosen), generator)] if together else chosen
         optimizer.zero_grad()
         for x in inputs:

@@ -25,7 +25,7 @@ from micronpu.report.shown import short
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.transforms.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
 from micronpu.transforms.sparsity.corrected import nearest
-from micronpu.transforms.sparsity.distill import distill
+from micronpu.transforms.sparsity.distill import Course, distill
 from micronpu.transforms.sparsity.judge import Judge, Score
 from micronpu.transforms.sparsity.keep import masks_of, pattern_kept
 from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
@@ -462,10 +462,7 @@ class _Work:
             masks_of(self.model, list(layers)),
             told,
             self.states,
-            steps=steps,
-            rate=self.options.rate,
-            batch=self.options.batch,
-            seed=self.options.seed + number,
+            course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
             progress=self._telling("distill", number, count, 0.5, 0.5),
         )
 

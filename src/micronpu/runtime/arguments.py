@@ -1,0 +1,128 @@
+"""What is handed to a program: refused where it does not fit, and laid out as the runtime reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from micronpu.base.errors import ModelError
+from micronpu.program.pte import MethodSummary, TensorValue
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """One input or output of a program.
+
+    Attributes:
+        dtype: torch's name of the element type, such as "int8".
+        shape: sizes; upper bounds when `dynamic`.
+        dynamic: whether a call may have smaller sizes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    dynamic: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def signature_of(value: TensorValue | None) -> TensorSignature | None:
+    """What a program says of a tensor at its border; None where it is no tensor."""
+    return None if value is None else TensorSignature(value.dtype, value.shape, value.dynamic)
+
+
+def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> None:
+    """Refuses another number of inputs than a method takes."""
+    expected = method.inputs
+    if len(inputs) != len(expected):
+        signature = ", ".join(map(str, map(signature_of, expected))) or "none"
+        raise ModelError(
+            f"{program} takes {len(expected)} inputs ({signature}), but {len(inputs)} were given.",
+            hint="pass the inputs as separate arguments, run(a, b) and not run((a, b))",
+        )
+
+
+def argument(program: str, position: int, given: Any, wanted: TensorValue) -> Any:
+    """An input as the runtime wants it: checked, and in the memory layout of the program.
+
+    Args:
+        program: its name inside of a sentence.
+    """
+    import torch
+
+    if (
+        type(given) is torch.Tensor
+        and not wanted.dynamic
+        and given.shape == wanted.shape
+        and given.stride() == wanted.strides
+        and given.dtype is getattr(torch, wanted.dtype, None)
+        and given.device.type == "cpu"
+        and not given.requires_grad
+    ):
+        return given  # the usual case costs a microsecond, not ten
+    signature = signature_of(wanted)
+    where = f"Input {position} of {program}"
+    if not isinstance(given, torch.Tensor):
+        raise ModelError(
+            f"{where} must be a tensor {signature}, but a {type(given).__name__} was given.",
+            hint="torch.as_tensor(...)",
+        )
+    if given.device.type != "cpu" or given.layout != torch.strided:
+        raise ModelError(
+            f"{where} must be a dense tensor on the CPU, but a {given.layout} one on {given.device} was given.",
+            hint="tensor.cpu()",
+        )
+    dtype = str(given.dtype).removeprefix("torch.")
+    check_type(where, dtype, tuple(given.shape), wanted, f"tensor.to(torch.{wanted.dtype})")
+    order = wanted.dim_order
+    if (told := other_layout(given, order)) is not None:
+        asked, hint = told
+        what = f"{where} has another memory layout than the program, which was compiled for {asked}."
+        raise ModelError(what, hint=hint)
+    # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
+    physical = given.detach().permute(order).contiguous()
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return physical.permute(inverse)
+
+
+def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorValue, convert: str) -> None:
+    """Refuses an input of another element type or shape.
+
+    Args:
+        where: which input, the beginning of the sentence.
+        convert: what to try where only the type is another.
+    """
+    fits = shape == wanted.shape
+    if wanted.dynamic and len(shape) == len(wanted.shape):
+        fits = all(have <= most for have, most in zip(shape, wanted.shape, strict=True))
+    if dtype != wanted.dtype or not fits:
+        same_size = math.prod(shape) == math.prod(wanted.shape)
+        raise ModelError(
+            f"{where} must be {signature_of(wanted)}, but {TensorSignature(dtype, shape)} was given.",
+            hint=convert
+            if fits
+            else f"tensor.reshape{wanted.shape}"
+            if same_size
+            else "the shape of the example inputs that the program was compiled with",
+        )
+
+
+def other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
+    """The layout that the program wants and how to get it, where a 4-D tensor is plainly laid out the other way.
+
+    A size of 1 can make a tensor both; a view with gaps is neither and is copied into the right order.
+    """
+    import torch
+
+    if given.dim() != 4:
+        return None
+    contiguous = given.is_contiguous()
+    channels_last = given.is_contiguous(memory_format=torch.channels_last)
+    if order == (0, 2, 3, 1) and contiguous and not channels_last:
+        return "channels-last inputs", "x.to(memory_format=torch.channels_last)"
+    if order == (0, 1, 2, 3) and channels_last and not contiguous:
+        return "contiguous inputs", "x.contiguous()"
+    return None

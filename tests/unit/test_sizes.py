@@ -1,0 +1,96 @@
+"""How long files and functions are, how many parameters they have, and what is said once.
+
+Complexity is ruff's C901, with its limit in `pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.rooms import SOURCE
+
+MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files() -> Iterator[Path]:
+    return SOURCE.rglob("*.py")
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, Function):
+                yield f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}", node
+
+
+def lines_of(function: Function) -> int:
+    """Of what a function does: without its signature, in which a command has its options, and its doc-string."""
+    says = ast.get_docstring(function) is not None
+    body = function.body[1:] if says else function.body
+    return 0 if not body else (function.end_lineno or 0) - body[0].lineno + 1
+
+
+def is_command(function: Function) -> bool:
+    """Whether the parameters are the options of the command line."""
+    return any("guarded" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+UPSTREAM = {"generate_neutron_compile_spec": "ExecuTorch's own signature, and names of ours"}
+"""Functions whose parameters are not ours to choose, with the reason."""
+
+
+def test_files_are_short() -> None:
+    long = {
+        str(p.relative_to(SOURCE)): n for p in files() if (n := len(p.read_text("utf-8").splitlines())) > MOST_LINES
+    }
+    assert not long, long
+
+
+def test_functions_are_short() -> None:
+    long = [f"{name}: {n} lines" for name, node in functions() if (n := lines_of(node)) > MOST_LINES_OF_FUNCTION]
+    assert not long, long
+
+
+def test_functions_have_few_parameters() -> None:
+    many = []
+    for name, node in functions():
+        own = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        number = len([a for a in own if a not in ("self", "cls")])
+        if number > MOST_PARAMETERS and not is_command(node) and node.name not in UPSTREAM:
+            many.append(f"{name}: {number} parameters")
+    assert not many, many
+
+
+ONCE = ("MAX_PARTS", "DEFAULT_TARGET")
+"""Limits and defaults that have been in several places."""
+
+
+def test_what_is_decided_once_is_said_once() -> None:
+    said: Counter[str] = Counter()
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else ()
+            said.update(t.id for t in targets if isinstance(t, ast.Name) and t.id in ONCE)
+    assert said == dict.fromkeys(ONCE, 1), said
+
+
+def test_a_finished_program_is_built_once() -> None:
+    """Nobody sets an attribute of a `CompiledProgram` from outside."""
+    wrong = []
+    for path in (SOURCE / "compiler").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) in ("program", "made_program"):
+                    wrong.append(f"{path.name}:{node.lineno} {ast.unparse(target)}")
+    assert not wrong, wrong
+
+
+def test_the_measure_measures() -> None:
+    source = 'def f(\n    a,\n    b,\n):\n    """What."""\n' + "    a += 1\n" * 61
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef) and lines_of(function) == 61
