@@ -123,6 +123,16 @@ def test_streaming_keyword_spotting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.findall(r"^frame (\d+): word \d+$", text, re.MULTILINE) == [str(n) for n in range(48, 60)]
 
 
+def test_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log, and " * 60)
+    sizes = ["--seconds", "8", "--vocab", "40", "--dim", "16", "--layers", "1", "--length", "32", "--new", "4"]
+    printed = printed_by("language_model/demo.py", [str(text), *sizes], monkeypatch)
+    in_float, here = map(float, re.findall(r"([\d.]+) in float, ([\d.]+) here", printed)[0])
+    assert in_float < 20 and abs(here - in_float) < 0.05 * in_float
+    assert "2 methods: decode" in printed and "tokens a second on ethos-u85-256" in printed
+
+
 @pytest.mark.slow
 def test_sparse_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plot = tmp_path / "sparse.svg"
