@@ -98,6 +98,26 @@ class StaticQuantizer:
     def global_config(self, config: QuantizationConfig | None) -> None:
         self.set_global(config)
 
+    @property
+    def io_config(self) -> QuantizationConfig | None:
+        """The configuration of the program's own inputs and outputs, as `set_io` made it."""
+        return self.settings.io
+
+    @property
+    def module_name_config(self) -> dict[str, QuantizationConfig | None]:
+        """Configurations of modules by their path, as `set_module_name` made them; a copy."""
+        return dict(self.settings.names)
+
+    @property
+    def module_type_config(self) -> dict[str, QuantizationConfig | None]:
+        """Configurations of modules by the qualified name of their class, as `set_module_type` made them; a copy."""
+        return dict(self.settings.types)
+
+    @property
+    def quantizers(self) -> tuple[Any, ...]:
+        """The quantizers that are asked before this one, the last that was added last; see `add_quantizer`."""
+        return tuple(self._others)
+
     def set_global(self, config: QuantizationConfig | None) -> Self:
         """Configures what no other setting is for."""
         self.settings.default = self._checked(config)

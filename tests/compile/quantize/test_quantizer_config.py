@@ -19,7 +19,7 @@ from micronpu.frontend.program import (
     is_quantize,
     overload_name,
 )
-from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.neutron import NeutronQuantizer, NeutronTargetSpec, QuantizationConfig
 
 aten = torch.ops.aten
 
@@ -346,3 +346,18 @@ def test_computed_weights_are_quantized_once():
     (linear,) = (n for n in module.graph.nodes if overload_name(n) == "linear.default")
     assert is_dequantize_channel(linear.args[1])
     assert linear.args[1].args[0].op == "get_attr"
+
+
+def test_what_is_set_can_be_read() -> None:
+    """Under the names that scripts for ExecuTorch's quantizers read."""
+    quantizer = NeutronQuantizer(NeutronTargetSpec("imxrt700"))
+    assert quantizer.io_config is None and not quantizer.quantizers
+    assert not quantizer.module_type_config and not quantizer.module_name_config
+    config = QuantizationConfig(per_channel=False)
+    quantizer.set_io(config).set_module_name("block.conv", config).set_module_type(torch.nn.Linear, None)
+    assert quantizer.io_config == config and quantizer.module_name_config == {"block.conv": config}
+    assert list(quantizer.module_type_config.values()) == [None]
+    quantizer.module_name_config.clear()
+    assert quantizer.module_name_config, "a copy"
+    other = NeutronQuantizer(NeutronTargetSpec("imxrt700"))
+    assert quantizer.add_quantizer(other).quantizers == (other,)
