@@ -112,7 +112,7 @@ def deploy(
         section=section,
         force=force,
         concurrent=concurrent,
-        functions=functions.split(",") if functions else (),
+        functions=functions.split(",") if functions is not None else (),
         hot=hot,
     )
     if json:

@@ -176,15 +176,18 @@ def deploy_together(
         programs.append(facts)
         called.update({kernel.operator: kernel for kernel in own})
         missing += data.taken(facts.plan, source.data_files or {})[1]
-    check_together(programs)
-    if concurrent and len({facts.board.accelerator for facts in programs} - {""}) > 1:
-        raise OptionError(
-            "Programs for different NPUs do not run at the same time here: the driver takes whichever NPU is free.",
-            hint="without --concurrent",
-        )
+    check_together(programs, concurrent=concurrent)
     together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
     files = _files(together, missing)
     write_folder(path, files, force=force)
+    return _deployed(path, together, tuple(files), notes, missing)
+
+
+def _deployed(
+    path: Path, together: Together, files: tuple[str, ...], notes: list[str], missing: Sequence[str]
+) -> Deployment:
+    """What was written, with what the user should know of it."""
+    programs = together.programs
     if not all(facts.board.on_device for facts in programs):
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
@@ -192,7 +195,7 @@ def deploy_together(
         notes.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
     sizes = {facts.name: len(facts.program) for facts in programs}
     data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
-    done = Deployment(path, tuple(files), sizes, together.pools, together.board, vectors, (), data_sizes)
+    done = Deployment(path, files, sizes, together.pools, together.board, vectors, (), data_sizes)
     notes += together.pools.open
     for region in done.regions:
         if region.over:

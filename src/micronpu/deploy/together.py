@@ -219,11 +219,12 @@ def check_functions(given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def check_together(programs: Sequence[Facts]) -> None:
+def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
     """Refuses programs that cannot stand in one firmware.
 
     Raises:
-        OptionError: two have one name, are for different boards, or look up other data in files of one name.
+        OptionError: two have one name, are for different boards or at the same time for two NPUs, or look up other data
+            in files of one name.
     """
     names = [facts.name.lower() for facts in programs]
     for facts in programs:
@@ -231,6 +232,11 @@ def check_together(programs: Sequence[Facts]) -> None:
             raise OptionError(
                 f"Two programs have the name {facts.name} in C.", hint="files of different names, or --name a,b"
             )
+    if concurrent and len({facts.board.accelerator for facts in programs} - {""}) > 1:
+        raise OptionError(
+            "Programs for different NPUs do not run at the same time here: the driver takes whichever NPU is free.",
+            hint="without --concurrent",
+        )
     contents: dict[str, tuple[str, bytes]] = {}
     for facts in programs:
         for file, content in facts.data:

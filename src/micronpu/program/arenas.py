@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from math import prod
 
 from micronpu.base import flatbuffer
-from micronpu.base.errors import UnsupportedError
+from micronpu.base.errors import PayloadError, UnsupportedError
 from micronpu.program.operators import VIEW, signature_of
 from micronpu.program.plan import ELEMENT_BYTES, Plan, Value, read_plan
 from micronpu.program.pte import extents
 from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
 
 _IDENTIFIER, _HEADER = b"ET12", b"eh00"
-_ALIGNMENT, _OF_SEGMENTS = 16, 128
+_ALIGNMENT, _OF_SEGMENTS, _WIDEST = 16, 128, 8
 COLD, HOT = 1, 2
 """Numbers of the two memories."""
 
@@ -112,7 +112,12 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
         for offset, block in arena.placed:
             for value in block.members:
                 places[value] = (number, offset + plan.values[value].offset - block.begin)
-    return _rewritten(data, summary.program_size, plan.name, places, (cold.size, hot.size))
+    try:
+        return _rewritten(data, summary.program_size, plan.name, places, (cold.size, hot.size))
+    except flatbuffer.CorruptFlatbufferError as error:
+        raise PayloadError(
+            f"{name} is a damaged ExecuTorch program: {error}.", hint="copy or export the file again"
+        ) from error
 
 
 def _shown(plan: Plan) -> dict[int, tuple[int, ...]]:
@@ -176,7 +181,7 @@ def _blocks(plan: Plan) -> list[_Block]:
 
 def _size(value: Value) -> int:
     assert value.tensor is not None
-    return prod(value.tensor.shape) * ELEMENT_BYTES[value.tensor.dtype]
+    return prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, _WIDEST)
 
 
 def _written_first(plan: Plan) -> set[int]:
