@@ -13,6 +13,7 @@ import torch
 
 import micronpu
 from micronpu.base.errors import OptionError
+from micronpu.deploy.image import make_image
 from tests.compile.state_rows import ROWS, sequences
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -100,6 +101,8 @@ def test_the_same_chips_microcontroller_has_the_other_folder(tmp_path: Path) -> 
         with pytest.raises(OptionError, match="lie apart, as the NPU's driver for Linux wants them"):
             compiled().deploy(tmp_path / "other", target=target)
     assert not (tmp_path / "other").exists()
+    with pytest.raises(OptionError, match="lie apart, as the NPU's driver for Linux wants them"):
+        make_image(compiled().buffer, version="1.0.0", target="imx93-m33")
     assert (tmp_path / "m33" / "micronpu_sections.ld").is_file() and not (tmp_path / "m33" / "check.sh").exists()
     assert "-mcpu=cortex-m33" in (tmp_path / "m33" / "CMakeLists.txt").read_text()
 

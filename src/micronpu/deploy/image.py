@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from micronpu.base.errors import OptionError, UnsupportedError
-from micronpu.deploy.board import Board, board_of
+from micronpu.deploy.board import Board, board_of, check_system
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.opened import opened
 from micronpu.deploy.pools import Pools, pools_of
@@ -108,6 +108,7 @@ def make_image(
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
     plan, summary = opened(program, source, "; an image has one", "an image of a program of each method")
     board = board_of(plan, target)
+    check_system(plan, board)
     if not board.on_device:
         raise UnsupportedError(
             f"{source} runs on a laptop only: its NPU part is a reference container.",
