@@ -44,6 +44,7 @@ class StepGraph:
 
     Attributes:
         lag: how many results come before the first one of the program.
+        windows: a sentence for each operator that gets all frames of a window in each call.
     """
 
     def __init__(self, module: GraphModule, axis: int, step: int) -> None:
@@ -57,7 +58,9 @@ class StepGraph:
         self._nodes: dict[Node, Any] = {}
         self._writes: list[tuple[Node, Node]] = []
         self._count = 0
+        self._apart: set[Node] = set()
         self.lag = 0
+        self.windows: list[str] = []
 
     def _call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         return self._graph.call_function(target, args, kwargs)
@@ -177,6 +180,17 @@ class StepGraph:
         flow = self._flow(node, node)
         self.lag = max(self.lag, flow.lag)
         return flow.node
+
+    def _whole(self, node: Node) -> Node:
+        """An operator that looks at all frames at once gets the last ones; what follows it is as in the model."""
+        windows = {n: self._window(node, n) for n in node.all_input_nodes if n in self._flows}
+        source = origin_of(node).source
+        self.windows.append(
+            f"`{overload_name(node)}`{f' ({source})' if source else ''} looks at frames of different times, or is not "
+            f"known frame by frame: in each call it gets the last {self._frames} frames, and all behind it is computed "
+            "anew."
+        )
+        return self._graph.node_copy(node, lambda n: windows[n] if n in windows else self._nodes[n])
 
     def _optional(self, node: Any) -> Any:
         return self._nodes[node] if isinstance(node, Node) else node

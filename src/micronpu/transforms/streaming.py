@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -27,12 +28,17 @@ from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.movement import VIEWS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.transforms.step_graph import Flow, StepGraph
+from micronpu.transforms.other_axes import OtherAxes
+from micronpu.transforms.step_graph import Flow
 from micronpu.upstream.torch import OpOverload, codegen_of
 
 aten = torch.ops.aten
 _POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
 _SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.default", "detach.default")
+
+
+class WindowWarning(UserWarning):
+    """An operator of a stream gets a whole window of frames in each call: right, and more work than frame by frame."""
 
 
 class Streaming(nn.Module):
@@ -43,14 +49,18 @@ class Streaming(nn.Module):
         step: frames in a call.
         offline_frames: frames of the example input: how long the windows are.
         lag: how many results come before the first one of the model, which pads less than its windows look back.
+        windows: a sentence for each operator that gets a whole window in each call, and not the new frames alone.
     """
 
-    def __init__(self, network: GraphModule, step: int, offline_frames: int, lag: int) -> None:
+    def __init__(
+        self, network: GraphModule, step: int, offline_frames: int, lag: int, windows: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.network = network
         self.step = step
         self.offline_frames = offline_frames
         self.lag = lag
+        self.windows = tuple(windows)
         self._first = {name: buffer.clone() for name, buffer in network.named_buffers() if name.startswith("past_")}
         self.eval()
 
@@ -76,7 +86,8 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
     Each call gives what the model gives for these frames after all that came before, with the same floats; what looks
     at all frames at once (a global average, attention, a flattening) gives what the model gives for the last frames,
     as many as the example input has, once as many have come.  Before the first frame there is what the model pads with,
-    zeros as a rule.
+    zeros as a rule.  Each operator that gets such a window is named, with its line, by a `WindowWarning` and in
+    `windows` of what is returned.
 
     Args:
         model: in evaluation mode, with one input; over time it must not look ahead.  Of `CompiledProgram.quantized` the
@@ -113,7 +124,10 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
     assert isinstance(module, GraphModule)
     check_static(module)
     rewriter = _Rewriter(module, axis, step)
-    return Streaming(rewriter.run(), step, int(x.shape[axis]), rewriter.lag)
+    network = rewriter.run()
+    for sentence in rewriter.windows:
+        warnings.warn(WindowWarning(sentence), stacklevel=2)
+    return Streaming(network, step, int(x.shape[axis]), rewriter.lag, rewriter.windows)
 
 
 def _without_training(model: nn.Module) -> nn.Module:
@@ -127,7 +141,7 @@ def _without_training(model: nn.Module) -> nn.Module:
     return own
 
 
-class _Rewriter(StepGraph):
+class _Rewriter(OtherAxes):
     """Writes the graph of a step, operator by operator."""
 
     def run(self) -> GraphModule:
@@ -188,6 +202,7 @@ class _Rewriter(StepGraph):
             "dequantize_per_tensor.default": self._on_grid,
             **dict.fromkeys(SOFTMAX, self._by_frame),
             "layer_norm.default": self._by_frame,
+            "rms_norm.default": self._by_frame,
             "batch_norm.default": self._by_frame,
             "_native_batch_norm_legit_no_training.default": self._by_frame,
         }
@@ -195,15 +210,12 @@ class _Rewriter(StepGraph):
             return named[name]
         if name in VIEWS:
             return self._view
+        if (other := self.other_axes(name)) is not None:
+            return other
         pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
-        return self._pointwise if pointwise or name in _SAME_AXES else self._whole
+        return self._pointwise if pointwise or name in (*_SAME_AXES, "expand_as.default") else self._whole
 
     # -- rules
-
-    def _whole(self, node: Node) -> Node:
-        """An operator that looks at all frames at once gets the last ones; what follows it is as in the model."""
-        windows = {n: self._window(node, n) for n in node.all_input_nodes if n in self._flows}
-        return self._graph.node_copy(node, lambda n: windows[n] if n in windows else self._nodes[n])
 
     def _pointwise(self, node: Node) -> Any:
         sources = [n for n in node.all_input_nodes if n in self._flows]
@@ -230,7 +242,7 @@ class _Rewriter(StepGraph):
         flow = self._flow(node, source)
         given, rank = arguments(node), source.meta["val"].dim()
         name = overload_name(node)
-        if name.startswith("layer_norm"):
+        if name.startswith(("layer_norm", "rms_norm")):
             apart = flow.axis < rank - len(given["normalized_shape"])
         elif "batch_norm" in name:
             apart = flow.axis != 1
@@ -334,7 +346,7 @@ class _Rewriter(StepGraph):
         source, index = node.args
         assert isinstance(source, Node)
         made = self._call(operator.getitem, self._flows[source].node, index)
-        return replace(self._flows[source], node=made) if index == 0 else made
+        return replace(self._flows[source], node=made) if index == 0 or source in self._apart else made
 
     def _pad(self, node: Node) -> Any:
         given = arguments(node)
