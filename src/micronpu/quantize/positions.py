@@ -34,6 +34,8 @@ Shared = dict[tuple[Any, ...], Node]
 MOST_POSITIONS = 4096
 MOST_ELEMENTS = 1 << 22
 """Of a table; the program is as much larger."""
+MOST_COMPUTED = 1 << 25
+"""Elements that are computed to make a table, all positions at once."""
 _MOVES = (
     "expand.default", "unsqueeze.default", "view.default", "reshape.default", "squeeze.dim", "squeeze.default",
     "permute.default", "transpose.int", "repeat.default", "contiguous.default", "clone.default", "alias.default",
@@ -215,7 +217,7 @@ class _Tables:
     def replace(self) -> bool:
         """Writes rows of tables in the place of what somebody else reads."""
         size = roots(self._model).get(self._root, MOST_POSITIONS + 1)
-        ends = self._ends()
+        ends = [end for end in self._ends() if size * math.prod(end.meta["val"].shape) <= MOST_COMPUTED]
         if size > MOST_POSITIONS or not ends:
             return False
         with torch.no_grad():

@@ -206,3 +206,12 @@ def test_queries_of_a_group_lie_side_by_side() -> None:
     products = [o for o in program.report.operations if o.name == "batch_matmul"]
     assert [o.shape for o in products] == [(GROUPS, HEADS // GROUPS, LENGTH), (GROUPS, HEADS // GROUPS, EACH)]
     assert not [o for o in program.report.operations if o.name == "concat" and math.prod(o.shape) >= LENGTH * DIM]
+
+
+def test_tables_that_would_be_too_large_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("micronpu.quantize.positions.MOST_COMPUTED", 10)
+    torch.manual_seed(0)
+    model = Step("compare").eval()
+    program = micronpu.compile(model, calls(1, 0)[0], "ethos-u85-256", calibration=[calls(1, 0)], quantization="int16")
+    assert "le.Tensor" in {v.operator for v in program.report.host}
+    check(program, model, 1)
