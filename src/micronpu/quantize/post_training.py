@@ -131,6 +131,8 @@ def _groups(specs: Mapping[Place, Spec]) -> dict[Place, Place]:
 
     def root(place: Place) -> Place:
         while parents[place] != place:
+            # Whoever was on the way is nearer to its end the next time: steps of a recurrent cell make long ways.
+            parents[place] = parents[parents[place]]
             place = parents[place]
         return place
 
