@@ -27,6 +27,9 @@ from pathlib import Path
 from micronpu.base.errors import MicroNpuError
 
 HANG_SECONDS = 10.0
+"""Of the processor, for one file."""
+SILENT_SECONDS = 120.0
+"""On a machine that others use as well, after which a process that uses no processor hangs, too."""
 _BATCH = 200  # files per process
 _LIBRARIES = ("libmicronpu", "libethosu")
 Mutate = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
@@ -118,7 +121,8 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
     os.close(sending)
     told = _listen(receiving, pid)
     os.close(receiving)
-    usage = os.wait4(pid, 0)[2]
+    _, status, usage = os.wait4(pid, 0)
+    hung = told.hung or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
     counts.peak_megabytes = max(counts.peak_megabytes, usage.ru_maxrss // 1024)
     for line in told.lines:
         kind, _, what = line.partition("\t")
@@ -131,7 +135,7 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
     if current >= last:
         return last
     report = _report(logs, pid)
-    if told.hung:
+    if hung:
         counts.outcomes["hang"] += 1
         counts.defects.append(f"file {current}: no end within {HANG_SECONDS:.0f} s")
     elif any(name in report for name in _LIBRARIES) or "runtime error:" in report:
@@ -140,7 +144,7 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
     else:
         counts.outcomes["crash elsewhere"] += 1
         counts.crashes.append(current)
-    if told.hung or report:
+    if hung or report:
         (logs / f"{target.name}-{seed}-{current}").write_bytes(file_of(target, seed, current))
     return int(current) + 1
 
@@ -156,7 +160,7 @@ def _listen(receiving: int, pid: int) -> _Told:
     buffer = bytearray()
     hung = False
     while True:
-        ready, _, _ = select.select([receiving], [], [], HANG_SECONDS)
+        ready, _, _ = select.select([receiving], [], [], SILENT_SECONDS)
         if not ready:
             hung = True
             os.kill(pid, signal.SIGKILL)
@@ -179,6 +183,7 @@ def _work(target: Target, seed: int, first: int, last: int, at: mmap.mmap, sendi
         os.dup2(silence, 2)
         for number in range(first, last):
             at[:8] = struct.pack("<q", number)
+            signal.setitimer(signal.ITIMER_PROF, HANG_SECONDS)  # its signal ends the process
             line = _outcome(target, file_of(target, seed, number), number)
             os.write(sending, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
         at[:8] = struct.pack("<q", last)

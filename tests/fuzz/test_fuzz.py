@@ -44,6 +44,9 @@ def test_the_harness_tells_crashes_hangs_refusals_and_defects_apart(tmp_path, mo
             os.abort()
         if number == 5:
             time.sleep(60)
+        if number == 6:
+            while True:
+                pass
         if number == 7:
             raise PayloadError("no")
         if number == 9:
@@ -54,8 +57,9 @@ def test_the_harness_tells_crashes_hangs_refusals_and_defects_apart(tmp_path, mo
         return "read"
 
     monkeypatch.setattr(harness, "HANG_SECONDS", 1.0)
+    monkeypatch.setattr(harness, "SILENT_SECONDS", 4.0)
     monkeypatch.setattr(harness, "file_of", lambda target, seed, number: b"%d" % number)
     found = fuzz(Target("x", [b""], read, mutate_bytes), 0, 20, tmp_path)
-    expected = {"read": 15, "crash elsewhere": 1, "hang": 1, "refused": 1, "defect": 1, "crash in micronpu": 1}
+    expected = {"read": 14, "crash elsewhere": 1, "hang": 2, "refused": 1, "defect": 1, "crash in micronpu": 1}
     assert found.outcomes == expected
-    assert len(found.defects) == 3 and "KeyError" in found.defects[1]
+    assert len(found.defects) == 4 and "KeyError" in found.defects[2]
