@@ -18,12 +18,15 @@ class CorruptFlatbufferError(ValueError):
     """An offset or length points outside the buffer. Callers turn it into a `PayloadError` with the file's name."""
 
 
+_FORMATS = {f"<{code}": struct.Struct(f"<{code}") for code in "bBhHiIqQfd"}
+
+
 def _read(format_: str, data: Buffer, position: int) -> int:
     # unpack_from counts a negative position from the end, so it alone is not a bounds check.
-    size = struct.calcsize(format_)
-    if position < 0 or position + size > len(data):
+    form = _FORMATS[format_]
+    if position < 0 or position + form.size > len(data):
         raise CorruptFlatbufferError(f"offset {position} is outside the {len(data)} bytes")
-    value: int = struct.unpack_from(format_, data, position)[0]
+    value: int = form.unpack_from(data, position)[0]
     return value
 
 
@@ -61,8 +64,7 @@ class Vector:
 
     def integers(self, format_: str = "<i") -> tuple[int, ...]:
         """All elements of a vector of numbers; `format_` is a `struct` format of one element."""
-        size = struct.calcsize(format_)
-        if self.start < 0 or self.start + size * self.length > len(self.data):
+        if self.start < 0 or not self.fits(_FORMATS[format_].size):
             raise CorruptFlatbufferError(f"a vector of {self.length} elements leaves the {len(self.data)} bytes")
         return struct.unpack_from(f"{format_[:-1]}{self.length}{format_[-1]}", self.data, self.start)
 

@@ -169,6 +169,7 @@ class _Variables:
     def __init__(self, data: bytes, program: flatbuffer.Table, summary: PteSummary) -> None:
         self._data, self._program = data, program
         self._base = extents(data, "The program")[1]
+        self._offsets: dict[int, tuple[int, ...]] = {}
 
     def bytes_of(self, extra: flatbuffer.Table | None, index: int, size: int) -> bytes:
         """The first ``size`` bytes of variable ``index`` of the group that a tensor names."""
@@ -177,7 +178,9 @@ class _Variables:
         if number >= groups.length:
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
         group = groups.table(number)
-        offsets = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        if number not in self._offsets:  # every variable has its own in the one list
+            self._offsets[number] = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        offsets = self._offsets[number]
         segments = self._program.vector(Program.SEGMENTS)
         if index >= len(offsets) or group.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I") >= segments.length:
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")

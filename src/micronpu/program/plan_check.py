@@ -131,6 +131,7 @@ class _Plan:
         self._used = [0] * len(self._buffers)
         self._values: list[_Value] = []
         self._loops: dict[int, Loop] = {}
+        self._offsets: dict[int, tuple[int, ...]] = {}
 
     def check(self) -> None:
         """Everything, in the order in which the runtime reads it."""
@@ -229,8 +230,10 @@ class _Plan:
             data = inline.table(index).vector(Buffer.STORAGE)
             _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
             return
-        offsets = subsegment.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
         segment = subsegment.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I")
+        if subsegment.position not in self._offsets:  # every constant has its own in the one list
+            self._offsets[subsegment.position] = subsegment.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
+        offsets = self._offsets[subsegment.position]
         _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
         _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
         start, length = self._segments[segment]
