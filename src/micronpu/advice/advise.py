@@ -20,7 +20,8 @@ from micronpu.compiler.clock import Listener
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.verification import Verification
 from micronpu.frontend.checks import check_listener
-from micronpu.frontend.exported import EXPORTED, exported, finished
+from micronpu.frontend.exported import exported, finished
+from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import origin_of
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
@@ -75,7 +76,7 @@ def advise(
             hint="a model that takes its states as inputs and returns them",
         )
     rows = calibration_batches(calibration, found.examples)[:_ROWS]
-    found.module.meta[EXPORTED] = True
+    EXPORTED.say(found.module, True)
     trials = _Trials(found.module, found.examples, target, rows, Quantization.of(quantization), options)
     return trials.run(start, listener or (lambda name, part: None))
 

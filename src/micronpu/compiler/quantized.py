@@ -19,13 +19,12 @@ from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
+from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
-from micronpu.frontend.positions import NOT_NEGATIVE
 from micronpu.frontend.states import State, held, states_of
 from micronpu.frontend.training import Train
 from micronpu.frontend.work import work_of
 from micronpu.quantize.calibrate import forget, quantize
-from micronpu.quantize.loops import ALLOWED
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
@@ -118,8 +117,8 @@ def quantized_module(
             module = train_or_calibrate(program, [given.examples], quantizer, train, keep_what_is_sparse)
     else:
         calls = sum(map(len, sequences))
-        given.module.meta[ALLOWED] = True
-        given.module.meta[NOT_NEGATIVE] = inputs_not_negative(given, [row for calls in sequences for row in calls])
+        LOOPS_ALLOWED.say(given.module, True)
+        NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
         with quiet():
             second = copy.deepcopy(given.module) if auto else None  # the first is used up
         with clock.step("quantize") as progress:

@@ -26,13 +26,12 @@ from micronpu.compiler.verification import Verification
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
+from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
 from micronpu.frontend.integers import integer_borders, integer_states
-from micronpu.frontend.positions import NOT_NEGATIVE
 from micronpu.frontend.states import State, written
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
-from micronpu.quantize.loops import ALLOWED
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.together import Call, Member, check_grids, quantize_together
@@ -217,8 +216,8 @@ def _quantized(
     rows = {name: [row for sequence in sequences for own, row in sequence if own == name] for name in given}
     members = []
     for name, own in given.items():
-        own.module.meta[ALLOWED] = True
-        own.module.meta[NOT_NEGATIVE] = inputs_not_negative(own, rows[name])
+        LOOPS_ALLOWED.say(own.module, True)
+        NOT_NEGATIVE.say(own.module, inputs_not_negative(own, rows[name]))
         members.append(Member(name, own.module, own.states, quantizers[name]))
     inputs = {
         name: [n.name for n in own.module.graph.nodes if n.op == "placeholder"][: len(own.examples)]

@@ -17,15 +17,12 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.export import as_inputs, check_static, export
+from micronpu.frontend.facts import EXPORTED, SIZE
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
 from micronpu.frontend.training import set_training
 from micronpu.upstream.torch import FakeTensorMode
-
-EXPORTED = "micronpu_exported"
-"""Key of a float module's meta: it is an exported program's, with the lines of the user's model, and for any batch size
-where that has one."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     states = states_of(module)
     if states:
         module = finished(module, (*examples, *states.initial))
-    module.meta[EXPORTED] = True
+    EXPORTED.say(module, True)
     return module
 
 
@@ -170,7 +167,7 @@ def graph_module(program: Any) -> GraphModule:
 
 def is_exported(model: Any) -> bool:
     """Whether a model is a module that one of our functions has exported, which need not be done again."""
-    return isinstance(model, GraphModule) and bool(model.meta.get(EXPORTED))
+    return isinstance(model, GraphModule) and bool(EXPORTED.of(model))
 
 
 def is_float(module: GraphModule) -> bool:
@@ -209,7 +206,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             hint="example inputs of the shapes that it was exported with",
         ) from error
     for node in list(model.graph.nodes):
-        size = node.meta.pop(_SIZE, None)
+        size = SIZE.take(node)
         if size is not None:
             node.replace_all_uses_with(size)
     for node in list(model.graph.nodes):
@@ -224,9 +221,6 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
 
 def _observers(module: nn.Module) -> list[str]:
     return [name for name, inner in module.named_modules() if hasattr(inner, "calculate_qparams")]
-
-
-_SIZE = "micronpu_size"
 
 
 class _Specialize(Interpreter):
@@ -247,7 +241,7 @@ class _Specialize(Interpreter):
         if n.op == "output":
             return result
         if isinstance(result, int) and not isinstance(result, bool):
-            n.meta[_SIZE] = result
+            SIZE.say(n, result)
         elif isinstance(result, torch.Tensor | tuple | list):
             n.meta["val"] = result
         return result

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
 
-NOT_NEGATIVE = "micronpu_not_negative"
-"""Key of a module's meta: names of integer inputs that are never negative; the finished program refuses others."""
 _INTEGERS = (torch.int64, torch.int32)
 _SAME = frozenset(
     (
@@ -78,7 +77,7 @@ def not_negative(module: GraphModule) -> set[Node]:
     inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
     results: Any = module.graph.output_node().args[0]
     new = dict(zip(states, results[len(results) - len(states) :], strict=True)) if states else {}
-    sure: Collection[str] = module.meta.get(NOT_NEGATIVE, ())
+    sure = NOT_NEGATIVE.of(module)
     kept = [s for s in states if s.initial.dtype in _INTEGERS and s.initial.numel() and int(s.initial.min()) >= 0]
     while True:
         found = {inputs[name] for name in sure if name in inputs} | {inputs[s.node] for s in kept}

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from torch.fx import GraphModule
 
+from micronpu.frontend.facts import HANDLES
 from micronpu.upstream.torch import OpOverload, schema_of
-
-HANDLES = "micronpu_handles"
-"""Key of a node's metadata, of a module that a core computes: debug handles of the operators that it is a part of."""
 
 
 def kernel_handles(module: GraphModule, operators: Sequence[str]) -> dict[int, tuple[int, ...]]:
@@ -40,7 +38,7 @@ def _calls(module: GraphModule) -> Iterator[tuple[str, tuple[int, ...]]]:
             if isinstance(inside, GraphModule):
                 yield from _calls(inside)
         elif isinstance(node.target, OpOverload) and node.target.namespace not in ("aten", _HOST):
-            yield schema_of(node.target).name, tuple(node.meta.get(HANDLES, ()))
+            yield schema_of(node.target).name, tuple(HANDLES.of(node))
 
 
 _HOST = "quantized_decomposed"

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float_cast
 from micronpu.frontend.states import states_of
@@ -23,7 +24,6 @@ from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
 from micronpu.quantize.norms import reaches_beyond
 from micronpu.quantize.specs import (
-    IS_KEPT_OR_ZERO,
     KEY,
     QuantizationAnnotation,
     QuantizationSpec,
@@ -121,7 +121,7 @@ def _annotate_node(
         for operand in operands:
             _make_symmetric(operand, config)
             inputs[operand] = kept_grid(operand, config.symmetric_activation, config, able)
-    if node.meta.get(IS_KEPT_OR_ZERO) == node.name and operands[-1] not in constants:
+    if KEPT_OR_ZERO.of(node) == node.name and operands[-1] not in constants:
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:

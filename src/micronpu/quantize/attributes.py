@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-# Key of a module's meta: set while it is prepared for quantization-aware training.
-IN_TRAINING = "micronpu_in_training"
+from micronpu.frontend.facts import IN_TRAINING
 
 
 def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
@@ -51,7 +50,7 @@ def constant_nodes(model: GraphModule) -> set[Node]:
 def is_trained(model: GraphModule, node: Any) -> bool:
     """Whether a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
     value = attribute(model, node)
-    return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(model.meta.get(IN_TRAINING))
+    return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(IN_TRAINING.of(model))
 
 
 def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:

@@ -16,12 +16,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.facts import GRID, IN_TRAINING
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.way import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.attributes import IN_TRAINING, attribute, is_trained
+from micronpu.quantize.attributes import attribute, is_trained
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
-from micronpu.quantize.specs import GRID
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.writer import GraphWriter, first_of
 
@@ -144,11 +144,10 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
                 model.graph.erase_node(reader)
     else:
         node.replace_all_uses_with(made, lambda user: user not in written)
-        name, rule = node.meta.get(GRID, ("", None))
-        if name == node.name and made in written:  # whoever gave the value its grid gave it to what stands for it
-            made.meta.setdefault(GRID, ("", None))
-            if made.meta[GRID][0] != made.name:
-                made.meta[GRID] = (made.name, rule)
+        name, rule = GRID.of(node)
+        # Whoever gave the value its grid gave it to what stands for it.
+        if name == node.name and made in written and GRID.of(made)[0] != made.name:
+            GRID.say(made, (made.name, rule))
     if not node.users:
         model.graph.erase_node(node)
 
@@ -212,7 +211,7 @@ def fold_constants(model: GraphModule) -> bool:
         name = overload_name(node).split(".")[0].rstrip("_")
         if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED:
             continue
-        if name in _KEPT_RANDOM or (name == "dropout" and (arguments(node)["train"] or model.meta.get(IN_TRAINING))):
+        if name in _KEPT_RANDOM or (name == "dropout" and (arguments(node)["train"] or IN_TRAINING.of(model))):
             continue
         operands = [attribute(model, n) for n in node.all_input_nodes]
         if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):

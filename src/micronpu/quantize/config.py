@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import check_switch, check_text, check_type, described, is_class
 from micronpu.base.errors import OptionError
+from micronpu.frontend.facts import SETTING
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
 from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
@@ -479,17 +480,16 @@ def _close(name: str, known: set[str]) -> str:
 
 # ---------------------------------------------------------------- stamps
 
-STAMP = "micronpu_quantization"
-
 
 def stamp(model: GraphModule, settings: QuantizationSettings) -> None:
     """Notes the configuration of every node in it, before rewrites replace operators and names."""
     for node in model.graph.nodes:
         if is_compute(node):
-            node.meta[STAMP] = (settings.of(node),)
+            SETTING.say(node, (settings.of(node),))
 
 
 def stamped(node: Node, settings: QuantizationSettings) -> Setting:
     """The configuration that a node was stamped with; a node that a rewrite made anew has that of its module."""
-    (setting,) = node.meta.get(STAMP) or (settings.of(node),)
+    setting: Setting
+    (setting,) = SETTING.of(node) or (settings.of(node),)
     return setting

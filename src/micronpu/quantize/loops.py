@@ -17,14 +17,13 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.facts import LOOP_GRIDS
 from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.observers import is_fixed, is_observer, is_of_extremes
 
-ALLOWED = "micronpu_loops"
-"""Key of a module's meta: set where whoever quantizes it knows of loops."""
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 _DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
@@ -49,8 +48,7 @@ class Loop(nn.Module):
     @property
     def grids(self) -> tuple[Grid, ...]:
         """Of x and of each state, once the step is quantized: what quantize and dequantize take."""
-        found: tuple[Grid, ...] = self.body.meta["micronpu_grids"]
-        return found
+        return LOOP_GRIDS.of(self.body)
 
     def forward(self, x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
         states: tuple[torch.Tensor, ...] = initial
@@ -171,7 +169,7 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
             dtype = getattr(torch, name)
             limits = torch.iinfo(dtype)
             grids.append((scale, zero_point, limits.min, limits.max, dtype))
-        body.meta["micronpu_grids"] = tuple(grids)
+        LOOP_GRIDS.say(body, tuple(grids))
         loop.body, loop.prepared = body, None
 
 
@@ -182,7 +180,7 @@ def integer_loops(module: GraphModule) -> None:
     """
     changed = False
     for node, loop in list(loops_of(module)):
-        if "micronpu_grids" not in loop.body.meta:
+        if not LOOP_GRIDS.is_said(loop.body):
             continue
         changed = True
         graph, grids, view = module.graph, loop.grids, ProgramView(module)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.facts import GRID
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, Quantization
@@ -22,7 +23,6 @@ from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import attribute
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
-from micronpu.quantize.specs import GRID
 
 FLOOR = 16.0
 """How far below the lowest score that counts those lie that a mask hides."""
@@ -63,16 +63,16 @@ def give_grids_to_sums(model: GraphModule) -> None:
         if any(map(_is_mask, node.all_input_nodes)):
             others = [attribute(model, n) for n in node.all_input_nodes if not _is_mask(n)]
             if all(v is not None and bool(((v == 0) | (v <= MASKED)).all()) for v in others):
-                node.meta[GRID] = (node.name, HIDDEN)
+                GRID.say(node, (node.name, HIDDEN))
 
 
 def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
-    """The annotation rule with the grid that a value was given when it was written, see `micronpu.quantize.specs.GRID`.
+    """The annotation rule with the grid that a value was given when it was written, see `micronpu.frontend.facts.GRID`.
 
     Args:
         moved: it may have been moved since.
     """
-    name, rule = value.meta.get(GRID, ("", None))
+    name, rule = GRID.of(value)
     if name == value.name:
         return rule  # type: ignore[no-any-return]
     entry = known_import(value)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from micronpu.frontend.facts import SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
 from micronpu.ir.way import Capabilities
-from micronpu.quantize.config import STAMP, QuantizationConfig
+from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.running import Row
-from micronpu.quantize.specs import UNEVEN
 
 _WHOLE = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
 """Norms that are one operator; the others are found by the squares that they add up."""
@@ -52,7 +52,7 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
     for node, parts in norms.items():
         ratio = seen.ratio(node)
         for part in parts:
-            part.meta[UNEVEN] = max(ratio, part.meta.get(UNEVEN, 1.0))
+            UNEVEN.say(part, max(ratio, UNEVEN.of(part)))
 
 
 def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabilities) -> None:
@@ -61,8 +61,8 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
         return
     wide = replace(default, activations="int16")
     for node in model.graph.nodes:
-        if _is_uneven(node) and node.meta.get(STAMP) == (default,):
-            node.meta[STAMP] = (wide,)
+        if _is_uneven(node) and SETTING.of(node) == (default,):
+            SETTING.say(node, (wide,))
 
 
 def reaches_beyond(node: Node) -> bool:
@@ -74,7 +74,7 @@ def reaches_beyond(node: Node) -> bool:
 
 
 def _is_uneven(node: Node) -> bool:
-    return bool(node.meta.get(UNEVEN, 1.0) >= _UNEQUAL)
+    return bool(UNEVEN.of(node) >= _UNEQUAL)
 
 
 class _Sizes(Interpreter):

@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.base.errors import InternalError
+from micronpu.frontend.facts import SCOPES
 from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
@@ -40,7 +41,6 @@ _MOVES = (
     _aten.flatten.using_ints, _aten.permute.default, _aten.permute_copy.default, _aten.slice_copy.Tensor,
     _aten.squeeze.dim, _aten.squeeze_copy.dim, _aten.transpose.int, _aten.view_copy.default, _aten.view.default,
 )  # fmt: skip
-_SCOPES = "micronpu_scopes"
 
 Observer: TypeAlias = RangeObserver | FixedObserver
 Observers: TypeAlias = dict[Place, Observer]
@@ -78,7 +78,7 @@ def scopes(model: GraphModule) -> dict[str, str]:
 
 def is_prepared(model: GraphModule) -> bool:
     """Whether a module has the observers of `prepared` in it."""
-    return _SCOPES in model.meta
+    return SCOPES.is_said(model)
 
 
 # ---------------------------------------------------------------- observers
@@ -113,7 +113,7 @@ def prepared(
     for node in list(notes):
         inserter.observe(node)
     made = GraphModule(model, model.graph)
-    made.meta[_SCOPES] = dict(names)
+    SCOPES.say(made, dict(names))
     return made
 
 
@@ -223,7 +223,8 @@ class _Inserter:
 
 def converted(model: GraphModule) -> GraphModule:
     """A calibrated model with quantize and dequantize in the place of observers; the graph is changed in place."""
-    names: dict[str, str] = model.meta.pop(_SCOPES)
+    names = SCOPES.take(model)
+    assert names is not None, "of `prepared`"
     modules = dict(model.named_modules(remove_duplicate=False))
     for node in list(model.graph.nodes):
         if node.op == "call_module" and isinstance(modules[str(node.target)], Observer):

@@ -13,9 +13,9 @@ from typing_extensions import Self
 
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
+from micronpu.frontend.facts import IN_TRAINING
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
-from micronpu.quantize.attributes import IN_TRAINING
 from micronpu.quantize.config import (
     Activations,
     QuantizationConfig,
@@ -268,7 +268,7 @@ class StaticQuantizer:
         if self.is_qat:
             from micronpu.quantize.simulate import simulate_batch_norms
 
-            model.meta[IN_TRAINING] = True
+            IN_TRAINING.say(model, True)
             simulate_batch_norms(model, self._config_of)
         return prepare_for_annotation(model, self.disabled_rewrites, self.capabilities)
 

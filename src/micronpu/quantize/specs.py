@@ -13,15 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-IS_KEPT_OR_ZERO = "micronpu_is_kept_or_zero"
-"""In the meta of a product of 0 or 1 and a value, whose grid it has: calibration has seen only what was kept, and of
-values that are almost equal the NPU may keep another."""
-GRID = "micronpu_grid"
-"""In the meta of a value that has a grid of its own, whatever calibration sees of it: its name, since meta is handed
-on, and the annotation rule with the grid."""
-UNEVEN = "micronpu_uneven"
-"""In the meta of a norm's operators, whatever they are written as: how many times larger than small rows its large ones
-are."""
 KEY = "quantization_annotation"
 """Of a node's meta, as torchao has it."""
 

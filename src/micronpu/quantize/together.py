@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.facts import UNEVEN
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
@@ -26,7 +27,6 @@ from micronpu.quantize.double import runnable
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.running import one_thread
-from micronpu.quantize.specs import UNEVEN
 
 Key: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = tuple[str, Row]
@@ -98,11 +98,11 @@ def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[
     for member in members:
         with quiet(), one_thread():
             mark_uneven(member.module, rows[member.name], member.states)
-    nodes = [node for member in members for node in member.module.graph.nodes if UNEVEN in node.meta]
+    nodes = [node for member in members for node in member.module.graph.nodes if UNEVEN.is_said(node)]
     for node in nodes:
-        most[_key(node)] = max(most.get(_key(node), 1.0), node.meta[UNEVEN])
+        most[_key(node)] = max(most.get(_key(node), 1.0), UNEVEN.of(node))
     for node in nodes:
-        node.meta[UNEVEN] = most[_key(node)]
+        UNEVEN.say(node, most[_key(node)])
 
 
 def _calibrate(

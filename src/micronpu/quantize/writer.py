@@ -13,15 +13,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, SETTING, UNEVEN
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Capabilities, Step
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.attributes import attribute, is_constant, is_trained
-from micronpu.quantize.config import STAMP
-from micronpu.quantize.loops import ALLOWED, Loop, loops_of, step_body
-from micronpu.quantize.specs import GRID, IS_KEPT_OR_ZERO, UNEVEN
+from micronpu.quantize.loops import Loop, loops_of, step_body
 
 aten = torch.ops.aten
 
@@ -61,7 +60,7 @@ class GraphWriter(NodeArguments):
 
     @property
     def unevenness(self) -> float:
-        return float(self.node.meta.get(UNEVEN, 1.0))
+        return float(UNEVEN.of(self.node))
 
     def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
         return self._write(*_called(overload, given), named, self._place, self.node)
@@ -122,26 +121,26 @@ class GraphWriter(NodeArguments):
 
     def decided(self, number: Any) -> Node:
         made = self("to.dtype", number, self.dtype())
-        made.meta[_DECIDED] = made.name  # the name, since meta is handed on to what is written for a node
+        DECIDED.say(made, made.name)  # the name, since meta is handed on to what is written for a node
         return made
 
     def kept_or_zero(self, number: Any, x: Any) -> Node:
         made = self("mul.Tensor", number, x)
-        made.meta[IS_KEPT_OR_ZERO] = made.name
+        KEPT_OR_ZERO.say(made, made.name)
         return made
 
     def on_grid(self, x: Any, quantization: Any) -> Any:
-        x.meta[GRID] = (x.name, quantization)
+        GRID.say(x, (x.name, quantization))
         return x
 
     def number(self, x: Any) -> Node | None:
-        if not isinstance(x, Node) or x.meta.get(_DECIDED) != x.name:
+        if not isinstance(x, Node) or DECIDED.of(x) != x.name:
             return None
         (number,) = x.all_input_nodes
         return number
 
     def loop(self, x: Any, states: Sequence[Any], step: Step) -> list[Any] | None:
-        if not self.model.meta.get(ALLOWED) or self.node.meta.get(STAMP) == (None,):
+        if not LOOPS_ALLOWED.of(self.model) or SETTING.of(self.node) == (None,):
             return None
         with self._mode:
             row, values = x.meta["val"][0], [s.meta["val"] for s in states]
@@ -236,10 +235,6 @@ class GraphWriter(NodeArguments):
         if not all(is_getitem(user) for user in users):
             return None
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
-
-
-_DECIDED = "micronpu_decided"
-"""Key of a node's meta: its own name, where it is a decision made of a number that is one."""
 
 
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from micronpu.advice.changes import CHANGES, Change
-from micronpu.frontend.exported import EXPORTED, exported, finished
+from micronpu.frontend.exported import exported, finished
+from micronpu.frontend.facts import EXPORTED
 
 X = torch.linspace(-1, 1, 3 * 16 * 16).reshape(1, 3, 16, 16)
 BY_NAME = {change.name: change for change in CHANGES}
@@ -53,7 +54,7 @@ def changed(model: nn.Module, change: Change, x: torch.Tensor = X) -> tuple[torc
     torch.manual_seed(0)
     found = exported(model.eval(), (x,))
     module = copy.deepcopy(found.module)
-    module.meta[EXPORTED] = True
+    EXPORTED.say(module, True)
     places = len(change.edit(module))
     module.graph.lint()
     module.recompile()

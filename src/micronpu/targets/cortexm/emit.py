@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, InstructionSet
+from micronpu.frontend.facts import HANDLES
 from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op
@@ -32,7 +33,6 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.partition.kernels import HANDLES
 from micronpu.targets.cortexm import scratch
 from micronpu.targets.cortexm.operators import define_operators
 from micronpu.targets.cortexm.table import table_of, table_operand
@@ -132,7 +132,7 @@ class Emitter:
 
     def call(self, operator: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         made = self._calls.call_function(operator, arguments, keywords)
-        made.meta[HANDLES] = self._handles
+        HANDLES.say(made, self._handles)
         return made
 
     def constant(self, data: npt.NDArray[Any]) -> fx.Node:
