@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from micronpu.base.errors import PayloadError
-from micronpu.runtime import Digest, HostProgram
+from micronpu.base.errors import OptionError, PayloadError
+from micronpu.runtime import ArrayProgram, Digest, HostProgram
 
 FOLDER = Path(__file__).parents[1] / "golden"
 FILES = sorted(FOLDER.glob("*.pte"))
@@ -18,6 +20,15 @@ FILES = sorted(FOLDER.glob("*.pte"))
 def test_there_is_one_of_each_kind() -> None:
     assert {f.stem for f in FILES} == {"neutron", "combined", "ethosu-litert", "ethosu-tosa", "cortexm"}
     assert sum(f.stat().st_size for f in FOLDER.iterdir() if f.is_file()) < 100_000
+
+
+@pytest.mark.parametrize("kind", [HostProgram, ArrayProgram])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_open_program_is_no_value(kind, copied):
+    with kind(FOLDER / "neutron.pte") as program:
+        with pytest.raises(OptionError, match=rf"^A {kind.__name__} is a program that is open.* Try: "):
+            copied(program)
+        assert program.inputs
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

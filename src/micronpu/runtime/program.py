@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
@@ -359,6 +359,13 @@ class HostProgram:
             isolated, self._isolated = self._isolated, None
             if isolated is not None:
                 isolated.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Raises `OptionError` where it is pickled or copied: it is open, and its states are the runtime's."""
+        raise OptionError(
+            f"A {type(self).__name__} is a program that is open, which cannot be pickled or copied.",
+            hint=f"its file or its bytes, and {type(self).__name__}(...) of them where it shall run",
+        )
 
     def __enter__(self) -> HostProgram:
         return self
