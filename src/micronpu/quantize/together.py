@@ -78,6 +78,8 @@ def quantize_together(
     Raises:
         ModelError: the methods cannot agree on the grid of a state, or a call cannot be computed.
     """
+    for member in members:
+        _name_lines(member.module)
     rows = {m.name: [[row] for sequence in sequences for name, row in sequence if name == m.name] for m in members}
     _mark_alike(members, rows)
     prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
@@ -90,6 +92,21 @@ def quantize_together(
         forget(module, made[name])
     check_grids(made)
     return made
+
+
+_LINE = "micronpu_line"
+"""Key of a node's meta: what an operator of the user's model has in common with that of another method."""
+
+
+def _name_lines(module: GraphModule) -> None:
+    """Notes module, line, operator and number of each node; what is written for it has that, too."""
+    count: Counter[Key] = Counter()
+    for node in module.graph.nodes:
+        origin = origin_of(node)
+        if node.op == "call_function" and origin.source:
+            key = (origin.module, origin.source, str(node.target))
+            count[key] += 1
+            node.meta[_LINE] = (*key, count[key])
 
 
 def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[Row]]]) -> None:
@@ -150,7 +167,7 @@ def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> Non
         first, second = groups[one.observer], groups[other.observer]
         if first is second:
             return
-        why = _disagreement(first[0], second[0])
+        why = _disagreement(_kept(first), _kept(second), bool(state))
         if why:
             if state:
                 raise _no_grid(state, one, other, why)
@@ -178,7 +195,7 @@ def _kept(group: Sequence[Any]) -> Any:
     return min(group, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
 
 
-def _disagreement(one: Any, other: Any) -> str:
+def _disagreement(one: Any, other: Any, of_state: bool) -> str:
     """Why two observers cannot be one; "" where they can."""
     if one.dtype is not other.dtype:
         return f"{_name(one.dtype)} in the one and {_name(other.dtype)} in the other"
@@ -190,6 +207,8 @@ def _disagreement(one: Any, other: Any) -> str:
         return ""
     if not is_fixed(one) and not is_fixed(other) and type(one) is not type(other):
         return "learnt by different observers"
+    if is_fixed(one) != is_fixed(other) and not of_state:
+        return "dictated in the one and learnt in the other"
     return ""
 
 
@@ -210,7 +229,6 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
         if isinstance(value, Node) and value.op == "call_module":
             written[value] = state.name
     found: list[_Place] = []
-    count: Counter[Key] = Counter()
     for node in prepared.graph.nodes:
         if node.op != "call_module" or not is_observer(observer := prepared.get_submodule(str(node.target))):
             continue
@@ -221,10 +239,16 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
             continue  # weights, which are the same everywhere
         held = holders.get(producer.name, "") if producer.op == "placeholder" else ""
         key = _key(producer)
-        if key:
-            count[key] += 1
-            key = (*key, count[key])
         found.append(_Place(member.name, prepared, str(node.target), observer, key, producer, written.get(node, held)))
+    written_for: dict[Key, list[_Place]] = {}
+    for place in found:
+        if place.key:
+            written_for.setdefault(place.key, []).append(place)
+    # What was written for one operator is alike where the same was written in both methods, in the same order.
+    for key, places in written_for.items():
+        targets = tuple(str(place.producer.target) for place in places if place.producer.op == "call_function")
+        for number, place in enumerate(places):
+            place.key = (*key, targets, number)
     return found
 
 
@@ -234,8 +258,8 @@ def _key(node: Node) -> Key:
         reader = next((user for user in _readers(node) if user.op == "call_function"), None)
         key = _key(reader) if reader is not None else ()
         return ("input", *key) if key else ()
-    origin = origin_of(node)
-    return ("line", origin.module, origin.source, str(node.target)) if origin.source else ()
+    line = node.meta.get(_LINE)
+    return ("line", *line) if line else ()
 
 
 def _readers(node: Node) -> list[Node]:

@@ -215,3 +215,33 @@ def test_tables_that_would_be_too_large_are_not_made(monkeypatch: pytest.MonkeyP
     program = micronpu.compile(model, calls(1, 0)[0], "ethos-u85-256", calibration=[calls(1, 0)], quantization="int16")
     assert "le.Tensor" in {v.operator for v in program.report.host}
     check(program, model, 1)
+
+
+class Deep(nn.Module):
+    """A model all of whose operators stand on one line of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Step()
+
+    def forward(self, tokens: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return self.inner(tokens, pos)
+
+
+def test_methods_share_grids_of_the_same_operators_alone() -> None:
+    """One token and several are written with other operators: which are alike is not told by the line."""
+    torch.manual_seed(0)
+    model = Deep().eval()
+    program = micronpu.compile(
+        {"prefill": (model, calls(4, 0)[0]), "decode": (model, calls(1, 0)[0])},
+        "ethos-u85-256",
+        calibration={name: [calls(n, seed) for seed in range(6)] for name, n in (("prefill", 4), ("decode", 1))},
+        quantization="int16",
+    )
+    exact = copy.deepcopy(model)
+    program.reset()
+    rows = [("prefill", row) for row in calls(4, 9)[:2]] + [("decode", row) for row in calls(1, 9)[8:]]
+    with torch.no_grad():
+        for name, row in rows:
+            wanted = exact(*row)
+            assert (wanted - program.run(*row, method=name)).abs().max() < 0.02 * wanted.abs().max(), (name, row[1])
