@@ -32,7 +32,9 @@ _NAMES = {
     "mobilenet_v2": "MobileNetV2-224",
     "mobilenet_v3": "MobileNetV3-like",
     "vit": "vision transformer",
+    "mbv1_025_96": "MobileNetV1-0.25-96",
     "mbv2_224": "MobileNetV2-224",
+    "ae": "autoencoder, random weights",
     "chain100": "100 convolution blocks",
     "chain400": "400 convolution blocks",
     "autoencoder_litert": "autoencoder without nine biases",
@@ -107,6 +109,28 @@ def accuracy(figures: Any) -> str:
             for row in figures
         ],
     )
+
+
+@on("schedule.md")
+def ethosu_schedule(figures: Any) -> str:
+    """Vela's schedule and ours, network by network and chip by chip."""
+    head = ("network", "chip", "Vela", "ahead", "part", "least", "scratch, Vela", "scratch, ahead")
+    rows = [
+        (
+            _name(row["network"].removeprefix("trained:")),
+            row["target"],
+            *(f"{row[key]:,}" for key in ("vela", "ahead")),
+            f"{row['ahead'] / row['vela']:.2f}",
+            f"{max(row['arithmetic'], row['reading']):,}",
+            *(f"{row[key]:,}" for key in ("scratch_vela", "scratch")),
+        )
+        for row in figures["rows"]
+    ]
+    means = (
+        f"Geometric means: {figures['ahead_of_vela']:.2f} of Vela's cycles; {figures['ahead_of_bound']:.2f} of the "
+        f"least, where Vela's schedule takes {figures['vela_of_bound']:.2f}."
+    )
+    return f"{table(head, rows)}\n\n{means}"
 
 
 @on("figures.md", "accuracy")

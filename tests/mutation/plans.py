@@ -62,7 +62,7 @@ PLANS: dict[str, tuple[str, ...]] = {
             _OFFERS,
             *_REWRITE_ROWS,
         )
-        for name in ("byte_products", "cheaper", "fit", "resize_products", "sound", "spare")
+        for name in ("byte_products", "cheaper", "fit", "resize_products", "sound", "spare", "split")
     },
     "targets/ethosu/rules.py": tuple(
         f"tests/oracle/targets/ethosu/test_vela.py::test_judge_{name}"

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.parsing import parse_json
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
@@ -33,15 +34,16 @@ from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, brought_ahead, could_be_faster
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
+from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
-from micronpu.targets.ethosu.recall import known_plan
+from micronpu.targets.ethosu.recall import known_plan, simulator_hash
 from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
-from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program
 from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
 
 _MUCH_MEMORY = 256 * 1024
@@ -152,14 +154,53 @@ def plan_partition(
 
 
 def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
+    """`_scheduled`, which is found once for each program."""
+    if spec.memories is None:
+        return best
+    simulator = simulator_hash()
+    if not simulator:  # nothing can be proved here, which may be another the next time
+        return _scheduled(best, spec, check)
+    own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
+    entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
+    if (data := entry.read()) is not None:
+        start = 8 + int.from_bytes(data[:8], "little")
+        told = parse_json(data[8:start])
+        if told is None:
+            return best
+        program, ahead = unpack_program(memoryview(data)[start:]), Ahead(**told["ahead"])
+        if not told["split"]:
+            return replace(best, program=program, ahead=ahead)
+        graph = best.graph.clone()
+        used = _apply_everywhere(graph, _to_come_earlier(spec))
+        emitted = emitters_of(spec)[best.plan.format](graph)
+        if hashlib.sha256(emitted.data).hexdigest() == told["split"]:
+            rewrites = {**best.rewrites, **used}
+            made = replace(best, graph=graph, emitted=emitted, program=program, rewrites=rewrites, ahead=ahead)
+            return replace(made, waiting=told["waiting"])
+    made = _scheduled(best, spec, check)
+    told = None
+    if made.ahead is not None and not made.ahead.objection:
+        split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
+        told = {"ahead": asdict(made.ahead), "split": split, "waiting": made.waiting}
+    if made.ahead is None or told is not None:
+        text = json.dumps(told).encode()
+        program_data = pack_program(made.program) if told is not None else b""
+        entry.write(b"".join((len(text).to_bytes(8, "little"), text, program_data)))
+    return made
+
+
+def _to_come_earlier(spec: EthosUOptions) -> list[Rewrite]:
+    return [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
+
+
+def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
     """A plan whose weights are brought ahead, those of large operators in parts, where that pays."""
     program, ahead = brought_ahead(best.program, spec)
     made = replace(best, program=program, ahead=ahead)
     if not could_be_faster(program, spec) and (ahead is None or ahead.scratch < _MUCH_MEMORY):
         return made
     graph = best.graph.clone()
-    rewrites = [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
-    if not (used := _apply_everywhere(graph, rewrites)):
+    if not (used := _apply_everywhere(graph, _to_come_earlier(spec))):
         return made
     try:
         emitted = emitters_of(spec)[best.plan.format](graph)

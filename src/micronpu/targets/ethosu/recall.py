@@ -36,7 +36,7 @@ def known_plan(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planne
         UnsupportedError: see `best_plan`.
     """
     limit = spec.max_sram_bytes or None
-    simulator = _simulator() if check is not None else None
+    simulator = simulator_hash() if check is not None else None
     if simulator == b"":  # nothing is proved, and the reason may be another the next time
         return best_plan(graph, spec, memory_limit=limit, check=check)
     entry = entry_of("plan", options_of(spec), simulator, described(graph))
@@ -62,7 +62,7 @@ def described(graph: Graph) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _simulator() -> bytes:
+def simulator_hash() -> bytes:
     """A hash of the simulator that streams are proved in; b"" where there is none."""
     from micronpu.targets.ethosu.host.simulator import load_simulator
 

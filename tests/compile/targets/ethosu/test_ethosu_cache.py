@@ -188,7 +188,7 @@ def test_a_plan_rests_on_the_simulator_that_proved_it(
     assert len(proofs) == 1
     compiled(TARGETS[0])
     assert len(proofs) == 1
-    monkeypatch.setattr(recall, "_simulator", lambda: b"another build")
+    monkeypatch.setattr(recall, "simulator_hash", lambda: b"another build")
     assert compiled(TARGETS[0]).buffer == first.buffer
     assert len(proofs) == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.base.cache import FOLDER
 from micronpu.base.errors import OptionError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.board import board_of
@@ -192,6 +194,27 @@ def test_large_operators_in_parts() -> None:
     for seed in range(2):
         x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(seed))
         assert torch.equal(usual.run(x), vela.run(x)) and torch.equal(whole.run(x), vela.run(x))
+
+
+@pytest.mark.parametrize("classes", [40, 500])
+def test_the_second_time_the_schedule_is_known(classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = compiled("corstone300", classes)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "answers"))
+    first = compiled.__wrapped__("corstone300", classes)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(faster, "run", never)
+    second = compiled.__wrapped__("corstone300", classes)
+    assert without.buffer == first.buffer == second.buffer
+    assert part_of(first).ahead == part_of(second).ahead is not None
+    assert part_of(first).rewrites == part_of(second).rewrites
+    assert first.report.to_json() == second.report.to_json()
+    monkeypatch.undo()
+    monkeypatch.setattr(faster, "run", never)
+    with pytest.raises(micronpu.MicroNpuError, match="run again"):
+        compiled.__wrapped__("corstone300", classes)
 
 
 def test_resident_weights_take_what_the_report_says() -> None:
