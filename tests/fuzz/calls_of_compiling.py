@@ -112,6 +112,7 @@ CALLS: tuple[Call, ...] = (
         further=_MAPPED,
         any=("listener",),
     ),
+    Call("Pipeline", micronpu.Pipeline, dict, {"phases": ["cleanup", (3,)]}),
     Call(
         "advise",
         micronpu.advise,

@@ -20,6 +20,7 @@ NOT_CALLED = {
     "AccuracyWarning": "Python's `warnings` show it",
     "CacheWarning": "Python's `warnings` show it",
     "no_cache": "without arguments",
+    "Pass": "a class to inherit from",
     "ReportWarning": "`compile` makes it",
     "NeutronBackend": "ExecuTorch calls it",
     "EthosUBackend": "ExecuTorch calls it",

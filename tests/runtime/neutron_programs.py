@@ -113,19 +113,17 @@ def conv_model(h: int = 5, w: int = 4, c: int = 3, o: int = 6, seed: int = 0) ->
 
 
 def split_model() -> bytes:
-    """a [1, 6], b [1, 4] -> a's halves [1, 3] twice, and b + b [1, 4]; three outputs, one operator with two."""
+    """a [1, 6], b [1, 4] -> a's halves [1, 3] twice, and b + b [1, 4]; three outputs."""
     tensors = [
         T((1, 6), 0.1, 0),
         T((1, 4), 0.05, 2),
-        T((), 0.0, 0, np.array(1), "int32"),
+        *(T((2,), 0.0, 0, np.array(value), "int32") for value in ([0, 0], [0, 3], [1, 3])),
         T((1, 3), 0.1, 0),
         T((1, 3), 0.1, 0),
         T((1, 4), 0.1, 2),
     ]
-    options = schema.SplitOptionsT()
-    options.numSplits = 2
-    operators = [O("SPLIT", [2, 0], [3, 4], options), O("ADD", [1, 1], [5], schema.AddOptionsT())]
-    return litert(tensors, operators, [0, 1], [3, 4, 5])
+    halves = [O("SLICE", [0, begin, 4], [5 + i], schema.SliceOptionsT()) for i, begin in enumerate((2, 3))]
+    return litert(tensors, [*halves, O("ADD", [1, 1], [7], schema.AddOptionsT())], [0, 1], [5, 6, 7])
 
 
 def interpreter(model: bytes, fast: bool = False) -> Interpreter:

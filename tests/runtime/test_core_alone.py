@@ -137,7 +137,7 @@ def test_a_chip_makes_the_program_of_its_core():
 @pytest.mark.parametrize(
     "recipe",
     [
-        lambda: ExportRecipe.get_recipe(CortexMRecipeType.INT8, core="cortex-m33", calibration=INPUTS),
+        lambda: ExportRecipe.get_recipe(CortexMRecipeType.INT8, silicon="cortex-m33", calibration=INPUTS),
         lambda: micronpu.get_chip_recipe("rp2350", calibration=INPUTS),
     ],
     ids=["family", "chip"],
@@ -194,10 +194,10 @@ def test_every_rewrite_can_be_left_out_or_says_why_not(family):
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match=r"CMSIS-NN does not run on the core 'cortex-a55'\. Try: one of cortex-m0,"):
         find_target(chip_file(tmp_path, "cortex-a55"))
-    with pytest.raises(OptionError, match="cortex-m4 takes CortexMOptions, but the options are of type NeutronCompile"):
+    with pytest.raises(OptionError, match="cortex-m4 takes CortexMOptions, but the options are of type NeutronOptions"):
         compiled("cortex-m4", options=NeutronOptions())
     with pytest.raises(OptionError, match="quantizes activations to int8"):
         compiled("cortex-m4", quantization="int16")
     with pytest.raises(OptionError, match="does not run on the core 'cortex-m99'"):
-        FAMILIES["cortex-m"].options(core="cortex-m99")
+        FAMILIES["cortex-m"].options(silicon="cortex-m99")
     assert isinstance(shipped_chips()["rp2350"], Chip)

@@ -289,6 +289,8 @@ def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
 
 def _board(plan: Plan, target: str | None) -> Board:
     """The board of a program: of several targets the first that can take it."""
+    if target is not None:
+        check_text("target", target)
     names = target.split(",") if target is not None else [None]
     for name in names if len(names) > 1 else ():
         find_target(str(name))

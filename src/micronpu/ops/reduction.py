@@ -250,7 +250,7 @@ def _extremum(write: Writer) -> Float:
     value, position = ("amax", "argmax") if write.overload.startswith("max") else ("amin", "argmin")
     x = write.given["self"]
     if write.overload.endswith(".default"):
-        return write(f"{value}.default", x, [])
+        return write("amax.default" if value == "amax" else "amin.default", x, [])
     return _value_and_position(write, x, (value, position), write.given["dim"], write.given["keepdim"])
 
 

@@ -107,6 +107,10 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         check_switch("verify_each", self.verify_each)
+        if not isinstance(self.phases, tuple) or not all(isinstance(phase, Phase) for phase in self.phases):
+            raise OptionError(
+                f"`phases` is {described(self.phases)}; it is a tuple of phases.", hint='Pipeline().without("...")'
+            )
 
     def __iter__(self) -> Iterator[Pass]:
         return iter(dict.fromkeys(step for phase in self.phases for step in phase.passes))

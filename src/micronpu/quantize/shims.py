@@ -7,7 +7,7 @@ version of torchao is left as it is, with a warning: slower, and to be looked at
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,7 +75,9 @@ def _tell_the_quantizer(original: Function) -> Function:
         model: GraphModule, node_name_to_scope: Any, is_qat: bool, obs_or_fq_callback: Function | None = None
     ) -> GraphModule:
         given = getattr(obs_or_fq_callback, "__self__", None)
-        for quantizer in getattr(given, "quantizers", [given]):
+        # Ours knows itself how it is used, and lists its parts too, as torchao's composed one does.
+        parts: Sequence[Any] = [given] if hasattr(given, "check_use") else getattr(given, "quantizers", ())
+        for quantizer in parts:
             if hasattr(quantizer, "check_use"):
                 quantizer.check_use(is_qat)
         prepared: GraphModule = original(model, node_name_to_scope, is_qat, obs_or_fq_callback)

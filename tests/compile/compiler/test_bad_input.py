@@ -247,7 +247,7 @@ def test_options_for_another_chip():
     refused(
         lambda: micronpu.compile(net(), X, "imxrt700", calibration=GOOD, options=NeutronOptions("imx95")),
         OptionError,
-        'The target is imxrt700, but the options are for imx95. Try: NeutronOptions(silicon="imxrt700").',
+        'The target is imxrt700, but the options are for imx95. Try: NeutronOptions("imxrt700").',
     )
 
 
@@ -368,7 +368,7 @@ COMMANDS = {
     "compile none.py:net": "There is no file none.py. Try: check the path.",
     "compile .:net": ". is a folder. Try: a file in it, model.py:function.",
     "compile m.py": "'m.py' names no model. Try: m.py:FUNCTION.",
-    "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function or a saved program",
+    "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function, a saved program",
     "compile net": "'net' names no model.",
     "compile m.py:nett": "m.py has no function 'nett'. Try: one of net, training, alone, triple,",
     "compile m.py:fails": f"`fails` of m.py raised an error in line 15: RuntimeError: no such. {DEBUG}",

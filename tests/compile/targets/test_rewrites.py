@@ -40,10 +40,10 @@ CURABLE = [
 def test_rewrite_keeps_every_rule_and_the_result(row: tuple[Op, ...]) -> None:
     op, *shapes = row
     graph = graph_of(op, *shapes)  # type: ignore[arg-type]
-    assert check_node(graph.nodes[0], PUBLISHED.target)
+    assert check_node(graph.nodes[0], PUBLISHED.target_spec)
     cured = neutron_graph(graph, PUBLISHED)
     assert len(cured.nodes) > 1
-    assert [check_node(node, PUBLISHED.target) for node in cured.nodes] == [[]] * len(cured.nodes)
+    assert [check_node(node, PUBLISHED.target_spec) for node in cured.nodes] == [[]] * len(cured.nodes)
     verify(cured)
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_error_of_a_padded_softmax_is_what_the_rewrite_says(highest: int) -> Non
 
 def test_nothing_is_rewritten_where_the_rules_hold() -> None:
     graph = graph_of(Softmax(), (4, 10))
-    assert not check_node(graph.nodes[0], LATEST.target)
+    assert not check_node(graph.nodes[0], LATEST.target_spec)
     assert len(neutron_graph(graph, LATEST).nodes) == 1
 
 

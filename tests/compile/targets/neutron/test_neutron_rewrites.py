@@ -191,13 +191,13 @@ def data_for(graph: Graph, seed: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("name", "graph"), CASES, ids=lambda v: v if isinstance(v, str) else str(v.nodes[0].op))
 def test_a_rewrite_keeps_every_rule_and_the_result(name: str, graph: Graph) -> None:
-    assert check_node(graph.nodes[0], PUBLISHED.target)
+    assert check_node(graph.nodes[0], PUBLISHED.target_spec)
     options = without(PUBLISHED, *BETTER.get(name, ()))
     found = neutron_choice(graph.nodes[0], options)
     assert found is not None and name in found.rewrites
     fitting = neutron_graph(graph, options)
     verify(fitting)
-    assert [check_node(node, PUBLISHED.target) for node in fitting.nodes] == [[]] * len(fitting.nodes)
+    assert [check_node(node, PUBLISHED.target_spec) for node in fitting.nodes] == [[]] * len(fitting.nodes)
     finished = run_passes(fitting.clone())
     for seed in range(3):
         inputs = data_for(graph, seed)
