@@ -20,6 +20,9 @@ STEPS = {
     "float": "Running the float model",
     "program": "Running the program",
     "compare": "Compiling for the targets",
+    "read": "Reading the program",
+    "disassemble": "Running the stream for what it reads and writes",
+    "deploy": "Writing what the firmware needs",
 }
 """Names of steps, as listeners hear them, and what a user reads."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json as json_module
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,6 +56,9 @@ def compare(
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
     metric: Annotated[str | None, console.option("NAME", "As for `micronpu eval`.", default="top1")] = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For a row, on the clock; it says so where that is not enough.")
+    ] = 1800.0,
     ray: Annotated[bool, typer.Option("--ray", help="Work on a Ray cluster, or on this machine through Ray.")] = False,
     folder: Annotated[
         Path | None,
@@ -84,6 +88,8 @@ def compare(
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     if jobs is not None and jobs < 1:
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
+    if not 0 < timeout < math.inf:
+        raise OptionError(f"--timeout is {timeout}; it is a number of seconds.", hint="--timeout 1800")
     report_json = console.json_path(json, report_json)
     for path in (report_html, report_json):
         if path not in (None, console.STANDARD_OUTPUT):
@@ -99,7 +105,7 @@ def compare(
     count = min(jobs or os.cpu_count() or 1, max(len(left), 1))
     with console.progress() as listener:
         listener("compare", len(known) / len(wanted))
-        for job, row in run(task, left, count) if left else ():
+        for job, row in run(task, left, count, timeout) if left else ():
             known[job] = row
             if folder is not None:
                 _write(folder, key, known.values())

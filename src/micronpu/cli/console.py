@@ -198,6 +198,14 @@ def _console(*, stderr: bool, quiet: bool) -> Console:
 
 
 @contextmanager
+def at_work(name: str) -> Iterator[None]:
+    """Shows on a terminal that a step is under way, and for how long."""
+    with progress() as listener:
+        listener(name, 0.0)
+        yield
+
+
+@contextmanager
 def progress() -> Iterator[Listener]:
     """A listener that shows the steps on a terminal, and nothing where there is none, or with ``--quiet``."""
     console = errors()

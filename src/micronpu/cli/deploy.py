@@ -105,16 +105,17 @@ def deploy(
         )
         for path, c_name in zip(programs, _names(programs, name), strict=True)
     ]
-    done = deploy_together(
-        sources,
-        output,
-        target=target,
-        section=section,
-        force=force,
-        concurrent=concurrent,
-        functions=functions.split(",") if functions is not None else (),
-        hot=hot,
-    )
+    with console.at_work("deploy"):
+        done = deploy_together(
+            sources,
+            output,
+            target=target,
+            section=section,
+            force=force,
+            concurrent=concurrent,
+            functions=functions.split(",") if functions is not None else (),
+            hot=hot,
+        )
     if json:
         console.print_json(_told(done))
         return

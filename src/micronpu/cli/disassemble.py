@@ -38,10 +38,12 @@ def disassemble(
     """
     from micronpu.report.inside import difference
 
-    found = _streams(program)
+    with console.at_work("disassemble"):
+        found = _streams(program)
     out = console.output()
     if diff is not None:
-        other = _streams(diff)
+        with console.at_work("disassemble"):
+            other = _streams(diff)
         pairs = list(zip(found, other, strict=False))
         lines = [line for a, b in pairs for line in difference(a, b, registers)]
         if len(found) != len(other):

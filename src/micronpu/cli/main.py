@@ -460,7 +460,8 @@ def inspect(
     """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
     from micronpu.cli.inspection import inspect_pte
 
-    found = inspect_pte(read_file(program), str(program))
+    with console.at_work("read"):
+        found = inspect_pte(read_file(program), str(program))
     if json:
         console.print_json(found.to_dict())
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -78,17 +80,26 @@ class Worker:
             return failed(job, str(error))
 
 
-def in_processes(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Candidate]]:
-    """The rows, each when it is there; the processes end with this one, however it ends."""
+def in_processes(
+    task: Task, jobs: Sequence[Job], count: int, seconds: float = math.inf
+) -> Iterator[tuple[Job, Candidate]]:
+    """The rows, each when it is there; the processes end with this one, however it ends.
+
+    Args:
+        seconds: on the clock, after which a compilation is ended, and its row says so.
+    """
     waiting = list(reversed(jobs))
     team = [_Process(task) for _ in range(min(count, len(jobs)))]
     try:
         for member in team:
             member.begin(waiting.pop())
         while busy := {member.connection: member for member in team if member.job is not None}:
-            for connection in wait(list(busy)):
+            left = min(member.begun for member in busy.values()) + seconds - time.monotonic()
+            ready = wait(list(busy), None if math.isinf(seconds) else max(left, 0.0))
+            late = [] if ready else [min(busy, key=lambda connection: busy[connection].begun)]
+            for connection in ready or late:
                 member = busy[connection]  # type: ignore[index]
-                yield member.end()
+                yield member.end() if ready else member.give_up(seconds)
                 if not waiting:
                     continue
                 if not member.is_alive():
@@ -108,6 +119,7 @@ class _Process:
 
     def __init__(self, task: Task) -> None:
         self.job: Job | None = None
+        self.begun = 0.0
         script = Path(__file__).with_name("compare_worker.py")
         ours, theirs = socket.socketpair()
         self.connection = Connection(ours.detach())
@@ -120,7 +132,7 @@ class _Process:
         return self._process.poll() is None
 
     def begin(self, job: Job) -> None:
-        self.job = job
+        self.job, self.begun = job, time.monotonic()
         self._send(job)
 
     def end(self) -> tuple[Job, Candidate]:
@@ -132,6 +144,13 @@ class _Process:
         except (EOFError, OSError):
             self.close()
             return job, failed(job, "The process that compiled it has ended.")
+
+    def give_up(self, seconds: float) -> tuple[Job, Candidate]:
+        """Ends the process in the middle of its job; the row that says so."""
+        job, self.job = self.job, None
+        assert job is not None
+        self.close()
+        return job, failed(job, _late(seconds))
 
     def close(self) -> None:
         """Ends the process, in the middle of its job where it has one."""
@@ -151,8 +170,11 @@ _PATIENCE_SECONDS = 1.0
 """For a process to end itself and what it has begun."""
 
 
-def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Candidate]]:
+def on_ray(task: Task, jobs: Sequence[Job], count: int, seconds: float = math.inf) -> Iterator[tuple[Job, Candidate]]:
     """The same on a Ray cluster: the one that the environment names, else this machine.
+
+    Args:
+        seconds: see `in_processes`.
 
     Raises:
         RuntimeUnavailableError: Ray is not installed.
@@ -166,14 +188,21 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, C
     remote = ray.remote(num_cpus=1)(Worker)
     workers = [remote.remote(task) for _ in range(min(count, len(jobs)))]
     waiting = list(jobs)
-    running: dict[Any, tuple[Job, Any]] = {}
+    running: dict[Any, tuple[Job, Any, float]] = {}
     try:
         while waiting or running:
             while workers and waiting:
                 worker, job = workers.pop(), waiting.pop(0)
-                running[worker.run.remote(job)] = (job, worker)
-            (done, *_), _ = ray.wait(list(running), num_returns=1)
-            job, worker = running.pop(done)
+                running[worker.run.remote(job)] = (job, worker, time.monotonic())
+            left = min(begun for _, _, begun in running.values()) + seconds - time.monotonic()
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=None if math.isinf(seconds) else max(left, 0.0))
+            done = ready[0] if ready else min(running, key=lambda ref: running[ref][2])
+            job, worker, _ = running.pop(done)
+            if not ready:
+                ray.kill(worker)
+                workers.append(remote.remote(task))
+                yield job, failed(job, _late(seconds))
+                continue
             try:
                 yield job, ray.get(done)
                 workers.append(worker)
@@ -182,6 +211,10 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, C
                 workers.append(remote.remote(task))
     finally:
         ray.shutdown()
+
+
+def _late(seconds: float) -> str:
+    return f"It was not compiled within {seconds:g} s. Try: --timeout {2 * seconds:g}"
 
 
 def _what(name: str) -> str:

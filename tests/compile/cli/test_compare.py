@@ -44,7 +44,7 @@ def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.
     (folder / "comparison.json").write_text(json.dumps(stored))
     seen = []
 
-    def run(task, jobs, count):  # type: ignore[no-untyped-def]
+    def run(task, jobs, count, seconds):  # type: ignore[no-untyped-def]
         seen.extend(jobs)
         return iter(())
 
@@ -63,7 +63,7 @@ def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.
 def test_without_targets_it_is_one_of_every_chip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
-        "micronpu.cli.workers.in_processes", lambda task, jobs, count: asked.extend(t for t, _ in jobs) or ()
+        "micronpu.cli.workers.in_processes", lambda task, jobs, count, seconds: asked.extend(t for t, _ in jobs) or ()
     )
     (tmp_path / "net.py").write_text(MODEL)
     CliRunner().invoke(app, ["compare", f"{tmp_path / 'net.py'}:net"])
@@ -81,3 +81,29 @@ def test_programs_of_one_model_differ_by_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(program("neutron").report.to_json())
     refused = run(app, ["diff", str(one), str(tmp_path / "a.json")])
     assert "are a program and a report" in " ".join(refused.output.split())
+
+
+SLOW = (
+    MODEL
+    + """
+
+class Sleeper(nn.Module):
+    def forward(self, x):
+        import time
+        time.sleep(600)
+        return x
+
+def slow(): return Sleeper().eval(), (torch.zeros(1, 3, 8, 8),)
+"""
+)
+
+
+def test_a_row_that_takes_too_long_says_so(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(SLOW)
+    command = ["compare", f"{tmp_path / 'net.py'}:slow", "-t", "cortex-m33", "-t", "ethos-u55-128", "--jobs", "2"]
+    done = CliRunner().invoke(app, [*command, "--timeout", "0.5", "--json"])
+    rows = json.loads(done.stdout)["candidates"]
+    assert done.exit_code == 1 and [row["failed"] for row in rows] == [True, True]
+    assert all("not compiled within 0.5 s. Try: --timeout 1" in row["blocks"] for row in rows)
+    for wrong in ("0", "-1", "nan", "inf"):
+        assert CliRunner().invoke(app, [*command, "--timeout", wrong]).exit_code == 1
