@@ -143,6 +143,7 @@ CALLS: tuple[Call, ...] = (
         micronpu.Quantization,
         dict,
         {"activations": _TYPES, "io": _TYPES, "quantizer": [neutron.NeutronQuantizer]},
+        further={"settings": "str | Path | Mapping[str, Any] | None"},
         any=("settings",),
     ),
     Call("Verification", micronpu.Verification, dict, {"held_out": [-1, 0.5]}),
