@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,11 +117,15 @@ def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
         raise ModelError("--images needs Pillow, which is not installed.", hint="pip install pillow") from error
     import numpy as np
 
+    # A small file may say that it is hundreds of megabytes large; Pillow warns of half of what it refuses.
+    too_large = (Image.DecompressionBombError, Image.DecompressionBombWarning)
     try:
-        with Image.open(file) as picture:
-            fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as picture:
+                fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
         return np.array(fitted, np.uint8).reshape(height, width, channels)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, *too_large) as error:
         said = first_line(error) or type(error).__name__
         raise FileError(f"{file} is no picture that can be read: {said}.", hint="leave it out of the folder") from error
 

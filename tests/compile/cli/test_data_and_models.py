@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import struct
 import sys
 import types
+import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +76,19 @@ def test_compile_with_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.exit_code == 0, done.output
     assert "Calibrated with pictures: 3 inputs" in done.output and "Wrote out.bin" in done.output
     assert (folder / "out.pte").stat().st_size > 1000 and (folder / "out.bin").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("side", (10_000, 30_000))
+def test_a_picture_that_says_it_is_huge_is_refused(side: int, folder: Path) -> None:
+    """A header of 33 bytes: neither is room made for it nor does Pillow warn on the side."""
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + head
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(head)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (folder / "pictures" / "huge.png").write_bytes(data + b"\0\0\0\0IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(FileError, match=r"huge\.png is no picture that can be read: Image size"):
+            list(Pictures(folder / "pictures").load((torch.zeros(1, 3, 8, 12),)))
 
 
 def test_bad_pictures(folder: Path, tmp_path: Path) -> None:
