@@ -311,3 +311,26 @@ def test_a_type_that_is_not_that_of_the_result(kernel, position, found):
     change(file.program)
     with pytest.raises(PayloadError, match=r"as `out_dtype` the unknown type 99|tensor where `(out_)?dtype` says"):
         check_plan(bytes(serialize_pte_binary(file)), "it", "forward")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    (
+        lambda x: torch.split(x, [2, 4], 1),
+        lambda x: torch.split(x, 2, 1),
+        lambda x: torch.unbind(x, 2),
+    ),
+    ids=("split_with_sizes", "split", "unbind"),
+)
+def test_kernels_that_give_a_list_are_known(parts) -> None:
+    """Of any program of ExecuTorch's: its emitter names the list twice, which no schema says."""
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(part + 1 for part in parts(x * 2))
+
+    x = torch.arange(24.0).reshape(1, 6, 4)
+    program = to_edge(torch.export.export(Net().eval(), (x,))).to_executorch()
+    got = HostProgram(program.buffer).run(x)
+    for mine, wanted in zip(got, Net()(x), strict=True):
+        assert torch.equal(mine, wanted)

@@ -120,7 +120,9 @@ def describe(operator: str) -> str | None:
         for a in schema.arguments
     )
     word = "repeats" if any(a.is_out for a in schema.arguments) else "returns"
-    return f"{operator}({arguments}) {word} {len(schema.returns)}"
+    # A list of results is named again as well, though such a kernel returns nothing by its schema.
+    lists = sum(a.is_out and str(a.type) == "List[Tensor]" for a in schema.arguments)
+    return f"{operator}({arguments}) {word} {len(schema.returns) or lists}"
 
 
 @cache
