@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -164,11 +163,10 @@ def test_a_runner_that_hangs_is_ended_with_what_it_has_started(linear, tmp_path:
     alive = tmp_path / "alive"
     monkeypatch.setenv("STAND_IN_MOOD", "hang")
     monkeypatch.setenv("STAND_IN_ALIVE", str(alive))
-    begin = time.monotonic()
     board = NsysBoard(model, "imxrt700", seconds=2)
     with pytest.raises(BoardError, match="did not finish within 2 seconds and was ended"):
         board.run(*rows_of(model)[0])
-    assert time.monotonic() - begin < 30 and not alive.exists()
+    assert not alive.exists(), "it was waited for until it ended by itself, which takes it a minute"
     commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if os.access(p, os.R_OK)]
     assert not [c for c in commands if str(alive).encode() in c]
 

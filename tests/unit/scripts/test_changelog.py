@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 from pathlib import Path
 
 import pytest
+from tests.unit.scripts.loading import script
 
 ROOT = Path(__file__).parents[3]
-_SPEC = importlib.util.spec_from_file_location("changelog", ROOT / "scripts" / "changelog.py")
-assert _SPEC is not None and _SPEC.loader is not None
-changelog = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(changelog)
+changelog = script("changelog")
 
 
 def test_every_change_has_a_name_a_kind_and_a_text() -> None:

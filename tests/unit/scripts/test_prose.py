@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "prose.py"
-_SPEC = importlib.util.spec_from_file_location("prose", SCRIPT)
-assert _SPEC is not None and _SPEC.loader is not None
-prose = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(prose)
+from tests.unit.scripts.loading import script
+
+prose = script("prose")
 
 
 def test_code_is_no_prose() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.unit.scripts.loading import script
+
 ROOT = Path(__file__).parents[3]
-_SPEC = importlib.util.spec_from_file_location("terminal", ROOT / "scripts" / "terminal.py")
-assert _SPEC is not None and _SPEC.loader is not None
-terminal = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(terminal)
+terminal = script("terminal")
 
 
 def test_scenes_follow_each_other_and_their_text_is_escaped() -> None:

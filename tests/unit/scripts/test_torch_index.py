@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from tests.unit.scripts.loading import script
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "torch_index.py"
-_SPEC = importlib.util.spec_from_file_location("torch_index", SCRIPT)
-assert _SPEC is not None and _SPEC.loader is not None
-torch_index = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(torch_index)
+torch_index = script("torch_index")
 
 
 @pytest.mark.parametrize(
