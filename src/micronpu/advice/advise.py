@@ -140,10 +140,13 @@ class _Trials:
     ) -> Idea:
         sources = tuple(dict.fromkeys(place for node in places if (place := _place(node))))
         idea = Idea(name, how, results, len(places), sources, None, None)
+        module.graph.lint()
+        module.recompile()
+        return self._priced(idea, module, self._quantization, before)
+
+    def _priced(self, idea: Idea, module: GraphModule, quantization: Quantization, before: Price) -> Idea:
         try:
-            module.graph.lint()
-            module.recompile()
-            price = Price.of(self._compiled(module, self._quantization))
+            price = Price.of(self._compiled(module, quantization))
         except MicroNpuError as error:
             return replace(idea, failure=str(error))
         return replace(idea, price=price, ratio=price.beside(before))
@@ -163,11 +166,7 @@ class _Trials:
             None,
             None,
         )
-        try:
-            price = Price.of(self._compiled(self._copy(), replace(self._quantization, io=io)))
-        except MicroNpuError as error:
-            return replace(idea, failure=str(error))
-        return replace(idea, price=price, ratio=price.beside(before))
+        return self._priced(idea, self._copy(), replace(self._quantization, io=io), before)
 
     def _together(self, changes: Sequence[Change], before: Price) -> Idea | None:
         if len(changes) < 2:

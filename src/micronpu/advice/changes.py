@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.advice.widths import constant_of, narrowed, widened
+from micronpu.advice.widths import narrowed, widened
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import overload_name, value_of
+from micronpu.quantize.attributes import attribute
 from micronpu.report.advice import NEAR, SAME, TRAIN
 
 aten = torch.ops.aten
@@ -95,7 +96,7 @@ def kernels_of_three(module: GraphModule) -> Sequence[Node]:
     """The middle 3 x 3 of each larger kernel of odd size."""
     changed = []
     for node in _calls(module, "conv2d.default"):
-        weight, padding = _tensor(module, node.args[1]), _pair(_at(node, 4, 0))
+        weight, padding = attribute(module, node.args[1]), _pair(_at(node, 4, 0))
         if weight is None or padding is None:
             continue
         size = tuple(weight.shape[2:])
@@ -103,7 +104,7 @@ def kernels_of_three(module: GraphModule) -> Sequence[Node]:
         dilation = _pair(_at(node, 5, 1)) or (1, 1)
         if not any(less) or any(p < d * n for p, d, n in zip(padding, dilation, less, strict=True)):
             continue
-        part = weight[:, :, less[0] : size[0] - less[0], less[1] : size[1] - less[1]]
+        part = weight.detach()[:, :, less[0] : size[0] - less[0], less[1] : size[1] - less[1]]
         kernel = add_constant(module, node, part.contiguous().clone(), "advised")
         args = _padded_args(node)
         args[1] = kernel
@@ -156,7 +157,7 @@ def fixed_statistics(module: GraphModule) -> Sequence[Node]:
         shape = _shape(node.args[0])
         is_layer = overload_name(node).startswith("layer")
         size = tuple(node.args[1]) if is_layer else (shape[1], *(1 for _ in shape[2:]))  # type: ignore[arg-type]
-        given = [_tensor(module, _at(node, i, None)) for i in (2, 3)]
+        given = [attribute(module, _at(node, i, None)) for i in (2, 3)]
         factor, summand = (
             (default(size) if t is None else t.detach().reshape(size)).clone()
             for t, default in zip(given, (torch.ones, torch.zeros), strict=True)
@@ -236,8 +237,3 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 def _shape(node: Any) -> tuple[int, ...]:
     return tuple(value_of(node).shape)
-
-
-def _tensor(module: GraphModule, node: Any) -> torch.Tensor | None:
-    """The weight that a node reads; None where it computes it."""
-    return constant_of(module, node).detach() if isinstance(node, Node) and node.op == "get_attr" else None

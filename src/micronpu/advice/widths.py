@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import overload_name, value_of
+from micronpu.quantize.attributes import attribute
 
 MULTIPLE = 16
 """Of channels that an array of multipliers takes at once."""
@@ -105,9 +106,9 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
 
 def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index]) -> Any:
     """A constant with other channels along some axes; anything else, or a constant of one channel, as it is."""
-    if not isinstance(source, Node) or source.op != "get_attr":
+    value = attribute(module, source)
+    if value is None:
         return source
-    value = constant_of(module, source)
     result = value.detach()
     for axis, index in axes.items():
         if axis < -result.dim() or result.dim() == 0 or result.shape[axis] == 1:
@@ -164,15 +165,6 @@ class _Groups:
         a, b = self._find(one), self._find(other)
         if a is not b:
             self._parent[a] = b
-
-
-def constant_of(module: GraphModule, node: Node) -> torch.Tensor:
-    """The weight that a ``get_attr`` node reads."""
-    found: Any = module
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    assert isinstance(found, torch.Tensor)
-    return found
 
 
 def _shape(node: Node) -> tuple[int, ...]:

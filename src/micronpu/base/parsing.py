@@ -59,3 +59,22 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
 
 def _inside(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+_HEAD_BYTES = 8
+
+
+def with_head(head: Any, *parts: bytes | memoryview) -> bytes:
+    """Bytes behind a head that JSON can say: the length of the head, the head, and the parts."""
+    text = json.dumps(head).encode()
+    return b"".join((len(text).to_bytes(_HEAD_BYTES, "little"), text, *parts))
+
+
+def head_and_rest(data: bytes | memoryview) -> tuple[Any, memoryview]:
+    """What `with_head` was given: the head, and the parts as one, still part of the data.
+
+    Raises:
+        ValueError: it was not written so.
+    """
+    start = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+    return parse_json(bytes(data[_HEAD_BYTES:start])), memoryview(data)[start:]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from micronpu.base.files import check_writable
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
@@ -47,9 +46,7 @@ def advise(
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
-    report_json = console.json_path(json, report_json)
-    if report_json not in (None, console.STANDARD_OUTPUT):
-        check_writable(report_json)
+    report_json = console.checked_json_path(json, report_json)
     quantization = how.value()
     with console.progress() as listener:
         listener("load", 0.0)

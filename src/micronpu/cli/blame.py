@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import check_folder, check_writable, write_file
+from micronpu.base.files import check_folder, write_file
 from micronpu.cli import console
 from micronpu.cli.completion import complete_target
 from micronpu.cli.evaluate import write_json
@@ -88,9 +88,7 @@ def blame(
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
-    report_json = console.json_path(json, report_json)
-    if report_json not in (None, console.STANDARD_OUTPUT):
-        check_writable(report_json)
+    report_json = console.checked_json_path(json, report_json)
     if fix_output is not None:
         if not fix:
             raise OptionError("--fix-output is given without --fix.", hint="--fix")

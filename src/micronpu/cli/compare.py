@@ -90,10 +90,9 @@ def compare(
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
     if not 0 < timeout < math.inf:
         raise OptionError(f"--timeout is {timeout}; it is a number of seconds.", hint="--timeout 1800")
-    report_json = console.json_path(json, report_json)
-    for path in (report_html, report_json):
-        if path not in (None, console.STANDARD_OUTPUT):
-            check_writable(path)
+    report_json = console.checked_json_path(json, report_json)
+    if report_html is not None:
+        check_writable(report_html)
     # A target keeps the name that it was given; under two of them it is one.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from micronpu.base.cache import CACHE
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
+from micronpu.base.files import check_writable
 from micronpu.base.progress import STEPS
 
 if TYPE_CHECKING:
@@ -161,6 +162,19 @@ def json_path(json: bool, report_json: Path | None) -> Path | None:
             hint="one of them; --report-json - is the same as --json",
         )
     return STANDARD_OUTPUT if json else report_json
+
+
+def checked_json_path(json: bool, report_json: Path | None) -> Path | None:
+    """As `json_path`, before the work is done.
+
+    Raises:
+        OptionError: both are given.
+        FileError: nothing can be written there.
+    """
+    path = json_path(json, report_json)
+    if path not in (None, STANDARD_OUTPUT):
+        check_writable(path)
+    return path
 
 
 _FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.base.files import check_writable, write_file
+from micronpu.base.files import write_file
 from micronpu.cli import console
 
 
@@ -58,9 +58,7 @@ def evaluate(
 
     if metric is not None and labels is None:
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
-    report_json = console.json_path(json, report_json)
-    if report_json not in (None, console.STANDARD_OUTPUT):
-        check_writable(report_json)
+    report_json = console.checked_json_path(json, report_json)
     with console.progress() as listener:
         listener("load", 0.0)
         loaded = load_model(model)

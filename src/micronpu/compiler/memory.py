@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from micronpu.deploy.board import board_of
 from micronpu.deploy.pools import pools_of
-from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
 from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
@@ -119,10 +119,10 @@ def partition_memory(name: str, part: CompiledPartition) -> PartitionMemory | No
         place = file_name(node.origin.source)
         names.append(f"{node.op.name} ({place})" if place else node.op.name)
     most = max(counted, key=lambda entry: entry[1])[0]
-    alive = sorted(graph_arena(name, part.graph).alive(most), key=lambda life: -life.bytes)
-    return PartitionMemory(
-        name, tuple(names), tuple(size for _, size in counted), tuple(Item(t.name, t.bytes) for t in alive)
-    )
+    made_by = zip(*_lives(part.graph, _steps(part.graph)), strict=True)
+    alive = [Item(label, life.size) for label, life in made_by if life.first <= most <= life.last]
+    alive.sort(key=lambda item: -item.bytes)
+    return PartitionMemory(name, tuple(names), tuple(size for _, size in counted), tuple(alive))
 
 
 def _step(call: Call) -> str:
@@ -143,25 +143,36 @@ def _bytes(value: Value) -> int:
 
 def graph_arena(name: str, graph: Graph) -> Arena:
     """What the tensors of a partition take if nothing but their lives is known, placed as the runtime's are."""
+    steps = _steps(graph)
+    labels, lives = _lives(graph, steps)
+    placement = place(lives)
+    tensors = tuple(
+        Life(label, life.size, offset, life.first, life.last)
+        for label, life, offset in zip(labels, lives, placement.offsets, strict=True)
+    )
+    return Arena(name, "", placement.size, lower_bound(lives), steps, tensors)
+
+
+def _steps(graph: Graph) -> tuple[str, ...]:
+    return tuple(node.origin.nodes[-1] if node.origin.nodes else node.op.name for node in graph.nodes)
+
+
+def _lives(graph: Graph, steps: Sequence[str]) -> tuple[list[str], list[Lifetime]]:
+    """What makes each tensor of a graph, and from when to when it is needed.
+
+    Args:
+        steps: names of the graph's nodes.
+    """
     last_step = max(len(graph.nodes) - 1, 0)
     labels = {t: f"input {i}" for i, t in enumerate(graph.inputs)}
-    used: dict[object, list[int]] = {t: [0] for t in graph.inputs}
-    sizes: dict[object, int] = {t: t.type.bytes for t in graph.inputs}
-    steps = []
-    for step, node in enumerate(graph.nodes):
-        steps.append(node.origin.nodes[-1] if node.origin.nodes else node.op.name)
+    used: dict[Tensor, list[int]] = {t: [0] for t in graph.inputs}
+    for number, (step, node) in enumerate(zip(steps, graph.nodes, strict=True)):
         for tensor in (*node.inputs, *node.outputs):
             if not tensor.is_constant:
-                labels.setdefault(tensor, steps[-1])
-                used.setdefault(tensor, []).append(step)
-                sizes[tensor] = tensor.type.bytes
+                labels.setdefault(tensor, step)
+                used.setdefault(tensor, []).append(number)
     for tensor in graph.outputs:
         if tensor in used:
             used[tensor].append(last_step)
-    lives = [Lifetime(-(-sizes[t] // ALIGNMENT) * ALIGNMENT, min(at), max(at)) for t, at in used.items()]
-    placement = place(lives)
-    tensors = tuple(
-        Life(labels[t], life.size, offset, life.first, life.last)  # type: ignore[index]
-        for t, life, offset in zip(used, lives, placement.offsets, strict=True)
-    )
-    return Arena(name, "", placement.size, lower_bound(lives), tuple(steps), tensors)
+    lives = [Lifetime(-(-t.type.bytes // ALIGNMENT) * ALIGNMENT, min(at), max(at)) for t, at in used.items()]
+    return [labels[t] for t in used], lives

@@ -7,7 +7,6 @@ processor.  A program that calls anything but operators of torch is not kept: no
 from __future__ import annotations
 
 import functools
-import json
 import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.cache import CACHE, Entry
-from micronpu.base.parsing import parse_json
+from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.frontend.states import States
 from micronpu.quantize import post_training
 from micronpu.quantize.observing import FixedObserver, RangeObserver
@@ -64,22 +63,22 @@ def pack_observers(prepared: GraphModule) -> bytes:
             blobs.append(value.detach().contiguous().numpy().tobytes())
             buffers.append([key, str(value.dtype), list(value.shape), len(blobs[-1])])
         told.append([name, _numbers(observer), buffers])
-    text = json.dumps(told).encode()
-    return b"".join((len(text).to_bytes(8, "little"), text, *blobs))
+    return with_head(told, *blobs)
 
 
 def unpack_observers(prepared: GraphModule, data: bytes) -> None:
     """Gives the observers of a module what others like them have seen."""
-    start = 8 + int.from_bytes(data[:8], "little")
+    told, blobs = head_and_rest(data)
+    start = 0
     own = dict(_observers(prepared))
-    for name, numbers, buffers in parse_json(data[8:start]):
+    for name, numbers, buffers in told:
         observer = own[name]
         for key, value in numbers.items():
             setattr(observer, key, value)
         for key, dtype, shape, size in buffers:
             buffer = observer.get_buffer(key).resize_(shape)
             if size:
-                values = torch.frombuffer(bytearray(data[start : start + size]), dtype=_DTYPES[dtype])
+                values = torch.frombuffer(bytearray(blobs[start : start + size]), dtype=_DTYPES[dtype])
                 buffer.copy_(values.reshape(shape))
             start += size
 

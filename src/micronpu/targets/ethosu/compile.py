@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.base.parsing import parse_json
+from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
@@ -163,11 +163,10 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
     own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
     entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
     if (data := entry.read()) is not None:
-        start = 8 + int.from_bytes(data[:8], "little")
-        told = parse_json(data[8:start])
+        told, packed = head_and_rest(data)
         if told is None:
             return best
-        program, ahead = unpack_program(memoryview(data)[start:]), Ahead(**told["ahead"])
+        program, ahead = unpack_program(packed), Ahead(**told["ahead"])
         if not told["split"]:
             return replace(best, program=program, ahead=ahead)
         graph = best.graph.clone()
@@ -183,9 +182,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
         split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
         told = {"ahead": asdict(made.ahead), "split": split, "waiting": made.waiting}
     if made.ahead is None or told is not None:
-        text = json.dumps(told).encode()
-        program_data = pack_program(made.program) if told is not None else b""
-        entry.write(b"".join((len(text).to_bytes(8, "little"), text, program_data)))
+        entry.write(with_head(told, pack_program(made.program) if told is not None else b""))
     return made
 
 

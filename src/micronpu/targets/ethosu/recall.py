@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from micronpu.base.cache import Entry
 from micronpu.base.errors import RuntimeUnavailableError
-from micronpu.base.parsing import parse_json
+from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.prove import Check
@@ -82,8 +81,7 @@ def _packed(planned: Planned) -> bytes:
         "waiting": planned.waiting,
         "model": hashlib.sha256(planned.emitted.data).hexdigest(),
     }
-    text = json.dumps(header).encode()
-    return b"".join((len(text).to_bytes(8, "little"), text, pack_program(planned.program)))
+    return with_head(header, pack_program(planned.program))
 
 
 def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None:
@@ -91,8 +89,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     data = entry.read()
     if data is None:
         return None
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = parse_json(data[8:start])
+    header, packed = head_and_rest(data)
     plan, plans = _plan(header["plan"]), tuple(map(_plan, header["plans"]))
     made = graph
     if plan.rewrites:
@@ -101,7 +98,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     emitted = emitters_of(spec)[plan.format](made)
     if hashlib.sha256(emitted.data).hexdigest() != header["model"]:
         return None
-    program = unpack_program(memoryview(data)[start:])
+    program = unpack_program(packed)
     chosen = next(p for p in plans if p == plan)
     return Planned(
         made, emitted, program, chosen, plans, header["rewrites"], waiting=header["waiting"], offers=header["offers"]

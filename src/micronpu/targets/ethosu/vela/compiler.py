@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.base.parsing import parse_json
+from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.kept import entry_of
@@ -183,20 +182,19 @@ def pack_program(program: VelaProgram) -> bytes:
     own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
     borders = {name: [astuple(border) for border in own[name]] for name in ("inputs", "outputs")}
     told = {**own, **borders, "layers": [astuple(layer) for layer in program.layers]}
-    text = json.dumps({"program": told, "commands": len(program.commands)}).encode()
-    return b"".join((len(text).to_bytes(8, "little"), text, program.commands, program.constants))
+    head = {"program": told, "commands": len(program.commands)}
+    return with_head(head, program.commands, program.constants)
 
 
 def unpack_program(data: memoryview) -> VelaProgram:
     """What `pack_program` has written; the constants stay part of the data."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    told = parse_json(bytes(data[8:start]))
-    own, end = told["program"], start + told["commands"]
+    told, rest = head_and_rest(data)
+    own, end = told["program"], told["commands"]
     for name in ("inputs", "outputs"):
         own[name] = tuple(Border(tuple(shape), *rest) for shape, *rest in own[name])
     own["layers"] = tuple(replace(LayerEstimate(*told), work=Work(*work)) for *told, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
-    return VelaProgram(commands=bytes(data[start:end]), constants=data[end:], **own)
+    return VelaProgram(commands=bytes(rest[:end]), constants=rest[end:], **own)
 
 
 def _objection(text: str) -> str:
