@@ -138,6 +138,10 @@ class Writer(AtenArguments, Protocol):
     def unevenness(self) -> float:
         """Of a norm, how many times larger than small rows calibration has seen large ones; 1 of other operators."""
 
+    @property
+    def row_size(self) -> float:
+        """The size of the largest row of a norm that calibration has seen."""
+
     def __call__(self, overload: str, *arguments: Any) -> Float:
         """A new operator's result."""
 
@@ -177,6 +181,9 @@ class Writer(AtenArguments, Protocol):
 
     def decided(self, number: Float) -> Float:
         """A number as the decision that it stands for, in the type of the operator's result; see `number`."""
+
+    def only_sign(self, x: Float) -> Float:
+        """x, which what is written next asks for its sign alone: its grid may be fine, and end before its values do."""
 
     def kept_or_zero(self, number: Float, x: Float) -> Float:
         """The product of a number that is 0 or 1 and a value, on the value's grid."""

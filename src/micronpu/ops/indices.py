@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 POSITIONS = ("argmax.default", "argmin.default")
 """The overloads of `ArgMax`."""
 LOWEST = -128
-LOOKUP_HINT = "an Ethos-U85, which looks rows up, or positions that are constants"
+LOOKUP_HINT = "an NPU that looks rows up, see the support table, or positions that are constants"
 MOST_POSITIONS = 256
 """A position is an int8 number."""
 _POSITION = fixed_qparams(1.0, LOWEST, int16_scale=1.0)

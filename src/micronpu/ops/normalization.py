@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.types import DType
-from micronpu.ir.way import Call, Float, Results, Writer, composes
+from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import VIEWS, under_shape
@@ -26,8 +25,10 @@ _WEIGHTED = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
 _LONGEST_MEAN = 1 << 15
 """Elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of what an accumulator holds."""
 
-_UNEQUAL = 2.5
-"""How many times larger than small rows large ones are, from which a norm in int8 first makes them more equal."""
+UNEQUAL = 1.7
+"""How many times larger than small rows large ones are, from which a norm in int8 first makes them equal."""
+SMALLEST_ROW = 1.0 / 16
+"""Of the largest row, what is made larger as if it were as large."""
 
 
 @composes(*BATCH_NORMS, early=True)
@@ -174,62 +175,29 @@ def _normalized(write: Writer, x: Float, axes: Sequence[int], eps: float, centre
     The variance comes from the centred values: mean(x^2) - mean(x)^2 is a small difference of large numbers on coarse
     grids.  Its grid is finer than that of the squares, as the accumulator is rounded once, behind the mean.
     """
+    if write.unevenness >= UNEQUAL and not write.capabilities.has_int16:
+        return _normalized_by_row(write, x, axes, eps, centred)
     if centred:
         x = write("sub.Tensor", x, _mean(write, x, axes))
-    if write.unevenness >= _UNEQUAL and not write.capabilities.has_int16:
-        return _normalized_by_row(write, x, axes, eps)
     variance = _mean(write, write("mul.Tensor", x, x), axes, eps)
     return write("mul.Tensor", x, write("rsqrt.default", variance))
 
 
-def _normalized_by_row(write: Writer, x: Float, axes: Sequence[int], eps: float) -> Float:
-    """The same with rows of more equal size: each times g = 1 / sqrt(max(|x|) + e), which cancels out.
+def _normalized_by_row(write: Writer, x: Float, axes: Sequence[int], eps: float, centred: bool) -> Float:
+    """The same with rows of one size: each times g = 1 / (max(|x|) + e), which cancels out.
 
     x / sqrt(mean(x * x) + eps) = x * g / sqrt(mean(x * g * x * g) + eps * g * g)
 
-    Rows that differ 30 times then differ 5.5 times, and their squares 30 times and not 900.
+    An e that is a part of the largest row keeps g of a row of zeros from taking the steps of all others.
     """
     largest = write("amax.default", write("abs.default", x), list(axes), True)
-    gain = write("rsqrt.default", write("add.Tensor", largest, write.constant(math.sqrt(eps))))
+    gain = write("reciprocal.default", write("add.Tensor", largest, write.constant(SMALLEST_ROW * write.row_size)))
     x = write("mul.Tensor", x, gain)
+    if centred:
+        x = write("sub.Tensor", x, _mean(write, x, axes))
     variance = _mean(write, write("mul.Tensor", x, x), axes)
     least = write("mul.Tensor", gain, write("mul.Tensor", gain, write.constant(eps)))
     return write("mul.Tensor", x, write("rsqrt.default", write("add.Tensor", variance, least)))
-
-
-@composes("mul.Tensor", early=True)
-def _root_mean_square_norm(write: Writer) -> Float:
-    """x * rsqrt(mean(x * x) + eps) of rows of unequal size, in int8 alone -> each row times a number first"""
-    if write.unevenness < _UNEQUAL or write.capabilities.has_int16 or write.dtype() is not DType.FLOAT32:
-        return None
-    for x, size in ((write.given[a], write.given[b]) for a, b in (("self", "other"), ("other", "self"))):
-        root = write.call(size)
-        if root is None or root.overload != "rsqrt.default":
-            continue
-        total, eps = _without_constant(write, root.given["self"])
-        mean = write.call(total)
-        if mean is None or mean.overload != "mean.dim" or not mean.given["keepdim"] or not mean.given["dim"]:
-            continue
-        if _is_square_of(write.call(mean.given["self"]), x):
-            return _normalized_by_row(write, x, mean.given["dim"], eps)
-    return None
-
-
-def _without_constant(write: Writer, x: Float) -> tuple[Float, float]:
-    """x, or what a number is added to, and the number."""
-    call = write.call(x)
-    if call is None or call.overload != "add.Tensor" or call.given.get("alpha", 1) != 1:
-        return x, 0.0
-    number = write.known(call.given["other"])
-    return (x, 0.0) if number is None or number.size != 1 else (call.given["self"], float(number.reshape(())))
-
-
-def _is_square_of(call: Call | None, x: Float) -> bool:
-    if call is None or call.given.get("self") is not x:
-        return False
-    if call.overload == "pow.Tensor_Scalar":
-        return bool(call.given["exponent"] == 2)
-    return call.overload == "square.default" or (call.overload == "mul.Tensor" and call.given["other"] is x)
 
 
 def _mean(write: Writer, x: Float, axes: Sequence[int], shift: float = 0.0) -> Float:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Requantize(Elementwise):
     """The same real values on another grid; made where a dequantize meets a quantize.
 
-    x int8 or int16 [any]  ->  y ``dtype`` [same], qparams of its own.
+    x int8, uint8 or int16 [any]  ->  y ``dtype`` [same], qparams of its own.
     """
 
     dtype: DType = DType.INT8
@@ -40,4 +40,6 @@ class Requantize(Elementwise):
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x, y = emit.input_type(0), emit.output_type
+        if DType.UINT8 in (x.dtype, y.dtype) and x.scale == y.scale:
+            return emit.shift_bytes()
         return emit.requantize(emit.input(0), [x.scale / y.scale], y.dtype.limits, x.zero_point)

@@ -34,15 +34,8 @@ class ActivationBeforeConcat(Pass):
     def run(self, graph: Graph) -> bool:
         walk = Walk(graph)
         for node in walk:
-            concat = walk.producer.get(node.inputs[0])
-            if (
-                not isinstance(node.op, Relu)
-                or not node.op.kind.can_fuse
-                or node.inputs[0].type != node.output.type
-                or concat is None
-                or not isinstance(concat.op, Concat)
-                or not walk.read_once(concat.output)
-            ):
+            concat = self._concat_before(walk, node)
+            if concat is None or not isinstance(node.op, Relu):
                 continue
             activations = [self._activation(walk.producer.get(t)) for t in concat.inputs]
             clamped = [a is node.op.kind for a in activations]
@@ -60,6 +53,15 @@ class ActivationBeforeConcat(Pass):
             origin = concat.origin.joined(node.origin)
             walk.replace(node.output, walk.insert(self.make(concat.op, [made[t] for t in concat.inputs], origin)))
         return walk.changed
+
+    @staticmethod
+    def _concat_before(walk: Walk, node: Node) -> Node | None:
+        """The concatenation that nothing but a clamp reads; None where the node is no clamp of such a one."""
+        if not isinstance(node.op, Relu) or not node.op.kind.can_fuse or node.inputs[0].type != node.output.type:
+            return None
+        concat = walk.producer.get(node.inputs[0])
+        is_one = concat is not None and isinstance(concat.op, Concat) and walk.read_once(concat.output)
+        return concat if is_one else None
 
     @staticmethod
     def _activation(producer: Node | None) -> Activation | None:

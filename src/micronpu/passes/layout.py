@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Permutation
+from micronpu.ir.types import DType
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.passes.base import Pass, Walk
 
+_ONLY_SHIFTED = DType.UINT8
+"""Bytes at the border, which become int8 before anything else reads them: NPUs move numbers with a sign."""
 _FURTHEST = 64
 """Readers that are looked at in search of the transpose that a moved one would meet."""
 
@@ -62,7 +65,8 @@ class SinkTransposes(Pass):
             if isinstance(node.op, Transpose):
                 continue
             for permutation, alone in _permutations(node, walk).items():
-                moved = node.op.permuted(permutation, node.output.type) if self.moves(permutation) else None
+                moves = self.moves(permutation) and node.output.type.dtype is not _ONLY_SHIFTED
+                moved = node.op.permuted(permutation, node.output.type) if moves else None
                 # A transpose that others read stays where it is, so that one more had better vanish or move little.
                 if moved is None or not (alone or meets(node.output, inverse(permutation), walk) or _shrinks(node)):
                     continue
@@ -218,6 +222,8 @@ class LiftTransposes(Pass):
         """The operator that computes x for one reader alone, and what it is in front of which the transpose stands."""
         first, back = walk.producer.get(x), inverse(permutation)
         if first is None or not walk.read_once(x) or first.inputs[0].is_constant:
+            return None
+        if first.inputs[0].type.dtype is _ONLY_SHIFTED:
             return None
         if not all(t.is_constant for t in first.inputs[1:]) or first.inputs[0].type.rank != x.type.rank:
             return None

@@ -125,7 +125,7 @@ def _annotate_node(
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
-        output = _inputs_and_output(node, operands, rule, config, activation, inputs, able)
+        output = _inputs_and_output(node, operands, rule, config, activation, inputs, constants, able)
     for operand in operands:
         if rule.output is not OutputQuantization.SHARED and (given_grid := given_grid_of(operand)) is not None:
             inputs[operand] = config.fixed_activation(given_grid)
@@ -151,6 +151,7 @@ def _inputs_and_output(
     config: QuantizationConfig,
     activation: QuantizationSpec,
     inputs: dict[Node, Spec],
+    constants: set[Node],
     able: Capabilities,
 ) -> Spec:
     """Fills in the specs of the operands; returns that of the result, which is ``activation`` unless more is known."""
@@ -171,7 +172,8 @@ def _inputs_and_output(
                 inputs[operand] = shared
         return shared
     for operand in operands:
-        inputs.setdefault(operand, kept_grid(operand, activation, config, able))
+        wanted = config.constant if operand in constants else kept_grid(operand, activation, config, able)
+        inputs.setdefault(operand, wanted)
     if rule.output is OutputQuantization.FIXED:
         return dictated_grid(node, rule, config, able)
     return config.beyond if config.activations == "int16" and reaches_beyond(node) else activation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,15 @@ def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
     for part in str(node.target).split("."):
         value = getattr(value, part)
     return value if isinstance(value, torch.Tensor) else None
+
+
+def number(model: GraphModule, operand: Any) -> float | None:
+    """The number that an operand is everywhere; None where it is none."""
+    if isinstance(operand, (int, float)):
+        return float(operand)
+    known = attribute(model, operand) if isinstance(operand, Node) else None
+    alone = isinstance(known, torch.Tensor) and known.numel() == 1 and math.isfinite(float(known))
+    return float(known) if alone and known is not None else None
 
 
 def is_constant(node: Any) -> bool:

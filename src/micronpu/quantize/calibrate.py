@@ -24,6 +24,7 @@ from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.double import runnable
+from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_observers
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.norms import mark_uneven
@@ -114,6 +115,7 @@ def calibrated(
     entry = calibration_entry(prepared, states, sequences)
     if entry is not None and (known := entry.read()) is not None:
         unpack_observers(prepared, known)
+        settle_joints(prepared)
         if progress is not None:
             progress(sum(map(len, sequences)))
         return prepared
@@ -130,6 +132,7 @@ def calibrated(
                         progress(number)
     if entry is not None:
         entry.write(pack_observers(prepared))
+    settle_joints(prepared)
     return prepared
 
 
@@ -154,7 +157,7 @@ def observed(
             mark_uneven(module, sequences, states)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
-        prepare_loops(prepared, quantizer, _prepared)
+        prepare_loops(prepared, quantizer, _with_whole_joints)
     return prepared
 
 
@@ -175,6 +178,13 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     from micronpu.quantize.pt2e import prepare_pt2e
 
     return prepare_pt2e(module, quantizer)  # type: ignore[no-any-return]
+
+
+def _with_whole_joints(module: GraphModule, quantizer: Any) -> GraphModule:
+    """As `_prepared`, of a step whose grids are told to its loop before anything is seen."""
+    prepared = _prepared(module, quantizer)
+    settle_joints(prepared)
+    return prepared
 
 
 def _converted(prepared: GraphModule) -> GraphModule:
@@ -269,7 +279,8 @@ def calibrate_and_quantize(
     """
     check_switch("is_qat", is_qat)
     if isinstance(quantizer, type) or not callable(getattr(quantizer, "annotate", None)):
-        raise ModelError(f"The quantizer is {described(quantizer)}.", hint="NeutronQuantizer() or EthosUQuantizer(...)")
+        hint = f"{quantizer.__name__}(...)" if isinstance(quantizer, type) else "one of the NPU's family, made with ()"
+        raise ModelError(f"The quantizer is {described(quantizer)}.", hint=hint)
     if train_fn is not None and not is_qat:
         raise OptionError("`train_fn` is given and `is_qat` is False.", hint="is_qat=True, or leave it out")
     module = graph_module(model)

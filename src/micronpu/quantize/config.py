@@ -20,6 +20,7 @@ from micronpu.ir.op import Quantization
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import for_activations, for_weights, observers
+from micronpu.quantize.own_specs import check_specs, with_spec
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part, packet_name, schema_of
 
@@ -28,6 +29,7 @@ from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part,
 ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
 # Small enough for a channel with tiny weights to keep its own grid.
 WEIGHT_EPS = 2**-24
+_CONSTANT_EPS = 2**-30
 SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
 AVERAGES = "averages"
@@ -35,6 +37,8 @@ _BEYOND = "beyond"
 """Name of the observer of averages, which may have the grid of what they are averages of."""
 
 Activations = Literal["int8", "int16"]
+Borders = Literal["int8", "uint8", "int16"]
+"""What a program's own inputs and outputs may be beside floats."""
 
 
 class QuantizerChoices(TypedDict, total=False):
@@ -43,7 +47,7 @@ class QuantizerChoices(TypedDict, total=False):
     per_channel: bool
     is_qat: bool
     activations: Activations
-    io: Activations | None
+    io: Borders | None
 
 
 _WEIGHT_BITS = (8, 7, 6, 5, 4)
@@ -62,9 +66,24 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
         return value  # type: ignore[return-value]
     hint = f"one of {', '.join(known)}"
     if str(value).removeprefix("torch.") == "uint8":
-        hint += "; a uint8 image becomes int8 by subtracting 128 on the host"
+        hint += '; a program that takes the bytes of an image has `io="uint8"`'
     shown = described(value) if not isinstance(value, torch.dtype) else str(value)
     raise OptionError(f"`{name}` is {shown}; activations are int8 or int16.", hint=hint)
+
+
+def check_borders(value: Any, name: str = "io") -> Borders:
+    """An element type of a program's own inputs and outputs.
+
+    Raises:
+        OptionError: it is none.
+    """
+    known = get_args(Borders)
+    if isinstance(value, str) and value in known:
+        return value  # type: ignore[return-value]
+    raise OptionError(
+        f"`{name}` is {described(value)}; inputs and outputs are {', '.join(known)}, or floats.",
+        hint=f'{name}="int8", or "uint8" for the bytes of a camera',
+    )
 
 
 @dataclass(frozen=True)
@@ -86,6 +105,9 @@ class QuantizationConfig:
         input_observer: the same for the inputs of the program, of which nothing is clipped unless this says so.
         weight_observer: where the range of weights comes from: "minmax" (the largest weight) or "mse" (the range with
             the least squared error).
+        as_bytes: for `set_io` alone: the integers outside are uint8, 128 more than the int8 numbers that mean the same.
+        input_spec, output_spec, weight_spec: torchao's `QuantizationSpec` of values that come into the program, of all
+            other activations and of weights, with an observer of your own; None for what the other fields say.
         freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
             with small batches.  Their weight and bias are trained all the same.
 
@@ -105,6 +127,10 @@ class QuantizationConfig:
     percentile: float = 99.99
     input_observer: str = "minmax"
     weight_observer: str = "minmax"
+    as_bytes: bool = False
+    input_spec: Any = None
+    output_spec: Any = None
+    weight_spec: Any = None
 
     def __post_init__(self) -> None:
         check_type("weight_bits", self.weight_bits, int)
@@ -113,7 +139,7 @@ class QuantizationConfig:
                 f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.", hint="weight_bits=8"
             )
         check_activations(self.activations)
-        for name in ("per_channel", "is_qat", "freeze_batch_norm"):
+        for name in ("per_channel", "is_qat", "freeze_batch_norm", "as_bytes"):
             check_switch(name, getattr(self, name))
         for name, known in (
             ("activation_observer", for_activations()),
@@ -131,10 +157,26 @@ class QuantizationConfig:
             raise OptionError(
                 f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99"
             )
+        check_specs(self)
+        if self.as_bytes and self.activations != "int8":
+            raise OptionError(
+                f"`as_bytes` is about 8 bits, and `activations` is {self.activations}, numbers of both signs.",
+                hint='activations="int8", or without `as_bytes`',
+            )
         if self.freeze_batch_norm and not self.is_qat:
             raise OptionError(
                 "`freeze_batch_norm` is about training, and `is_qat` is False.", hint="is_qat=True, or leave it out"
             )
+
+    def widened(self) -> QuantizationConfig:
+        """The same with int16 activations; specs of the user's are for int8."""
+        return replace(self, activations="int16", input_spec=None, output_spec=None)
+
+    @classmethod
+    def of_borders(cls, io: Borders, *, is_qat: bool = False) -> QuantizationConfig:
+        """Of the program's own inputs and outputs, for `StaticQuantizer.set_io`."""
+        activations: Activations = "int16" if io == "int16" else "int8"
+        return cls(is_qat=is_qat, activations=activations, as_bytes=io == "uint8")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -142,8 +184,17 @@ class QuantizationConfig:
         return _TORCH_TYPES[self.activations]
 
     @property
+    def has_specs(self) -> bool:
+        """Whether an observer of the user's own is in it, which torchao calls."""
+        return not (self.input_spec is self.output_spec is self.weight_spec is None)
+
+    @property
     def activation(self) -> QuantizationSpec:
-        """One scale per tensor; int8 asymmetric, int16 symmetric."""
+        """One scale per tensor; int8 asymmetric, int16 symmetric, unless a spec of the user's says otherwise."""
+        return with_spec(self._activation, self.output_spec)
+
+    @property
+    def _activation(self) -> QuantizationSpec:
         limits, observer = torch.iinfo(self.dtype), observers()[self.activation_observer]
         if self.is_qat:
             observer = observers()["moving_average"]
@@ -161,24 +212,29 @@ class QuantizationConfig:
         )
 
     @property
+    def constant(self) -> QuantizationSpec:
+        """As `activation`, of a number that is known, however small: 1/N of a mean has a grid that holds it."""
+        return replace(self.activation, eps=_CONSTANT_EPS)
+
+    @property
     def shares(self) -> QuantizationSpec:
         """Of the int8 result of a softmax over long rows, where it may have a finer grid than 1/256."""
-        return replace(self.activation, observer=SHARES, eps=_SHARES_EPS, options=())
+        return replace(self._activation, observer=SHARES, eps=_SHARES_EPS, options=())
 
     @property
     def may_share(self) -> bool:
         """Whether it is int8 and not for training, which shows fake quantization one grid from the beginning."""
-        return self.activations == "int8" and not self.is_qat
+        return self.activations == "int8" and not self.is_qat and self.output_spec is None
 
     @property
     def beyond(self) -> QuantizationSpec:
         """Of what other data may have more of than calibration has seen."""
-        return replace(self.activation, observer=_BEYOND, options=())
+        return replace(self._activation, observer=_BEYOND, options=())
 
     @property
     def average(self) -> QuantizationSpec:
         """Of an average, which has a grid of its own where that of its operand would leave few steps to it."""
-        return replace(self.activation, observer=AVERAGES, options=())
+        return replace(self._activation, observer=AVERAGES, options=())
 
     def between(self, rule: Quantization) -> FixedQParamsQuantizationSpec | None:
         """Of values between those of a fixed grid of whole numbers; None where its limits are not known."""
@@ -221,6 +277,8 @@ class QuantizationConfig:
     @property
     def input_activation(self) -> QuantizationSpec:
         """As `activation`, for inputs of the program."""
+        if self.input_spec is not None:
+            return with_spec(self._activation, self.input_spec)
         if self.is_qat or (not self._clips and self.input_observer == "minmax"):
             return self.activation
         return replace(self, activation_observer=self.input_observer).activation
@@ -233,7 +291,7 @@ class QuantizationConfig:
     def weight(self, axis: int) -> QuantizationSpec:
         """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
         limit = 2 ** (self.weight_bits - 1) - 1
-        return QuantizationSpec(
+        made = QuantizationSpec(
             dtype=torch.int8,
             quant_min=-limit,
             quant_max=limit,
@@ -244,6 +302,7 @@ class QuantizationConfig:
             of_weights=True,
             is_fake=self.is_qat,
         )
+        return made if self.weight_spec is None else replace(made, maker=self.weight_spec.observer_or_fake_quant_ctr)
 
 
 # ---------------------------------------------------------------- which part of a model
@@ -350,7 +409,16 @@ def get_symmetric_a16w8_quantization_config(
     config = get_symmetric_quantization_config(
         is_per_channel, is_qat, is_dynamic, -128, 127, weight_qmin, weight_qmax, epsilon
     )
-    return replace(config, activations="int16")
+    return config.widened()
+
+
+def get_uint8_io_quantization_config(is_qat: bool = False, is_dynamic: bool = False) -> QuantizationConfig:
+    """Bytes 0 to 255 for `set_io`, on int8 grids shifted by 128, by the name that ExecuTorch's users know.
+
+    Raises:
+        OptionError: `is_dynamic` is True.
+    """
+    return replace(get_symmetric_quantization_config(is_qat=is_qat, is_dynamic=is_dynamic), as_bytes=True)
 
 
 @dataclass
@@ -372,6 +440,13 @@ class QuantizationSettings:
     found: dict[str, Setting] = field(default_factory=dict)
     io: Setting = None
     corrections: Corrections = field(default_factory=Corrections)
+
+    @property
+    def every(self) -> tuple[Setting, ...]:
+        """All configurations, whatever they are for."""
+        by_name = (self.operators, self.types, self.names, self.nodes, self.found)
+        of_finders = [setting for _, setting in self.finders]
+        return (self.default, self.io, *of_finders, *(c for settings in by_name for c in settings.values()))
 
     def find(self, model: GraphModule) -> None:
         """Asks the finders about a model; of several the last one decides."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.frontend.checks import all_finite
 
 Row = tuple[torch.Tensor, ...]
 
@@ -157,7 +158,7 @@ def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[t
                 f"{where}, input {position} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
                 hint="shape the data as the example inputs",
             )
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not all_finite(tensor):
             raise ModelError(
                 f"{where}, input {position} holds NaN or infinity, from which no range can be learnt.",
                 hint="look for missing values or a division by zero in the preprocessing",

@@ -7,6 +7,7 @@ float32; an observer rounds what it sees to float32, and sees the same values ev
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -105,6 +106,40 @@ def in_double(module: GraphModule) -> GraphModule:
     return result
 
 
+def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
+    """A copy of a module that learns in float64, or in float32 where an operator has no kernel for that.
+
+    Its nodes, operators and tensors have the module's names. It takes what `as_learner` makes of rows.
+
+    Args:
+        rows: inputs, of which the first is tried.
+    """
+    same = copy.deepcopy(module)
+    higher = (
+        n for n in module.graph.nodes if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)
+    )
+    if _has_double(module) or any(higher) or not rows:
+        return same
+    wide = copy.deepcopy(module).double()
+    for node in wide.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
+            node.args, node.kwargs = tree_map(_wide_type, node.args), tree_map(_wide_type, node.kwargs)
+            _widen_factory(node, node, node.target)
+    wide.recompile()
+    if not is_plain(module):
+        try:
+            with torch.no_grad():
+                wide(*as_learner(wide, rows[0]))
+        except Exception:  # what is wrong with the model itself is said where it is run
+            return same
+    return wide
+
+
+def as_learner(made: GraphModule, row: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Inputs as a module of `learner` takes them."""
+    return tuple(map(_widened, row)) if _has_double(made) else row
+
+
 def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
     """`in_double`, or the module itself where an operator of it has no kernel for that, or its types do not fit.
 
@@ -181,12 +216,17 @@ def _widen_call(node: Node, made: Node) -> None:
         made.args, made.kwargs = tree_map(_wide_type, made.args), tree_map(_wide_type, made.kwargs)
         if target is torch.ops.aten.conv2d.default:
             made.target = _conv2d
-        value = node.meta.get("val")
-        is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-        if is_single and _name(target) in _FACTORIES and made.kwargs.get("dtype") is None:
-            made.kwargs = {**made.kwargs, "dtype": torch.float64}
+        _widen_factory(node, made, target)
     elif isinstance(target, OperatorBase):
         made.target = _single(target)
+
+
+def _widen_factory(node: Node, made: Node, target: OpOverload) -> None:
+    """Gives an operator that makes a float32 of numbers alone the other type."""
+    value = node.meta.get("val")
+    is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    if is_single and _name(target) in _FACTORIES and made.kwargs.get("dtype") is None:
+        made.kwargs = {**made.kwargs, "dtype": torch.float64}
 
 
 def _wide_type(argument: Any) -> Any:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.frontend.facts import SETTING, UNEVEN
+from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
 from micronpu.ir.way import Capabilities
@@ -41,7 +40,7 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
         sequences: calibration data, of which the first calls of some sequences are looked at.
         states: of the module, where it has lifted ones.
     """
-    norms = {node: parts for node in module.graph.nodes if (parts := _parts(node))}
+    norms = {node: parts for node in module.graph.nodes if (parts := parts_of(node))}
     if not norms:
         return
     seen = _Sizes(module, norms)
@@ -53,13 +52,14 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
         ratio = seen.ratio(node)
         for part in parts:
             UNEVEN.say(part, max(ratio, UNEVEN.of(part)))
+            ROW_SIZE.say(part, max(seen.largest(node), ROW_SIZE.of(part) if ROW_SIZE.is_said(part) else 0.0))
 
 
 def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabilities) -> None:
     """Stamps the operators of such norms with int16, where the device has it and no setting is about them, in place."""
     if default is None or default.activations != "int8" or default.is_qat or not able.has_int16:
         return
-    wide = replace(default, activations="int16")
+    wide = default.widened()
     for node in model.graph.nodes:
         if _is_uneven(node) and SETTING.of(node) == (default,):
             SETTING.say(node, (wide,))
@@ -105,6 +105,12 @@ class _Sizes(Interpreter):
         spread = min(0.9, _NORMAL / math.sqrt(2 * self._counts[norm]))
         return float(large / small) * (1 - spread) / (1 + spread)
 
+    def largest(self, norm: Node) -> float:
+        """The size of the largest row."""
+        sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
+        sizes = sizes[sizes.isfinite() & (sizes > 0)]
+        return float(sizes.max()) if sizes.numel() else 1.0
+
 
 def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """The root mean square of each row that a norm divides, up to a factor."""
@@ -119,7 +125,12 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
 
 
-def _parts(node: Node) -> list[Node]:
+def measured(node: Node) -> bool:
+    """Whether a node measures the rows of a norm that is put together of several operators."""
+    return overload_name(node) not in _WHOLE and bool(parts_of(node))
+
+
+def parts_of(node: Node) -> list[Node]:
     """The operators of the norm whose rows a node measures; [] where it measures none."""
     name = overload_name(node)
     if name in _WHOLE:

@@ -9,6 +9,7 @@ are added up, that happens in double precision, in one order.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,46 @@ class Observer:
         return not self.search.of_extremes
 
 
+@dataclass(frozen=True)
+class Borders:
+    """Numbers that shall lie half way between two steps of a grid, since what reads its values jumps there.
+
+    Attributes:
+        rows: (first, distance) of numbers in a row without end, to either side; of one number the distance is 0.
+    """
+
+    rows: frozenset[tuple[float, float]] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"Borders({sorted(self.rows)})"
+
+    def __or__(self, other: Borders) -> Borders:
+        return Borders(self.rows | other.rows)
+
+    def before(self, factor: float, addend: float) -> Borders:
+        """Those of x where these are of factor * x + addend."""
+        return Borders(frozenset(((first - addend) / factor, distance / abs(factor)) for first, distance in self.rows))
+
+    def within(self, low: float, high: float) -> list[float]:
+        """Those inside of a range, in order; zero is none, as it is a step of every grid."""
+        found = set()
+        for first, distance in self.rows:
+            if not distance:
+                found.add(first)
+            elif (high - low) / distance <= _MOST:
+                ends = math.ceil((low - first) / distance), math.floor((high - first) / distance)
+                found |= {first + n * distance for n in range(ends[0], ends[1] + 1)}
+        return sorted(number for number in found if low < number < high and number)
+
+
+_MOST = 64
+"""How many numbers in a row a range may hold: with more than four steps to each."""
+_WIDER = 1.25
+"""By how much steps may become wider for a number to lie between two of them."""
+_PLACES = 512
+"""Widths of steps that are tried."""
+
+
 class RangeObserver(nn.Module):
     """Learns a range from the values that it is called with, and lets them through.
 
@@ -60,6 +101,9 @@ class RangeObserver(nn.Module):
         min_val, max_val: the ends that were seen; infinite, or empty, before anything was.
         of_extremes: whether the grid is that of the extremes that were seen, or of their average.
         averages: whether it is that of their average.
+        borders: numbers that shall lie between two steps, of a grid of 256.
+        pole: a `micronpu.quantize.poles.Pole`, where there is one.
+        part: of the range that was found, on which the grid is; what is beyond saturates.
     """
 
     min_val: torch.Tensor
@@ -67,6 +111,9 @@ class RangeObserver(nn.Module):
     eps: torch.Tensor
     of_extremes: ClassVar[bool] = True
     averages: ClassVar[bool] = False
+    borders: Borders = Borders()
+    part: float = 1.0
+    pole: Any = None
 
     def __init__(
         self,
@@ -84,9 +131,14 @@ class RangeObserver(nn.Module):
         self.register_buffer("max_val", torch.tensor(-torch.inf))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.numel():
-            self.see(x.detach())
+        seen = x.detach() if self.pole is None else self.pole.counting(x.detach())
+        if seen.numel():
+            self.see(seen)
         return x
+
+    def heed(self, borders: Borders) -> None:
+        """Puts numbers between two steps, beside those it knows of."""
+        self.borders |= borders
 
     def see(self, x: torch.Tensor) -> None:
         """Widens the range for values of any shape, at least one."""
@@ -116,8 +168,19 @@ class RangeObserver(nn.Module):
                 stacklevel=2,
             )
             return torch.tensor([1.0]), torch.tensor([0])
-        low, high = self.found()
-        return grid_of(low, high, self.quant_min, self.quant_max, self.eps, symmetric=self.qscheme in _SYMMETRIC)
+        low, high = (end * self.part for end in self.found())
+        if self.pole is not None and low.numel() == 1:
+            least, most = self.pole.ends()
+            low, high = low.clamp(min=least), high.clamp(max=most)
+        grid = self.quant_min, self.quant_max
+        symmetric = self.qscheme in _SYMMETRIC
+        scale, zero_point = grid_of(low, high, *grid, self.eps, symmetric=symmetric)
+        if low.numel() == 1 and grid[1] - grid[0] < 256:
+            between = self.borders.within(float(low), float(high))
+            if between:
+                wider = torch.full_like(scale, _between_steps(float(scale), between))
+                return grid_of(low, high, *grid, wider, symmetric=symmetric)
+        return scale, zero_point
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
@@ -142,6 +205,24 @@ def grid_of(
     scale = torch.maximum((high - low) / float(quant_max - quant_min), eps)
     zero_point = quant_min - torch.round(low / scale).to(torch.int64)
     return scale, zero_point.clamp(quant_min, quant_max)
+
+
+def _between_steps(scale: float, borders: list[float]) -> float:
+    """The scale, from a given one on, with which numbers are as near to half way between two steps as may be.
+
+    Of those alike the smallest; the given one where no other is nearer.
+    """
+
+    def missed(tried: float) -> float:
+        # Of how many steps the values between a number and the end of its step fall to the other side, and the price
+        # of wider ones.
+        return sum(abs(abs(b) / tried % 1.0 - 0.5) for b in borders) + 0.1 * (tried / scale - 1.0)
+
+    tried = [scale * (1.0 + (_WIDER - 1.0) * n / _PLACES) for n in range(_PLACES + 1)]
+    for border in map(abs, borders):
+        last = math.floor(border / scale - 0.5)
+        tried += [border / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if border / (n + 0.5) >= scale]
+    return min((s for s in tried if s <= _WIDER * scale), key=lambda s: (round(missed(s), 9), s))
 
 
 class FixedObserver(nn.Module):

@@ -7,7 +7,7 @@ torchao, whose import takes as long as a small network's compilation.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from micronpu.base.errors import InternalError
 from micronpu.frontend.facts import SCOPES
 from micronpu.quantize.attributes import constant_nodes
+from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.specs import (
@@ -107,6 +108,9 @@ def prepared(
         if groups[place] not in by_group:
             by_group[groups[place]] = _observer(spec, observers)
         observers[place] = by_group[groups[place]]
+    joints = joined_places(notes)
+    if joints:
+        watch_apart(observers, specs, _groups(specs, joints), joints)
     if settle is not None:
         settle(model, observers)
     inserter = _Inserter(model, observers)
@@ -121,11 +125,14 @@ def _observer(spec: Spec, observers: Observers) -> Observer:
     return observers[spec.edge_or_node] if isinstance(spec, SharedQuantizationSpec) else observer_for(spec)
 
 
-def _groups(specs: Mapping[Place, Spec]) -> dict[Place, Place]:
+def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
     """For each place the one that stands for all that are on its grid.
 
     A place is on the grid of the one that its spec names; and what a node reads on that of what others read of the same
     tensor, and on that of the tensor itself, where the specs agree.
+
+    Args:
+        apart: edges that are on no grid of the tensor that they lead from.
     """
     parents: dict[Place, Place] = {place: place for place in specs}
 
@@ -154,8 +161,8 @@ def _groups(specs: Mapping[Place, Spec]) -> dict[Place, Place]:
             operand, reader = place
             own = settled(spec)
             others: list[Place] = [(operand, user) for user in operand.users if user is not reader]
-            for other in (*others, operand):
-                if other in specs and _agree(settled(specs[other]), own):
+            for other in (*others, operand) if place not in apart else ():
+                if other in specs and other not in apart and _agree(settled(specs[other]), own):
                     unite(other, place)
         if isinstance(spec, SharedQuantizationSpec):
             unite(spec.edge_or_node, place)
@@ -201,7 +208,8 @@ class _Inserter:
         while source in self._modules:
             (source,) = source.all_input_nodes
         observer = self._observers.get((source, node))
-        if observer is None or observer is self._observers.get(source):
+        known = self._observers.get(source)
+        if observer is None or observer is known or (isinstance(known, PartObserver) and known.whole is observer):
             return argument
         for user in argument.users:
             if self._modules.get(user) is observer:

@@ -69,6 +69,7 @@ def _spec(spec: Any) -> Any:
     if isinstance(spec, FixedQParamsQuantizationSpec):
         return quantizer.FixedQParamsQuantizationSpec(**grid, scale=spec.scale, zero_point=spec.zero_point)
     made = FakeQuantize.with_args(observer=_Maker(spec)) if spec.is_fake else _Maker(spec)
+    made = made if spec.maker is None else spec.maker
     return quantizer.QuantizationSpec(
         **grid, ch_axis=spec.ch_axis, is_dynamic=spec.is_dynamic, observer_or_fake_quant_ctr=made
     )

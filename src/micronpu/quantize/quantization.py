@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import OptionError
-from micronpu.quantize.config import Activations, check_activations
+from micronpu.quantize.config import Activations, Borders, check_activations, check_borders
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Settings, configure
 
@@ -23,7 +23,8 @@ class Quantization:
         activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case. "auto", of
             `micronpu.compile`, is int8 with more for the operators that cost most of the accuracy, where int8 alone is
             far from float: int16, or float on the core where the NPU has no int16; see docs/quantization.md.
-        io: "int8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for floats.
+        io: "int8", "uint8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for
+            floats.  Bytes mean what the int8 numbers mean that are 128 less.
         settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
             of its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see
             docs/accuracy.md.
@@ -36,7 +37,7 @@ class Quantization:
 
     per_channel: bool = True
     activations: Activations | Literal["auto"] = "int8"
-    io: Activations | None = None
+    io: Borders | None = None
     settings: Settings | None = None
     quantizer: StaticQuantizer | None = None
 
@@ -45,7 +46,7 @@ class Quantization:
         if not self.is_auto:
             check_activations(self.activations)
         if self.io is not None:
-            check_activations(self.io, "io")
+            check_borders(self.io)
         if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
             raise OptionError(
                 f"The settings of quantization are {described(self.settings)}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,15 +13,18 @@ from typing_extensions import Self
 
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
+from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.facts import IN_TRAINING
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
+from micronpu.quantize.borders import observe_borders
 from micronpu.quantize.config import (
     Activations,
+    Borders,
     QuantizationConfig,
     QuantizationSettings,
     as_finder,
-    check_activations,
+    check_borders,
     operator_key,
     stamp,
     stamped,
@@ -33,6 +36,7 @@ from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.norms import widen
+from micronpu.quantize.poles import observe_poles
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import prepare_for_annotation
@@ -58,13 +62,16 @@ class StaticQuantizer:
         capabilities: what the device computes with; it decides what operators become.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         activations: "int8" or "int16", for all that no setting is for.
-        io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
+        io: "int8", "uint8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
         is_qat: for quantization-aware training; with None the first configuration that is set decides.
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
 
     Raises:
         OptionError: an argument is of another type, or there is no such rewrite.
     """
+
+    wider = "a quantizer of a family with int16 activations"
+    """What to take for int16 activations where the device has none."""
 
     def __init__(
         self,
@@ -74,7 +81,7 @@ class StaticQuantizer:
         is_qat: bool | None = False,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
-        io: Activations | None = None,
+        io: Borders | None = None,
     ) -> None:
         check_type("is_qat", is_qat, bool, type(None))
         self.capabilities = capabilities
@@ -86,7 +93,7 @@ class StaticQuantizer:
         self.settings = QuantizationSettings()
         self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=self.is_qat, activations=activations))
         if io is not None:
-            self.set_io(QuantizationConfig(is_qat=self.is_qat, activations=check_activations(io, "io")))
+            self.set_io(QuantizationConfig.of_borders(check_borders(io), is_qat=self.is_qat))
         self._open = is_qat is None and io is None
 
     @property
@@ -148,11 +155,18 @@ class StaticQuantizer:
         """Another name of `set_operator`: a node's target is its operator."""
         return self.set_operator(target, config)
 
-    def set_node_name(self, name: str, config: QuantizationConfig | None) -> Self:
-        """Configures one operator of the exported program, by the name that its node has there, such as "conv2d_1"."""
-        if not isinstance(name, str) or not name:
-            raise OptionError(f"`set_node_name` got {name!r}; it takes the name of a node.", hint='"conv2d_1"')
-        self.settings.nodes[name] = self._checked(config)
+    def set_node_name(self, name: str | Sequence[str], config: QuantizationConfig | None) -> Self:
+        """Configures operators of the exported program, by the names that their nodes have there, such as "conv2d_1".
+
+        Args:
+            name: one, or several.
+        """
+        several: Sequence[Any] = [name] if isinstance(name, str) or not isinstance(name, Sequence) or not name else name
+        checked = self._checked(config)
+        for one in several:
+            if not isinstance(one, str) or not one:
+                raise OptionError(f"`set_node_name` got {one!r}; it takes the name of a node.", hint='"conv2d_1"')
+            self.settings.nodes[one] = checked
         return self
 
     def set_node_finder(self, config: QuantizationConfig | None, node_finder: Any) -> Self:
@@ -171,11 +185,11 @@ class StaticQuantizer:
     def set_io(self, config: QuantizationConfig | None) -> Self:
         """Makes the program's own inputs and outputs integers, on grids of this configuration; None undoes it.
 
-        The finished program takes and gives int8 or int16 tensors, and no quantize or dequantize is left on the host.
-        `micronpu.compile` does what is needed for that; with torchao alone, call
+        The finished program takes and gives int8, uint8 (with `as_bytes`) or int16 tensors, and no quantize or
+        dequantize is left on the host.  `micronpu.compile` does what is needed for that; with torchao alone, call
         `micronpu.frontend.integers.integer_borders` on what `convert_pt2e` returns.
         """
-        self.settings.io = self._checked(config)
+        self.settings.io = self._checked(config, of_borders=True)
         return self
 
     def add_quantizer(self, quantizer: Any) -> Self:
@@ -211,13 +225,18 @@ class StaticQuantizer:
         self.settings.corrections = corrections
         return self
 
-    def _checked(self, config: QuantizationConfig | None) -> QuantizationConfig | None:
+    def _checked(self, config: QuantizationConfig | None, *, of_borders: bool = False) -> QuantizationConfig | None:
         if config is not None and not isinstance(config, QuantizationConfig):
             kind = type(config)
             place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # ExecuTorch's has the same name
             raise OptionError(
                 f"A configuration is a {place}{kind.__qualname__}.",
                 hint="micronpu's QuantizationConfig, or None to leave it float",
+            )
+        if config is not None and config.as_bytes and not of_borders:
+            raise OptionError(
+                "`as_bytes` is about inputs and outputs of the program; an NPU computes with int8.",
+                hint="set_io(config), and a configuration without `as_bytes` for operators",
             )
         if config is not None and self._open:
             self.is_qat, self._open = config.is_qat, False
@@ -237,7 +256,7 @@ class StaticQuantizer:
             raise OptionError(
                 f"The quantizer quantizes activations to {' or '.join(able)}; the device does "
                 f"not compute with {config.activations}.",
-                hint="EthosUQuantizer has int16 activations" if config.activations == "int16" else "",
+                hint=self.wider if config.activations == "int16" else "",
             )
         return config
 
@@ -300,6 +319,8 @@ class StaticQuantizer:
     def is_ours(self) -> bool:
         """Whether the class leaves to this one what torchao asks a quantizer for, and no other quantizer is asked."""
         own = type(self)
+        if any(config is not None and config.has_specs for config in self.settings.every):
+            return False
         return not self._others and all(getattr(own, name) is getattr(StaticQuantizer, name) for name in _ASKED)
 
     def validate(self, model: GraphModule) -> None:
@@ -309,17 +330,48 @@ class StaticQuantizer:
                 validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """Scores are observed as far as they count, averages beside their operands, states get one grid.
+        """Scores are observed as far as they count, averages beside their operands, jumps fall between two steps, and
+        states get one grid.
 
         QAT: tensors on one grid share its range.
         """
         observe_what_counts(model, edge_or_node_to_obs_or_fq)
         observe_operands(edge_or_node_to_obs_or_fq)
+        observe_borders(model, edge_or_node_to_obs_or_fq)
+        observe_poles(model, edge_or_node_to_obs_or_fq)
         if self.is_qat:
             from micronpu.quantize.qat import share_ranges
 
             share_ranges(edge_or_node_to_obs_or_fq)
         join_grids(model, edge_or_node_to_obs_or_fq)
+
+    def quantize_with_submodules(
+        self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False
+    ) -> GraphModule:
+        """Prepares, calibrates and converts a model with `torch.cond`, whose branches are both computed then.
+
+        Args:
+            model: the module of an exported program; used up.
+            calibration_samples: inputs, one tuple for each call.
+            is_qat: False, as nothing trains here.
+
+        Raises:
+            OptionError: an argument is of another type, or for training.
+        """
+        from micronpu.quantize.pt2e import convert_pt2e, prepare_pt2e
+
+        check_type("model", model, GraphModule, hint="torch.export.export(model, inputs).module()")
+        if is_qat is not False:
+            raise OptionError("`is_qat` is about training, and calibration is none.", hint="prepare_qat_pt2e")
+        samples = list(calibration_samples)
+        if not samples or not all(isinstance(sample, tuple) for sample in samples):
+            raise OptionError("`calibration_samples` is no list of tuples of tensors.", hint="[(x,), ...]")
+        compute_both_branches(model)
+        prepared = prepare_pt2e(model, self)
+        for sample in samples:
+            prepared(*sample)
+        converted: GraphModule = convert_pt2e(prepared)
+        return converted
 
     def check_use(self, is_qat: bool) -> None:
         """Refuses to prepare for QAT what is for post-training quantization, and the other way round.

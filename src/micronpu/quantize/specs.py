@@ -31,6 +31,7 @@ class QuantizationSpec:
         of_weights: the observer's way with weights.
         is_fake: fake quantization, for training, round the observer.
         options: further arguments of the observer.
+        maker: what makes the user's own observer in its place, as torchao's `QuantizationSpec` has it; None for ours.
     """
 
     dtype: torch.dtype
@@ -44,6 +45,7 @@ class QuantizationSpec:
     is_fake: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     is_dynamic: bool = False
+    maker: Any = None
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.facts import UNEVEN
+from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
 from micronpu.quantize.data import Row
 from micronpu.quantize.double import runnable
+from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.running import one_thread
@@ -83,6 +84,8 @@ def quantize_together(
     rows = {m.name: [[row] for sequence in sequences for name, row in sequence if name == m.name] for m in members}
     _mark_alike(members, rows)
     prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
+    for module in prepared.values():
+        settle_joints(module)  # with nothing seen: whether a part has its own grid must not differ between methods
     _join(members, prepared)
     _calibrate(members, prepared, sequences, progress)
     made = {}
@@ -111,15 +114,15 @@ def _name_lines(module: GraphModule) -> None:
 
 def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[Row]]]) -> None:
     """Notes how unequal the rows of norms are, in place: of the same norm in two methods what is seen of either."""
-    most: dict[Key, float] = {}
+    most: dict[tuple[Key, Fact[float]], float] = {}
     for member in members:
         with quiet(), one_thread():
             mark_uneven(member.module, rows[member.name], member.states)
     nodes = [node for member in members for node in member.module.graph.nodes if UNEVEN.is_said(node)]
-    for node in nodes:
-        most[_key(node)] = max(most.get(_key(node), 1.0), UNEVEN.of(node))
-    for node in nodes:
-        UNEVEN.say(node, most[_key(node)])
+    for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
+        most[_key(node), fact] = max(most.get((_key(node), fact), 0.0), fact.of(node))
+    for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
+        fact.say(node, most[_key(node), fact])
 
 
 def _calibrate(

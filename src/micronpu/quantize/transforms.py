@@ -12,6 +12,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.compose import compose
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
+from micronpu.quantize.rows import scale_rows
 from micronpu.quantize.switches import is_on, switchable
 
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
@@ -29,6 +30,7 @@ def prepare_for_annotation(
     known, shared = capabilities or Capabilities(), Shared()
     changed = is_on(tables_by_position, disabled) and tables_by_position(model, known, shared)
     changed |= is_on(blend_at_positions, disabled) and blend_at_positions(model, known, shared)
+    changed |= is_on(scale_rows, disabled) and scale_rows(model, known)
     changed |= compose(model, known, disabled)
     changed |= is_on(scalars_to_constants, disabled) and scalars_to_constants(model)
     if changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize.data import calibration_calls
+from micronpu.quantize.digests import of_rows
 from micronpu.quantize.running import Row, one_thread, run_sequence
 from micronpu.upstream.torch import tree_leaves
 
@@ -107,11 +108,13 @@ class CalibrationData:
         rows: the calls of the first sequence of a model with states, or else all of them.
         trial: what the program is tried on: rows that are kept back, or the first ones where none are; of a model with
             states those of one sequence.
+        digests: of all rows, see `of_rows`.
     """
 
     sequences: list[list[Row]]
     rows: tuple[Row, ...]
     trial: Trial
+    digests: Mapping[str, str]
 
     @classmethod
     def of(
@@ -141,4 +144,5 @@ class CalibrationData:
             [sequence for i, sequence in enumerate(everything) if i not in kept],
             tuple(everything[0] if states else rows),
             trial,
+            of_rows(everything),
         )

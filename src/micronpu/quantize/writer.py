@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant
-from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, SETTING, UNEVEN
+from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, ROW_SIZE, SETTING, SIGN_COUNTS, UNEVEN
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
@@ -61,6 +61,10 @@ class GraphWriter(NodeArguments):
     @property
     def unevenness(self) -> float:
         return float(UNEVEN.of(self.node))
+
+    @property
+    def row_size(self) -> float:
+        return float(ROW_SIZE.of(self.node))
 
     def __call__(self, overload: str, *given: Any, **named: Any) -> Node:
         return self._write(*_called(overload, given), named, self._place, self.node)
@@ -123,6 +127,10 @@ class GraphWriter(NodeArguments):
         made = self("to.dtype", number, self.dtype())
         DECIDED.say(made, made.name)  # the name, since meta is handed on to what is written for a node
         return made
+
+    def only_sign(self, x: Any) -> Node:
+        SIGN_COUNTS.say(x, x.name)
+        return x  # type: ignore[no-any-return]
 
     def kept_or_zero(self, number: Any, x: Any) -> Node:
         made = self("mul.Tensor", number, x)

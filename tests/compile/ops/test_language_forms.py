@@ -13,7 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import ModelError
-from micronpu.runtime import ArrayProgram
+from micronpu.runtime import ArrayProgram, RunOptions
 
 VOCAB, DIM, HEADS, GROUPS, LENGTH = 24, 16, 4, 2, 16
 EACH = DIM // HEADS
@@ -182,6 +182,17 @@ def test_positions_that_the_model_counts_itself() -> None:
     host = [v.operator for v in program.report.host]
     assert set(host) <= {"to.dtype", "add.Tensor"} and len(host) <= 5, host
     check(program, model, 1)
+    tokens = calls(1, 99)[0]
+    words = f"The sequence is longer than the program has room for: `count` stands at {LENGTH}, .* {LENGTH - 1} at most"
+    with pytest.raises(ModelError, match=words):  # `check` has filled the cache
+        program.run(*tokens)
+    program.reset()
+    program.run(*tokens)
+    with ArrayProgram(program.buffer, RunOptions(isolated=True)) as own:
+        for _ in range(LENGTH):
+            own.run_arrays(*(t.numpy() for t in tokens))
+        with pytest.raises(ModelError, match=words):
+            own.run_arrays(*(t.numpy() for t in tokens))
 
 
 def test_negative_positions_count_from_the_end_where_calibration_has_some() -> None:

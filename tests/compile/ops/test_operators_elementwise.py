@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.cases import i8
+from tests.compile.small import outputs
 from torch import nn
 
 import micronpu
@@ -168,7 +169,11 @@ def output_scales(quantized: Any) -> list[float]:
     return [float(node.args[1]) for node in torch.utils._pytree.tree_leaves(output.args)]
 
 
-@pytest.mark.parametrize("rows", [SINGLE, COMPOSED], ids=["single", "composed"])
+ALONE = [pytest.param([row], id=row.name, marks=pytest.mark.alone) for row in (*SINGLE, *COMPOSED)]
+"""Each row as a program of its own, for whoever looks for what is wrong with one."""
+
+
+@pytest.mark.parametrize("rows", [pytest.param(SINGLE, id="single"), pytest.param(COMPOSED, id="composed"), *ALONE])
 def test_program_is_the_quantized_model(rows: list[Row]):
     data = inputs()
     program = micronpu.compile(Many(rows).eval(), data[0], calibration=data, verify=micronpu.Verification(held_out=0))
@@ -178,7 +183,7 @@ def test_program_is_the_quantized_model(rows: list[Row]):
     scales = output_scales(program.quantized)
     noise, signal, steps = ([0.0] * len(rows) for _ in range(3))
     for batch in data[:8]:
-        results, expected, exact = program.run(*batch), program.quantized(*batch), Many(rows)(*batch)
+        results, expected, exact = (outputs(c(*batch)) for c in (program.run, program.quantized, Many(rows)))
         for i, (result, eager, real) in enumerate(zip(results, expected, exact, strict=True)):
             assert result.shape == real.shape, rows[i].name
             steps[i] = max(steps[i], float((result - eager).abs().max()) / scales[i])

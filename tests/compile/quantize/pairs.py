@@ -5,6 +5,7 @@ judged by its float model, and where that is far by a plain reference: every res
 grid of its own smallest and largest value.  What is far there as well is so by the nature of int8: a quotient near 0.
 
 python -m tests.compile.quantize.pairs ethos-u55-128 0 600      pairs 0 to 599 of all, on a target
+python -m tests.compile.quantize.pairs cortex-m55 3 11781 7     every seventh from the third on
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 import micronpu
+from micronpu.base.errors import MicroNpuError
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.way import WAYS, Composition
@@ -160,6 +162,10 @@ class Far:
         """Whether int8 alone is no reason."""
         return self.program < self.plain - BESIDE
 
+    def __str__(self) -> str:
+        word = "wrong" if self.is_wrong else "far"
+        return f"{word} {' -> '.join(self.pair)}: {self.program:.1f} dB, plain {self.plain:.1f}"
+
 
 def far(chosen: Sequence[Pair], target: str) -> list[Far]:
     """The pairs of one program that are below `ENOUGH`."""
@@ -186,17 +192,28 @@ def far(chosen: Sequence[Pair], target: str) -> list[Far]:
     return found
 
 
-def main(target: str, start: str, stop: str) -> int:
+def main(target: str, start: str, stop: str, step: str = "1") -> int:
     """Prints the pairs that are far; 1 where int8 alone is no reason for one."""
-    chosen = pairs()[int(start) : int(stop)]
-    wrong = 0
+    chosen = pairs()[int(start) : int(stop) : int(step)]
+    wrong = refused = 0
     for first in range(0, len(chosen), AT_ONCE):
-        for found in far(chosen[first : first + AT_ONCE], target):
-            wrong += found.is_wrong
-            print(f"{'wrong' if found.is_wrong else 'far'} {' -> '.join(found.pair)}: {found.program:.1f} dB, ", end="")
-            print(f"plain {found.plain:.1f}", flush=True)
-    print(f"{len(chosen)} pairs of {len(pairs())}, {wrong} wrong")
-    return int(wrong > 0)
+        for found in _far_or_refused(chosen[first : first + AT_ONCE], target):
+            refused += isinstance(found, str)
+            wrong += isinstance(found, Far) and found.is_wrong
+            print(found, flush=True)
+    print(f"{len(chosen)} pairs of {len(pairs())}, {wrong} wrong, {refused} refused")
+    return int(wrong > 0 or refused > 0)
+
+
+def _far_or_refused(chosen: Sequence[Pair], target: str) -> list[Far | str]:
+    """As `far`; of a program that cannot be made or run the pairs by themselves, and what is said of one of them."""
+    try:
+        return [*far(chosen, target)]
+    except MicroNpuError as error:
+        if len(chosen) == 1:
+            return [f"refused {' -> '.join(chosen[0])}: {error}"]
+    half = len(chosen) // 2
+    return _far_or_refused(chosen[:half], target) + _far_or_refused(chosen[half:], target)
 
 
 if __name__ == "__main__":

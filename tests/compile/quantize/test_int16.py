@@ -133,10 +133,10 @@ def test_without_weights_the_error_is_that_of_16_bits():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: QuantizationConfig(activations="uint8"), "subtracting 128"),
+        (lambda: QuantizationConfig(activations="uint8"), '`io="uint8"`'),
         (lambda: QuantizationConfig(activations="int4"), "int8 or int16"),
-        (lambda: QuantizationConfig(activations=torch.uint8), "subtracting 128"),
-        (lambda: EthosUQuantizer(SPEC, io="uint8"), "`io` is 'uint8'"),
+        (lambda: QuantizationConfig(activations=torch.uint8), '`io="uint8"`'),
+        (lambda: EthosUQuantizer(SPEC, io="uint16"), "`io` is 'uint16'"),
         (lambda: EthosUQuantizer(SPEC, activations=16), "int8 or int16"),
         (lambda: NeutronQuantizer().set_global(INT16), "EthosUQuantizer has int16"),
         (lambda: NeutronQuantizer(activations="int16"), "does not compute with int16"),

@@ -9,10 +9,24 @@ from tests.compile.quantize.pairs import AT_ONCE, Pair, far, handing_on, pairs, 
 JUMPS = {
     "fmod.Scalar": "a step moves a quotient to the other side of a whole number",
     "remainder.Scalar": "as fmod",
+    "frac.default": "as fmod",
+    "ceil.default": "as fmod",
+    "gru.input": "a state that is rounded at each step, of what is one operator to the reference",
     "cumprod.default": "products of eight factors, each step of which is a rounding",
     "cross.default": "differences of products that cancel out",
 }
 """Why some readers may be further off than the plain reference, which rounds at other places."""
+INSIDE = "what is one operator to the reference has roundings inside"
+STATED: dict[Pair, str] = {
+    ("_upsample_nearest_exact1d.default", "baddbmm.default"): INSIDE,
+    ("narrow.default", "layer_norm.default"): INSIDE,
+    ("narrow.default", "std.correction"): INSIDE,
+    ("sgn.default", "std.correction"): INSIDE,
+    ("avg_pool2d.default", "__and__.Tensor"): "compares with 0, which is a step of every grid",
+    ("upsample_bilinear2d.vec", "masked_fill.Tensor"): "compares what lies on both sides of a step",
+    ("remainder.Scalar", "glu.default"): "reads what has jumped",
+}
+"""Why some pairs may be."""
 
 
 def test_the_lists_hold_what_the_declarations_say() -> None:
@@ -22,7 +36,11 @@ def test_the_lists_hold_what_the_declarations_say() -> None:
 
 
 def check(chosen: list[Pair], target: str) -> None:
-    wrong = [found for found in far(chosen, target) if found.is_wrong and found.pair[1] not in JUMPS]
+    wrong = [
+        found
+        for found in far(chosen, target)
+        if found.is_wrong and found.pair[1] not in JUMPS and found.pair not in STATED
+    ]
     assert not wrong, wrong
 
 

@@ -77,10 +77,10 @@ def test_a_layers_inputs_times_its_matrix_are_its_results(name: str) -> None:
     program, (layer,), found = moments_of(Small(lambda m, x: m.layer(x), layer=module), x)
     (matrix,) = layer.matrices
     weight = tensor_of(program, matrix.attribute).detach()
-    rows = matrix.rows(weight)
-    assert torch.equal(matrix.weights(rows), weight)
+    rows = matrix.rows(weight).double()
+    assert torch.equal(matrix.weights(rows.float()), weight)
     computed = Small(lambda m, x: m.layer(x), layer=module)(x) - _bias(module)
-    expected = computed.square().mean(dim=(0, *range(2, x.dim()))).sum()
+    expected = computed.square().mean(dim=(0, *range(2, x.dim()))).sum().double()
     groups = 2 if name == "groups" else 1
     moment = found.mean(matrix.attribute)
     if groups == 1:
@@ -108,7 +108,7 @@ def test_states_of_all_steps_are_seen(kind: str) -> None:
     states = torch.cat([torch.zeros(6, 1, 8), y[:, :-1, :8]], 1).flatten(0, 1)
     back = torch.cat([y[:, 1:, 8:], torch.zeros(6, 1, 8)], 1).flatten(0, 1)
     for attribute, seen in (("hh_l0", states), ("hh_l0_reverse", back), ("ih_l1", y.flatten(0, 1))):
-        expected = seen.T @ seen / len(seen)
+        expected = (seen.T @ seen / len(seen)).double()
         assert torch.allclose(moments.mean(f"rnn.weight_{attribute}"), expected, atol=1e-5), attribute
 
 

@@ -292,8 +292,9 @@ def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[-1]
     # Each point without corrections and with them, and what all layers gain.
     assert calls["quantize"] == 2 * 2 + 1 and calls["price"] == 2 + 1
-    # The float network, what was quantized for the points, and each of two layers alone.
-    assert calls["results"] == 1 + 2 * 2 + 2
+    # The float network, what was quantized for the points, and in double precision the same again and each of two
+    # layers alone.
+    assert calls["results"] == 1 + 2 * 2 + 1 + 2
     assert calls["pruned"] == 2
 
 

@@ -13,7 +13,7 @@ from micronpu.ops.activation import Sigmoid
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.elementwise import Add
+from micronpu.ops.elementwise import Add, Maximum
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -21,6 +21,7 @@ from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Mean
 from micronpu.ops.softmax import Softmax
 from micronpu.passes import Pass, run_passes
+from micronpu.passes.base import Walk
 
 FIRST, LAST = TO_CHANNELS_FIRST, TO_CHANNELS_LAST
 
@@ -193,3 +194,19 @@ def simplified(graph: Graph) -> Graph:
     after = run_passes(graph.clone(), after=lambda step, changed: verify(changed))
     assert_same(graph, after)
     return after
+
+
+class MergeEqualOperands(Pass):
+    """A pass of a user's own: the larger of a value and itself is the value.
+
+    maximum(x, x) -> y        x -> y
+    """
+
+    name = "merge_equal_operands"
+
+    def run(self, graph: Graph) -> bool:
+        walk = Walk(graph)
+        for node in walk:
+            if isinstance(node.op, Maximum) and node.inputs[0] is node.inputs[1]:
+                walk.replace(node.output, node.inputs[0])
+        return walk.changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.unit.passes.pass_graphs import Net, picture
+from tests.unit.passes.pass_graphs import MergeEqualOperands, Net, picture
 
 from micronpu.base.errors import InternalError, OptionError, PassError
 from micronpu.ir.graph import Graph, Node
@@ -14,24 +14,7 @@ from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add, Maximum
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes import LITERT_PASSES, Pass, Pipeline, run_passes
-from micronpu.passes.base import Walk
 from micronpu.passes.pipeline import FINISH, LEGALIZE, SETTLE, SIMPLIFY
-
-
-class MergeEqualOperands(Pass):
-    """The larger of a value and itself is the value.
-
-    maximum(x, x) -> y        x -> y
-    """
-
-    name = "merge_equal_operands"
-
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            if isinstance(node.op, Maximum) and node.inputs[0] is node.inputs[1]:
-                walk.replace(node.output, node.inputs[0])
-        return walk.changed
 
 
 def graph() -> Graph:

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
+from micronpu.quantize.double import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.transforms.sparsity.corrected import nearest
 from micronpu.transforms.sparsity.judge import Judge
@@ -126,7 +127,8 @@ def compressed(
         if not grids[0].bytes:
             note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
             return Compressed(model, 8, tuple(grids), note)
-        moments = Moments(model, layers, len(seen)).collect(batches(model, seen))
+        wide = learner(model, seen)
+        moments = Moments(wide, layers, len(seen)).collect(batches(wide, [as_learner(wide, row) for row in seen]))
         chosen, state = grids[0], before
         for number, bits in enumerate(BITS):
             model.load_state_dict(before)

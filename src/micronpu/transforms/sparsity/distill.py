@@ -116,7 +116,7 @@ def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], row: Row, stat
         row: inputs of the network.
         states: how many of the last results are states, which are no scores whatever their shape.
     """
-    total = torch.zeros(())
+    total = torch.zeros((), dtype=torch.float64)
     for number, (y, target) in enumerate(zip(found, wanted, strict=True)):
         if is_scores(target, row) and number < len(wanted) - states:
             total = total + _TEMPERATURE**2 * F.kl_div(

@@ -158,7 +158,7 @@ class Moments(Interpreter):
         if wanted < len(x):
             x = x[torch.randperm(len(x), generator=self._generator)[:wanted]]
         self.samples[attribute] = self.samples.get(attribute, 0) + len(x)
-        moment = x.T @ x
+        moment = x.double().T @ x.double()
         self.moments[attribute] = self.moments[attribute] + moment if attribute in self.moments else moment
 
 

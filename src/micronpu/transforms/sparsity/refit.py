@@ -132,7 +132,7 @@ def _bytes(model: GraphModule) -> int:
         if node.op == "get_attr" or not isinstance(value, Tensor):
             return 0
         sizes = [s for s in value.shape[1:] if isinstance(s, int)]
-        return int(torch.Size(sizes).numel()) * value.element_size()
+        return int(torch.Size(sizes).numel()) * 2 * value.element_size()  # in double precision
 
     frees, alive, most = _last_reads(model), 0, 0
     for node in model.graph.nodes:
@@ -162,9 +162,9 @@ class _Sums:
             x, y = x[chosen], y[chosen]
         x = x if matrix.order is None else x[:, matrix.order]
         self.count += len(x)
-        self.xx = self.xx + (x.T @ x).double()
-        self.yx = self.yx + (y.T @ x).double()
-        self.x, self.y = self.x + x.double().sum(0), self.y + y.double().sum(0)
+        x, y = x.double(), y.double()
+        self.xx, self.yx = self.xx + x.T @ x, self.yx + y.T @ x
+        self.x, self.y = self.x + x.sum(0), self.y + y.sum(0)
 
 
 def _fit(node: Node, matrix: Matrix, walk: _Walk, keeps: bool, prunes: bool, damping: float) -> None:

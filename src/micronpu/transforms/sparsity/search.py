@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
+from micronpu.quantize.double import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.shown import short
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
@@ -172,8 +173,9 @@ class _Work:
         every = round(1 / options.held_back) if options.held_back else 0
         self.kept = list(rows[::every]) if every else list(rows)
         self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)
-        self.teacher = copy.deepcopy(model)
-        self.judge, self.states = Judge(self.teacher, self.kept, score, states), states
+        self.twin, self.teacher = learner(model, rows), learner(model, rows)
+        self.wide_rows = [as_learner(self.twin, row) for row in self.rows]
+        self.judge, self.states = Judge(copy.deepcopy(model), self.kept, score, states), states
         self.tell = listener or (lambda name, part: None)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
@@ -265,16 +267,25 @@ class _Work:
         """
         self.put([layer for layer in layers if not can_be_fitted(self.model, layer)], alone)
         damping = self.options.damping
-        refit(self.model, self.teacher, self.layers, before, layers, rows, damping=damping, progress=progress)
+        with self.learning() as model:
+            refit(model, self.teacher, self.layers, before, layers, rows, damping=damping, progress=progress)
 
     def moments(self, layers: Sequence[Layer], progress: Progress = lambda part: None) -> Moments:
         def heard() -> Iterator[Row]:
-            rows = list(batches(self.model, self.rows))
+            rows = list(batches(self.twin, self.wide_rows))
             for number, row in enumerate(rows):
                 yield row
                 progress((number + 1) / len(rows))
 
-        return Moments(self.model, layers, len(self.rows)).collect(heard())
+        with self.learning() as model:
+            return Moments(model, layers, len(self.rows)).collect(heard())
+
+    @contextmanager
+    def learning(self) -> Iterator[GraphModule]:
+        """The network in double precision, whose weights are the network's when the ``with`` ends."""
+        self.twin.load_state_dict(self.model.state_dict())
+        yield self.twin
+        self.model.load_state_dict(self.twin.state_dict())
 
     def state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -310,7 +321,9 @@ class _Work:
             if number:
                 unfitted = [layer for layer in stage if not can_be_fitted(self.model, layer)]
                 alone = self.pruned_alone(unfitted, self.moments(unfitted)) if unfitted else {}
-            self.make_sparse(stage, chosen, self.rows, alone, self._telling("distill", number, len(stages), 0.0, 0.5))
+            self.make_sparse(
+                stage, chosen, self.wide_rows, alone, self._telling("distill", number, len(stages), 0.0, 0.5)
+            )
             chosen += stage
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
@@ -396,12 +409,14 @@ class _Work:
     ) -> dict[str, float]:
         """What the results lose where one layer alone is sparse, and those behind make up for it; see `Judge.harm`."""
         few = len(self.kept) > _JUDGED_ALONE
-        judge = Judge(self.teacher, self.kept[:_JUDGED_ALONE], None, self.states) if few else self.judge
-        rows = self.rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
+        kept = [as_learner(self.twin, row) for row in self.kept[: _JUDGED_ALONE if few else None]]
+        judge = Judge(self.teacher, kept, None, self.states)
+        rows = self.wide_rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
         found = {}
         for number, layer in enumerate(layers):
             self.make_sparse([layer], self.given, rows, alone, self._telling("sensitivity", number, len(layers)))
-            found[layer.name] = judge.harm(self.model)
+            with self.learning() as model:
+                found[layer.name] = judge.harm(model)
             self.model.load_state_dict(dict(start))
         return found
 
@@ -455,16 +470,17 @@ class _Work:
         # The dense network teaches what it answers, and what the products of weights give.
         products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
         told = [n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)]
-        distill(
-            self.model,
-            self.teacher,
-            self.rows,
-            masks_of(self.model, list(layers)),
-            told,
-            self.states,
-            course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
-            progress=self._telling("distill", number, count, 0.5, 0.5),
-        )
+        with self.learning() as model:
+            distill(
+                model,
+                self.teacher,
+                self.wide_rows,
+                masks_of(model, list(layers)),
+                told,
+                self.states,
+                course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
+                progress=self._telling("distill", number, count, 0.5, 0.5),
+            )
 
     # -- the result
 

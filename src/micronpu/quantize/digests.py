@@ -1,0 +1,82 @@
+"""Digests of what a compilation is given: the exported model part by part, and the calibration data row by row."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from micronpu.frontend.exported import Exported
+from micronpu.quantize.data import Row
+
+_DIGITS = 16
+"""Hexadecimal digits of a digest: enough to tell one thing from another, where nobody means to deceive himself."""
+_MOST_ROWS = 1024
+"""Digests of rows; of more rows each is that of a block."""
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Of the model's parts and of the data's, by name; see `micronpu.report.basis.Basis`."""
+
+    model: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_model(given: Exported) -> dict[str, str]:
+    """Of the graph, of the example inputs, and of each tensor that the graph reads, by its path.
+
+    The same wherever the model was exported: nothing in it says where its sources lie, nor how a tensor lies in memory.
+    """
+    lines: list[str] = []
+    found = {"graph": "", "inputs": _of_tensors(given.examples)}
+    found |= {name: _of_tensors([tensor]) for name, tensor in _tensors(given.module, lines)}
+    for state in given.states.values:
+        found[f"state {state.name}"] = _of_tensors([state.initial])
+    return found | {"graph": _digest("\n".join(lines).encode())}
+
+
+def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
+    """Of the rows in their order, numbered from 0, and of where sequences of calls begin."""
+    rows = [row for sequence in sequences for row in sequence]
+    size = -(-len(rows) // _MOST_ROWS)
+    found = {}
+    for start in range(0, len(rows), size):
+        name = f"row {start}" if size == 1 else f"rows {start} to {min(start + size, len(rows)) - 1}"
+        found[name] = _of_tensors([tensor for row in rows[start : start + size] for tensor in row])
+    if any(len(sequence) > 1 for sequence in sequences):
+        found["sequences"] = _digest(repr([len(sequence) for sequence in sequences]).encode())
+    return found
+
+
+def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a graph and those within it read, each once; adds a line for each node."""
+    seen: set[str] = set()
+    for node in module.graph.nodes:
+        lines.append(repr((node.op, node.name, str(node.target), node.args, node.kwargs)))
+        if node.op != "get_attr" or str(node.target) in seen:
+            continue
+        seen.add(str(node.target))
+        value: Any = functools.reduce(getattr, str(node.target).split("."), module)
+        if isinstance(value, GraphModule):
+            yield from _tensors(value, lines, f"{path}{node.target}.")
+        elif isinstance(value, torch.Tensor):
+            yield f"{path}{node.target}", value
+
+
+def _of_tensors(tensors: Iterable[torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        own = tensor.detach()
+        digest.update(f"{own.dtype}{list(own.shape)}".encode())
+        digest.update(own.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]

@@ -1,0 +1,131 @@
+"""Norms that are put together of operators, over rows of unequal size, where no int16 holds their squares.
+
+A norm of x is one of x * g as well, whatever positive number g each row is multiplied with.  With g near 1 / max(|x|)
+all rows are of one size, and on one grid of int8 none is rounded away.  An eps is multiplied with g, too:
+
+    (x - mean(x)) / (sqrt(var(x)) + eps)  =  (x * g - mean(x * g)) / (sqrt(var(x * g)) + eps * g)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
+from micronpu.frontend.program import arguments, overload_name
+from micronpu.ir.way import Capabilities
+from micronpu.ops.normalization import SMALLEST_ROW, UNEQUAL
+from micronpu.quantize.norms import measured, parts_of
+from micronpu.quantize.switches import switchable
+from micronpu.quantize.writer import GraphWriter
+
+_REDUCING = ("mean.dim", "sum.dim_IntList", "linalg_vector_norm.default", "std.dim", "std.correction")
+_SAME = (*_REDUCING, "expand.default", "expand_as.default", "neg.default", "abs.default")
+_POWERS = {"square.default": 2.0, "sqrt.default": 0.5, "rsqrt.default": -0.5, "reciprocal.default": -1.0}
+_VARIANCES = {"var.dim": 2.0, "var.correction": 2.0}
+_SUMS = ("add.Tensor", "sub.Tensor")
+_LEAST = ("clamp_min.default", "clamp.default")
+
+Scaled = tuple[Node, float]
+"""What stands for a value where rows are multiplied with g, and the power of g that it has more than that."""
+
+
+@switchable
+def scale_rows(model: GraphModule, able: Capabilities) -> bool:
+    """x / norm(x) -> x * g / norm(x * g), g = 1 / (max(|x|) + e) of each row, where rows are of unequal size in int8"""
+    norms = [] if able.has_int16 else [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and measured(n)]
+    changed = False
+    for node in norms:
+        changed |= SETTING.of(node) != (None,) and _scaled(model, node, able)
+    if norms:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def _scaled(model: GraphModule, measure: Node, able: Capabilities) -> bool:
+    """Writes one norm; False where it is of a form that is not known, or reads what is no row."""
+    parts = {n: None for n in model.graph.nodes if n in set(parts_of(measure))}
+    first = next(iter(parts))
+    x = first.args[0]
+    given = arguments(measure)
+    axes = given.get("dim")
+    if not isinstance(x, Node) or not axes or not given.get("keepdim"):
+        return False
+    write = GraphWriter(model, first, able, {})
+    largest = write("amax.default", write("abs.default", x), list(axes) if isinstance(axes, list) else [axes], True)
+    gain = write("reciprocal.default", write("add.Tensor", largest, SMALLEST_ROW * ROW_SIZE.of(measure)))
+    known: dict[Node, Scaled] = {x: (write("mul.Tensor", x, gain), 1.0)}
+    ends = []
+    for node in parts:
+        made = _of_node(GraphWriter(model, node, able, {}), node, known, gain)
+        if made is None:
+            return False
+        known[node] = made
+        if made[1] == 0.0:
+            ends.append(node)
+    for end in ends:
+        end.replace_all_uses_with(known[end][0])
+    for new, _ in known.values():
+        UNEVEN.say(new, 1.0)
+    return bool(ends)
+
+
+def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain: Node) -> Scaled | None:
+    """A node of a norm, of scaled operands; None of one that is not known."""
+    name, given = overload_name(node), arguments(node)
+    operands = [known.get(n) for n in node.args if isinstance(n, Node)]
+    if not operands or operands[0] is None:
+        return None
+    (first, power), others = operands[0], operands[1:]
+    again = partial(_again, write, node)
+    if name in _SAME or name in _POWERS or name in _VARIANCES:
+        reduces = name in _REDUCING or name in _VARIANCES
+        if (reduces and not given.get("keepdim")) or given.get("ord", 2) != 2:
+            return None
+        return again(first), power * (_POWERS | _VARIANCES).get(name, 1.0)
+    if name == "pow.Tensor_Scalar":
+        return again(first), power * float(given["exponent"])
+    if name in _LEAST:
+        least = given.get("min", 0.0)
+        if not isinstance(least, (int, float)) or given.get("max") is not None:
+            return None
+        return _with_number(write, "maximum.default", first, power, float(least), gain)
+    if name in _SUMS and not others and isinstance(given["other"], (int, float)) and given.get("alpha", 1) == 1:
+        number = float(given["other"]) * (1 if name == "add.Tensor" else -1)
+        return _with_number(write, "add.Tensor", first, power, number, gain)
+    return _of_two(name, again, first, power, others)
+
+
+def _of_two(
+    name: str, again: Callable[..., Node], first: Node, power: float, others: Collection[Scaled | None]
+) -> Scaled | None:
+    (other,) = others if len(others) == 1 else (None,)
+    if other is None:
+        return None
+    second, more = other
+    if name in _SUMS:
+        return (again(first, second), power) if power == more else None
+    combined = {"mul.Tensor": operator.add, "div.Tensor": operator.sub}.get(name)
+    return None if combined is None else (again(first, second), combined(power, more))
+
+
+def _again(write: GraphWriter, node: Node, *operands: Node) -> Node:
+    """The call of a node with other operands in the place of the first of its own."""
+    replaced = iter(operands)
+    args = [next(replaced, a) if isinstance(a, Node) else a for a in node.args]
+    return write(overload_name(node), *args, **node.kwargs)
+
+
+def _with_number(write: GraphWriter, overload: str, x: Node, power: float, number: float, gain: Node) -> Scaled | None:
+    """x + number * g ** power, or the larger of the two."""
+    if number == 0.0 and overload == "add.Tensor":
+        return x, power
+    if power not in (1.0, 2.0):
+        return None
+    scaled = write("mul.Tensor", gain, number)
+    scaled = write("mul.Tensor", gain, scaled) if power == 2.0 else scaled
+    return write(overload, x, scaled), power
