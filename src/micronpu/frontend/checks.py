@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -98,8 +99,8 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
         if node.op != "call_function" or getattr(node.target, "namespace", "") != "higher_order":
             continue
         name = node.target.name()
-        graphs = [getattr(module, x.target) for x in node.all_input_nodes if x.op == "get_attr"]
-        graphs = [graph for graph in graphs if isinstance(graph, GraphModule)]
+        given = [getattr(module, str(x.target), None) for x in node.all_input_nodes if x.op == "get_attr"]
+        graphs = [graph for graph in given if isinstance(graph, GraphModule)]
         is_flow = bool(graphs) and not name.startswith("wrap_")
         if is_flow and name not in _RUN:
             raise ModelError(
@@ -143,6 +144,13 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    # One such element makes the sum neither, which takes no memory; only a sum that overflows needs the second look.
+    values = tensor.detach()
+    return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
+
+
 def check_parameters(module: nn.Module) -> None:
     """Raises `ModelError` where a parameter holds NaN or infinity, or no values at all."""
     for name, parameter in module.named_parameters():
@@ -151,7 +159,7 @@ def check_parameters(module: nn.Module) -> None:
                 f"The parameter `{name}` of the model is on the device meta, where tensors have no values.",
                 hint="the model with its weights, model.to_empty(device='cpu') and load_state_dict",
             )
-        if parameter.is_floating_point() and not torch.isfinite(parameter).all():
+        if parameter.is_floating_point() and not all_finite(parameter):
             raise ModelError(
                 f"The parameter `{name}` of the model holds NaN or infinity, which int8 cannot express.",
                 hint="look for a training that diverged, or for a checkpoint that was loaded in part",

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_names, check_tensors
-from micronpu.upstream.torch import buffers_of
+from micronpu.upstream.torch import OpOverload, buffers_of, schema_of
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -50,8 +50,11 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
             recurrences = _RecurrencesByShape()
             with _assignments_written(model) as lost, recurrences if recurrent else contextlib.nullcontext():
-                program = torch.export.export(model, examples)
+                program = _traced(model, examples)
                 recurrences.restore(program)
+            if _written_constants(program) and _has_buffers_elsewhere(program, model):
+                # Buffers that forward reaches by another way than their names: only dynamo sees that they are the same.
+                program = torch.export.export(model, examples, strict=True)
             _check_attributes(program, lost)
             return program
         except (MicroNpuError, KeyboardInterrupt):
@@ -65,6 +68,23 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
                 f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
                 hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more",
             ) from error
+
+
+def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """The program as `torch.export` traces it.
+
+    It hands the branches of `torch.cond` that read parameters to Dynamo, which takes their sizes for symbols and fails
+    on the strides; where it has the whole model it sees the sizes.
+    """
+    try:
+        return torch.export.export(model, examples)
+    except Exception as error:
+        if not type(error).__module__.startswith("torch._dynamo"):
+            raise
+        try:
+            return torch.export.export(model, examples, strict=True)
+        except Exception:
+            raise error from None
 
 
 @contextmanager
@@ -181,12 +201,42 @@ class _RecurrencesByShape(TorchFunctionMode):
 def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
     """Raises `ModelError` where a program reads a tensor that the model replaces, which torch.export has not seen."""
     names = program.graph_signature.inputs_to_lifted_tensor_constants.values()
+    for name in sorted({*_written_constants(program).values()}):
+        raise ModelError(
+            f"The model writes into the tensor `{name}`, which is no buffer: nothing keeps it for the next call.",
+            hint="self.register_buffer(...) with it in the module that owns it, which makes it a state of the program",
+        )
     for name in sorted(set(names) & set(lost)):
         raise ModelError(
             f"The model replaces the tensor `{name}` while it runs, which is no buffer, so that the next call would "
             "see its first value again.",
             hint=f"self.register_buffer({name.rpartition('.')[2]!r}, ...), which makes it a state of the program",
         )
+
+
+def _written_constants(program: ExportedProgram) -> dict[str, str]:
+    """Constants of a program that it writes, by their inputs' names: what they are called."""
+    constants = program.graph_signature.inputs_to_lifted_tensor_constants
+    shown = {node: node.name for node in program.graph.nodes if node.name in constants}
+    found = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not node.args or node.args[0] not in shown:
+            continue
+        arguments = schema_of(node.target).arguments if isinstance(node.target, OpOverload) else ()
+        if not arguments or arguments[0].alias_info is None:
+            continue
+        name = shown[node.args[0]]
+        shown[node] = name  # a view of it, or it once more
+        if arguments[0].alias_info.is_write:
+            found[name] = constants[name]
+    return found
+
+
+def _has_buffers_elsewhere(program: ExportedProgram, model: nn.Module) -> bool:
+    """Whether a constant that a program writes is a buffer of the model."""
+    own = {buffer.data_ptr() for buffer in model.buffers() if buffer.numel()}
+    written = (program.constants[name] for name in _written_constants(program).values())
+    return any(isinstance(value, torch.Tensor) and value.data_ptr() in own for value in written)
 
 
 def check_static(module: GraphModule) -> None:

@@ -14,10 +14,11 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.quiet import quiet
+from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.facts import EXPORTED, SIZE
+from micronpu.frontend.facts import BOTH_BRANCHES, EXPORTED, SIZE
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
@@ -63,8 +64,10 @@ def exported(
     module = graph_module(model if ready else export(model, examples))
     if not ready:
         check_static(module)
+    chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
+    BOTH_BRANCHES.say(module, chosen)
     every = (*examples, *states_of(module).initial)
     if ready:
         module = finished(module, every)

@@ -58,8 +58,12 @@ GRID: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
 KEPT_OR_ZERO: Fact[str] = Fact("micronpu_is_kept_or_zero", "")
 """The name of a product of 0 or 1 and a value, whose grid it has: calibration has seen only what was kept, and of
 values that are almost equal the NPU may keep another."""
+SIGN_COUNTS: Fact[str] = Fact("micronpu_sign_counts", "")
+"""The name of a difference of which nobody asks more than whether it is larger than zero."""
 UNEVEN: Fact[float] = Fact("micronpu_uneven", 1.0)
 """Of a norm's operators, whatever they are written as: how many times larger than small rows its large ones are."""
+ROW_SIZE: Fact[float] = Fact("micronpu_row_size", 1.0)
+"""Of the same, the size of the largest row that was seen."""
 DECIDED: Fact[str] = Fact("micronpu_decided", "")
 """The name of a cast that makes a number of a decision that the host has taken."""
 SIZE: Fact[Any] = Fact("micronpu_size", None)
@@ -77,6 +81,8 @@ IN_TRAINING: Fact[bool] = Fact("micronpu_in_training", False)
 """Whether weights and batch norms are about to be trained."""
 NOT_NEGATIVE: Fact[Collection[str]] = Fact("micronpu_not_negative", ())
 """Names of integer inputs that are never negative; the finished program refuses others."""
+BOTH_BRANCHES: Fact[tuple[str, ...]] = Fact("micronpu_branches", ())
+"""Names of each `torch.cond` of which both branches are computed."""
 LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)
 """Whether recurrent layers may become one step in a loop."""
 LOOP_GRIDS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())

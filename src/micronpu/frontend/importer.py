@@ -31,6 +31,7 @@ from micronpu.frontend.program import (
     is_quantize,
     origin_of,
     overload_name,
+    shifted_bytes,
     static_shape,
     value_of,
 )
@@ -204,7 +205,7 @@ class Importer:
                 f"The operand `{source.name}` of `{reader.name}` is not quantized: no dequantize stands between.",
                 hint="quantize the model, or check why the quantizer left this operator in float",
             )
-        edge = self._edge(source)
+        edge = self._edge(source, shifts=shifted_bytes(reader) is not None)
         integers = source.args[0]
         assert isinstance(integers, Node)
         if integers in self.values:
@@ -303,7 +304,7 @@ class Importer:
     def _add_quantize(self, node: Node) -> None:
         source = node.args[0]
         assert isinstance(source, Node)
-        edge = self._edge(node)
+        edge = self._edge(node, shifts=shifted_bytes(node) is not None)
         if is_dequantize(source):
             x = self.activation(source, node)
             y = self._on_grid(x, edge, node)
@@ -346,10 +347,17 @@ class Importer:
             raise UnsupportedError(f"The quantization parameters of `{dequantize.name}` are computed at run time.")
         return qparams
 
-    def _edge(self, node: Node) -> Edge:
+    def _edge(self, node: Node, *, shifts: bool = False) -> Edge:
+        """What a quantize or dequantize says.
+
+        Args:
+            shifts: it is one of the two that make int8 numbers of bytes, or the other way round.
+        """
         edge = self.view.edge(node)
         if edge is None:
             raise UnsupportedError(f"The quantization parameters of `{node.name}` are computed at run time.")
+        if edge.dtype is DType.UINT8 and shifts:
+            return edge
         if edge.dtype not in (DType.INT8, DType.INT16) or edge.limits != edge.dtype.limits:
             raise UnsupportedError(
                 f"`{node.name}` quantizes to {edge.dtype.value} in {list(edge.limits)}; activations are int8 in "

@@ -6,14 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.program import Edge, ProgramView, is_dequantize, is_quantize, origin_of, overload_name, value_of
+from micronpu.frontend.program import (
+    BYTE_SHIFT,
+    Edge,
+    ProgramView,
+    is_dequantize,
+    is_quantize,
+    origin_of,
+    overload_name,
+    value_of,
+)
 from micronpu.frontend.states import KEY, State, states_of
 from micronpu.ir.types import DType
 
 _TORCH = {DType.INT8: torch.int8, DType.INT16: torch.int16}
+_DTYPES = {**_TORCH, DType.UINT8: torch.uint8}
+_INTEGER = {0: torch.int8, BYTE_SHIFT: torch.uint8}
+_quantized = torch.ops.quantized_decomposed
 _HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
 
 
@@ -23,7 +35,7 @@ class IntegerBorder:
 
     Attributes:
         name: of the input, or "output_0" and so on.
-        dtype: "int8" or "int16".
+        dtype: "int8", "uint8" or "int16".
     """
 
     name: str
@@ -33,7 +45,7 @@ class IntegerBorder:
 
     def quantize(self, value: torch.Tensor) -> torch.Tensor:
         """Floats as the program takes them."""
-        dtype = _TORCH[DType(self.dtype)]
+        dtype = _DTYPES[DType(self.dtype)]
         limits = torch.iinfo(dtype)
         return (torch.round(value / self.scale) + self.zero_point).clamp(limits.min, limits.max).to(dtype)
 
@@ -61,7 +73,7 @@ class IntegerBorders:
         return tuple(v if b is None else b.dequantize(v) for b, v in zip(self.outputs, outputs, strict=True))
 
 
-def integer_borders(module: GraphModule) -> IntegerBorders:
+def integer_borders(module: GraphModule, *, as_bytes: bool = False) -> IntegerBorders:
     """Makes a converted program take and give integers, in place.
 
         x float -> quantize -> x8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
@@ -69,6 +81,7 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
 
     Args:
         module: what `convert_pt2e` returned for a quantizer with `set_io`.
+        as_bytes: the integers are uint8, 128 more than the int8 numbers, with a zero point that is 128 more.
 
     Returns:
         What the integers mean.  Export the module with ``borders.quantize(example_inputs)``.
@@ -87,6 +100,8 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
         tuple(_border(node.name, edge) for node, edge in inputs),
         tuple(None if edge is None else _border(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
     )
+    if as_bytes:
+        _check_bytes(meaning)
     for node, edge in inputs:
         node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
         node.meta.pop("tensor_meta", None)
@@ -98,9 +113,67 @@ def integer_borders(module: GraphModule) -> IntegerBorders:
     for node in integers:
         if not node.users:
             module.graph.erase_node(node)
+    if as_bytes:
+        meaning = _shift_borders(module.graph, [node for node, _ in inputs], meaning)
     module.graph.lint()
     module.recompile()
     return meaning
+
+
+def _check_bytes(meaning: IntegerBorders) -> None:
+    for border in (*meaning.inputs, *meaning.outputs):
+        if border is not None and border.dtype != DType.INT8.value:
+            raise ModelError(
+                f"`{border.name}` is {border.dtype} with zero point {border.zero_point}, numbers of both signs, and "
+                'cannot be bytes: `io="uint8"` is for borders on int8 grids.',
+                hint='int8 activations where the value is read or made, or io="int16"',
+            )
+
+
+def _shift_borders(graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders) -> IntegerBorders:
+    """Makes uint8 of the int8 numbers at the border, in place.
+
+        x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
+
+    Both grids have one scale, so that the pair is a shift by 128, which an NPU or `shift_bytes` makes of it.
+    """
+    for node, border in zip(inputs, meaning.inputs, strict=True):
+        readers = list(node.users)
+        node.meta["val"] = value_of(node).to(torch.uint8)
+        with graph.inserting_after(node):
+            made = _regridded(graph, node, border, (BYTE_SHIFT, 0))
+        for reader in readers:
+            reader.replace_input_with(node, made)
+    output = graph.output_node()
+    results = _results(output)
+    own = results[: len(meaning.outputs)]  # behind them are states, which stay as they are
+    known = {n: b for n, b in zip(own, meaning.outputs, strict=True) if b is not None}
+    with graph.inserting_before(output):
+        shifted = {node: _regridded(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
+    output.args = ((*(shifted.get(n, n) for n in own), *results[len(own) :]),)
+    return IntegerBorders(
+        tuple(map(_as_bytes, meaning.inputs)),
+        tuple(None if border is None else _as_bytes(border) for border in meaning.outputs),
+    )
+
+
+def _regridded(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:
+    """x8 on a grid whose zero point is shifted from the first to the second; a shift that is not 0 is of a uint8."""
+    first, second = ((border.scale, border.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
+    real = graph.call_function(_quantized.dequantize_per_tensor.default, (x8, *first))
+    with graph.inserting_after(real):
+        made = graph.call_function(_quantized.quantize_per_tensor.default, (real, *second))
+    real.meta["val"] = value_of(x8).to(torch.float32)
+    made.meta["val"] = value_of(x8).to(second[-1])
+    return made
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def _as_bytes(border: IntegerBorder) -> IntegerBorder:
+    return replace(border, dtype=DType.UINT8.value, zero_point=border.zero_point + BYTE_SHIFT)
 
 
 def _results(output: Node) -> list[Node]:
@@ -118,7 +191,7 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
     if dtype is not torch.float32:
         hint = "leave out the integer inputs of the program, or compute what depends on this input elsewhere"
         if dtype is torch.uint8:
-            hint = "a model that takes floats: a uint8 image becomes its int8 input by subtracting 128 on the host"
+            hint = 'a model that takes floats, and `io="uint8"`: the program then takes the bytes that stand for them'
         raise ModelError(
             f"The input `{node.name}` is {str(dtype).removeprefix('torch.')}; a program with integer inputs takes int8 "
             "or int16 numbers that stand for floats, and nothing else.",

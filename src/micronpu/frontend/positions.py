@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
@@ -37,6 +37,22 @@ _GROWING = frozenset(("add.Tensor", "mul.Tensor", "add.Scalar", "mul.Scalar", "c
 """Operators of numbers that are not negative whose result is none either."""
 
 
+class Count(NamedTuple):
+    """What a method does with a state of integers.
+
+    Attributes:
+        number: of the state among the method's.
+        size: it is below this when the method is called, or rows are picked that are not there; None for no limit.
+        counts: whether `step` is added to it, or else takes its place.
+        step: None where that is not known.
+    """
+
+    number: int
+    size: int | None
+    counts: bool
+    step: int | None
+
+
 def is_position(node: Any) -> bool:
     """Whether a value holds integers that can be positions."""
     value = node.meta.get("val") if isinstance(node, Node) else None
@@ -45,9 +61,40 @@ def is_position(node: Any) -> bool:
 
 def root_of(node: Node) -> Node:
     """What a position is called where it is made: without the operators that only give it another shape or type."""
-    while overload_name(node) in _SAME and is_position(node) and is_position(node.args[0]):
-        node = node.args[0]  # type: ignore[assignment]
+    while (same := _same(node)) is not None and is_position(node) and is_position(same):
+        node = same
     return node
+
+
+def _same(node: Node) -> Node | None:
+    """The value whose numbers an operator hands on."""
+    name = overload_name(node)
+    first = node.args[0] if node.args else None
+    if name in _SAME or (name == "select.int" and _elements(first) == 1):
+        return first if isinstance(first, Node) else None
+    if name == "copy.default" and _elements(node.args[1]) == _elements(node):
+        return node.args[1] if isinstance(node.args[1], Node) else None
+    if name in ("add.Tensor", "add.Scalar") and len(node.args) == 2:  # such as that of `arange(1)`
+        rest = [arg for arg in node.args if not _is_zero(arg)]
+        only = rest[0] if len(rest) == 1 else None
+        return only if isinstance(only, Node) and _elements(only) == _elements(node) else None
+    return None
+
+
+def _elements(node: Any) -> int:
+    value = value_of(node) if isinstance(node, Node) else None
+    return value.numel() if isinstance(value, torch.Tensor) else 0
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether an operand is nothing but zeros."""
+    if not isinstance(value, Node):
+        return isinstance(value, (int, float)) and value == 0
+    if overload_name(value).startswith("arange."):
+        return _elements(value) == 1 and arguments(value).get("start", 0) == 0
+    owner = value.graph.owning_module
+    constant = _constant(owner, value) if value.op == "get_attr" and isinstance(owner, GraphModule) else None
+    return constant is not None and not bool(constant.any())
 
 
 def indexed(node: Node) -> Iterator[tuple[Node, int]]:
@@ -87,7 +134,9 @@ def not_negative(module: GraphModule) -> set[Node]:
                     found.add(node)
                 continue
             name = overload_name(node)
-            if name == "arange.default" or (name.startswith("arange.start") and _number(node.args[0]) >= 0):
+            picked = node.args[0] if name in ("select.int", "slice.Tensor") else _same(node)
+            counts = name == "arange.default" or (name.startswith("arange.start") and _number(node.args[0]) >= 0)
+            if picked in found or counts:
                 found.add(node)
             elif name in _SAME | _GROWING and is_position(node):
                 operands = [*node.args[:2]] if name in _GROWING and name != "cat.default" else [node.args[0]]
@@ -110,20 +159,81 @@ def _number(value: Any) -> float:
 
 
 def _is_not_negative(module: GraphModule, node: Node) -> bool:
+    value = _constant(module, node)
+    return value is not None and bool((value >= 0).all())
+
+
+def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
+    """A constant tensor of integers."""
     value: Any = module
     for part in str(node.target).split("."):
         value = getattr(value, part)
-    return isinstance(value, torch.Tensor) and value.dtype in _INTEGERS and bool((value >= 0).all())
+    return value if isinstance(value, torch.Tensor) and value.dtype in _INTEGERS else None
 
 
 def ranges_of(module: GraphModule) -> dict[int, int]:
-    """Inputs that are positions as they are, by number, with the size of the shortest axis that they are of."""
+    """Inputs by which rows are picked, by number, with how many numbers from 0 on there are rows for.
+
+    Args:
+        module: with its states as its last inputs.
+    """
+    own = {state.node for state in states_of(module).values}
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    found: dict[int, int] = {}
+    return {inputs.index(root): size for root, size in _sizes(module).items() if root.name not in own}
+
+
+def counts_of(module: GraphModule) -> list[Count]:
+    """What becomes of the states by which rows are picked: positions that the model counts itself.
+
+    Args:
+        module: with its states as its last inputs and outputs.
+    """
+    states = states_of(module).values
+    inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
+    results: Any = module.graph.output_node().args[0]
+    sizes, found = _sizes(module), []
+    for number, (state, new) in enumerate(zip(states, results[len(results) - len(states) :], strict=True)):
+        if state.initial.dtype in _INTEGERS:
+            own = inputs[state.node]
+            root, low, high = _bounds(module, new) or (None, 0, 1)
+            known = low == high and root in (None, own)
+            size = sizes.get(own)
+            found.append(Count(number, size, root is own, low if known else None))
+    return found
+
+
+def _sizes(module: GraphModule) -> dict[Node, int]:
+    """Inputs and states by which rows are picked, with how many numbers from 0 on there are rows for."""
+    found: dict[Node, int] = {}
     for node in module.graph.nodes:
         for index, size in indexed(node):
-            root = root_of(index)
-            if root in inputs:
-                number = inputs.index(root)
-                found[number] = min(size, found.get(number, size))
+            root, _, added = _bounds(module, index) or (None, 0, 0)
+            if root is not None:
+                found[root] = min(max(size - added, 0), found.get(root, size))
     return found
+
+
+def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | None:
+    """An integer value as an input or a state, and the least and the most that is added to it; None for others."""
+    if isinstance(node, int):
+        return None, node, node
+    if not isinstance(node, Node) or not is_position(node):
+        return None
+    if node.op == "placeholder":
+        return node, 0, 0
+    name = overload_name(node)
+    if node.op == "get_attr":
+        value = _constant(module, node)
+        return (None, int(value.min()), int(value.max())) if value is not None and value.numel() else None
+    if (same := _same(node)) is not None:
+        return _bounds(module, same)
+    if name.startswith("arange."):
+        given = arguments(node)
+        first, end = given.get("start", 0), given["end"]
+        plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end
+        return (None, first, end - 1) if plain else None
+    if name in ("add.Tensor", "add.Scalar", "add_.Tensor") and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
+        one, other = (_bounds(module, arg) for arg in node.args)
+        if one is not None and other is not None and None in (one[0], other[0]):
+            return one[0] or other[0], one[1] + other[1], one[2] + other[2]
+    return None

@@ -99,6 +99,31 @@ def is_dequantize_channel(node: Node) -> bool:
     return qualified_name(node) == _DEQUANTIZE_CHANNEL
 
 
+BYTE_SHIFT = 128
+"""What a byte 0 to 255 has more than the int8 number that means the same."""
+
+
+def shifted_bytes(node: Node) -> Node | None:
+    """The bytes of which a quantize makes the int8 numbers that mean the same, or the other way round.
+
+    xu8 -> dequantize -> quantize -> x8        y8 -> dequantize -> quantize -> yu8
+
+    Returns:
+        What is dequantized before; None where the node is no such quantize.
+    """
+    source = node.args[0] if is_quantize(node) else None
+    if not isinstance(source, Node) or not is_dequantize(source):
+        return None
+    by_type = {given["dtype"]: given for given in map(arguments, (source, node))}
+    signed, unsigned = by_type.get(torch.int8), by_type.get(torch.uint8)
+    if signed is None or unsigned is None or signed["scale"] != unsigned["scale"]:
+        return None
+    is_whole = [(g["quant_min"], g["quant_max"]) for g in (signed, unsigned)] == [(-128, 127), (0, 255)]
+    zeros = [g["zero_point"] for g in (signed, unsigned)]
+    is_shift = is_whole and all(isinstance(z, int) for z in zeros) and zeros[0] + BYTE_SHIFT == zeros[1]
+    return source.args[0] if is_shift else None  # type: ignore[return-value]
+
+
 def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
@@ -178,7 +203,7 @@ def enters_channels_last(node: Node) -> bool:
     Only from the border of the program.  What the host computes from contiguous results of partitions is contiguous,
     whatever order it had before they were cut out.
     """
-    source = node.args[0] if is_quantize(node) else node
+    source = shifted_bytes(node) or (node.args[0] if is_quantize(node) else node)
     return is_channels_last(node) and isinstance(source, Node) and source.op == "placeholder"
 
 
@@ -189,6 +214,7 @@ def leaves_channels_last(node: Node) -> bool:
     results of host operators are often contiguous.
     """
     readers = {r for user in node.users for r in (user.users if is_dequantize(user) else (user,))}
+    readers = {r for reader in readers for r in (reader.users if shifted_bytes(reader) is node else (reader,))}
     return is_channels_last(node) and all(r.op == "output" for r in readers)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.frontend.program import (
@@ -91,6 +91,25 @@ def written(module: GraphModule) -> dict[str, None]:
     return {str(n.args[0].target): None for n in module.graph.nodes if is_write(n)}
 
 
+def _drop_copies(graph: Graph) -> dict[Node, Node]:
+    """Integers that are copied over others of their shape are read where they are from; floats are composed later.
+
+    Returns:
+        What is gone, with what is read in its place.
+    """
+    dropped: dict[Node, Node] = {}
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.copy.default and isinstance(node.args[1], Node):
+            value, source = node.meta.get("val"), node.args[1].meta.get("val")
+            if not isinstance(value, torch.Tensor) or not isinstance(source, torch.Tensor):
+                continue
+            if not value.is_floating_point() and (value.shape, value.dtype) == (source.shape, source.dtype):
+                dropped[node] = node.args[1]
+                node.replace_all_uses_with(node.args[1])
+                graph.erase_node(node)
+    return dropped
+
+
 def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     """A module whose states are its last inputs and its last outputs; the same object where it has none.
 
@@ -142,11 +161,13 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
             hold_in_an_input(str(source.target), value)
     for path in sorted(read):
         hold_in_an_input(path, None)
+    dropped = _drop_copies(graph)
     # A value may be the buffer of another state, which is an input by now.
     paths = {path: by.node for path, (by, _) in found.items()}
     nodes = {n.name: n for n in graph.nodes}
     new = [
-        nodes[paths[str(v.target)]] if v.op == "get_attr" and str(v.target) in paths else v for _, v in found.values()
+        nodes[paths[str(v.target)]] if v.op == "get_attr" and str(v.target) in paths else v
+        for v in (dropped.get(value, value) for _, value in found.values())
     ]
     output = graph.output_node()
     results = output.args[0]

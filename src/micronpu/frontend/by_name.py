@@ -1,0 +1,77 @@
+"""Inputs by name, for a forward whose other arguments are left out: ``{"input_ids": ids, "cache_position": place}``."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from micronpu.base.arguments import described
+from micronpu.base.errors import ModelError
+
+
+def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A module that takes the same inputs in order, and they.
+
+    Raises:
+        ModelError: it is no module, or its forward has no such argument.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"The example inputs are by name, and the model is {described(model)}, whose inputs have an order.",
+            hint="a tuple of tensors",
+        )
+    names = tuple(examples)
+    try:
+        inspect.signature(model.forward).bind(**examples)
+    except TypeError as error:
+        raise ModelError(
+            f"The forward of {type(model).__name__} does not take the example inputs {', '.join(map(repr, names))}: "
+            f"{error}.",
+            hint="the names of its arguments",
+        ) from error
+    forward = type(model).forward
+
+    def ordered(self: nn.Module, *given: Any) -> Any:
+        return forward(self, **dict(zip(names, given, strict=True)))
+
+    return with_forward(model, ordered), tuple(examples.values())
+
+
+def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+    """The user's module with another forward: its parameters, and the names of its buffers."""
+    owner = copy.copy(model)
+    owner.__dict__ = dict(model.__dict__)
+    own = type(owner)
+    owner.__class__ = types.new_class(own.__name__, (own,), {}, lambda space: space.update(forward=forward))
+    return owner
+
+
+def rows_in_order(data: Any, names: Iterable[str]) -> Any:
+    """Calibration data with each call by name in the order of the inputs; anything else as it is.
+
+    Raises:
+        ModelError: a call has other names.
+    """
+    names = tuple(names)
+
+    def row(value: Any) -> Any:
+        if isinstance(value, list):
+            return [row(one) for one in value]
+        if not isinstance(value, Mapping):
+            return value
+        if set(value) != set(names):
+            raise ModelError(
+                f"A call of the calibration data has the inputs {', '.join(map(repr, value)) or 'none'}, and the "
+                f"example inputs are {', '.join(map(repr, names))}.",
+                hint="the same names in each",
+            )
+        return tuple(value[name] for name in names)
+
+    if data is None or isinstance(data, Mapping) or not isinstance(data, Iterable) or hasattr(data, "dtype"):
+        return row(data)
+    return row(data) if isinstance(data, (list, tuple)) else (row(one) for one in data)
